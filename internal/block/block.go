@@ -1,0 +1,153 @@
+// Package block is the contract between everything that serves disks and
+// everything that is one.
+//
+// A [Device] is a disk: a backend of the target, or the initiator with a whole
+// remote target behind it. A [Queue] is one submission and completion context
+// of a device, driven by one goroutine: an NBD connection, a VIA connection, or
+// a caller of the synchronous [Disk]. The contract is asynchronous and batched,
+// because on the fast path one system call or one doorbell serves many
+// requests.
+//
+// A request travels
+//
+//	Reserve ─▶ (fill Data) ─▶ Submit ─▶ Kick ─▶ … ─▶ Reap ─▶ (use Data) ─▶ Release
+//
+// The package knows neither NBD nor VIA. What a request may ask is checked once,
+// by [Info.Check], at the boundary where it enters the process; behind that
+// nobody checks again.
+package block
+
+import "time"
+
+// Op is what a request asks for.
+type Op uint8
+
+// The operations. The zero Op is invalid.
+const (
+	Read        Op = 1 + iota // fill Data from the disk
+	Write                     // store Data on the disk
+	Flush                     // make every write answered before it durable
+	Trim                      // the range may be discarded; its content is undefined afterwards
+	WriteZeroes               // the range reads as zeroes afterwards
+)
+
+// Flags modify an operation.
+type Flags uint8
+
+// The flags.
+const (
+	FUA      Flags = 1 << iota // Write, WriteZeroes, Trim: answer only when durable
+	NoHole                     // WriteZeroes: keep the range allocated
+	FastZero                   // WriteZeroes: fail with ENOTSUP unless faster than writing
+)
+
+// Features are what a device can do.
+type Features uint32
+
+// The features.
+const (
+	CanFlush       Features = 1 << iota
+	CanFUA                  // FUA is honoured on Write, WriteZeroes and Trim
+	CanTrim                 //
+	CanWriteZeroes          //
+	CanFastZero             // FastZero is honoured
+	CanMultiConn            // a Flush on one queue covers writes answered on every queue
+	ReadOnly                // Write, Trim and WriteZeroes are refused with EPERM
+	Rotational              // seeks are dear
+)
+
+// Info describes a device. It does not change while the device is open.
+type Info struct {
+	Size           int64  // bytes
+	MinimumBlock   uint32 // bytes, power of two; offsets and lengths are multiples of it
+	PreferredBlock uint32 // bytes, power of two
+	MaximumPayload uint32 // bytes, longest Read or Write
+	Features       Features
+}
+
+// Request is one I/O. The caller owns it except between Submit and Reap, when
+// the queue does. A request is reused freely; a queue keeps no reference to it
+// after Reap returned it and Release, where it applies, was called.
+type Request struct {
+	Op     Op
+	Flags  Flags
+	Offset int64 // bytes
+	Length int64 // bytes; len(Data) for Read and Write
+
+	// Data is the payload of Read and Write. If it is set before Submit without
+	// Reserve, it is the caller's memory and any memory will do. See
+	// [Queue.Reserve] for memory that the queue provides.
+	Data []byte
+
+	// Err is the result, valid once Reap returned the request: nil, or an error
+	// from which [Errno] takes an errno.
+	Err error
+
+	User   uint64 // the caller's, untouched by queues
+	Token  uint64 // the queue's between Submit and Reap
+	Memory uint64 // the queue's between Reserve and Release; 0 means nothing is reserved
+}
+
+// Device is a disk. Its methods are safe for concurrent use.
+type Device interface {
+	// Info returns the description of the disk. It never blocks.
+	Info() Info
+
+	// NewQueue opens a queue that holds at most depth requests at a time,
+	// 1 ≤ depth ≤ 1024. It may block (a remote device connects).
+	NewQueue(depth int) (Queue, error)
+
+	// Close releases the device. Every queue must have been closed before.
+	Close() error
+}
+
+// Queue is a submission and completion context of a device. One goroutine
+// drives it: no method is safe for concurrent use with another, except where a
+// file descriptor is polled. No method but Close blocks, and in steady state
+// none allocates.
+//
+// Requests of one queue execute concurrently and complete in any order. A Flush
+// covers the writes that Reap returned before the Flush was submitted (with
+// CanMultiConn: on every queue of the device).
+type Queue interface {
+	// Reserve provides memory for a Read or Write whose Op and Length are set: for
+	// Write it sets r.Data to r.Length bytes for the caller to fill; for Read it
+	// sets r.Data at once or when the request completes, as suits the queue. It
+	// returns false, and reserves nothing, while no memory is free: the caller
+	// tries again after it released something. A queue with nothing reserved
+	// grants any Length up to Info.MaximumPayload.
+	// Memory handed out may hold stale bytes of the same queue, never others'.
+	Reserve(r *Request) bool
+
+	// Release gives back what Reserve provided and clears r.Data. It is called
+	// after Reap, or instead of Submit. On a request with nothing reserved it does
+	// nothing.
+	Release(r *Request)
+
+	// Submit hands r to the queue. It returns false if depth requests are under
+	// way; r is then still the caller's. The request may wait for Kick.
+	Submit(r *Request) bool
+
+	// Kick starts everything submitted so far: one doorbell for the batch.
+	Kick()
+
+	// Reap stores finished requests in dst and returns how many. It also gives the
+	// queue its turn to make progress: while requests are under way its owner keeps
+	// calling it.
+	Reap(dst []*Request) int
+
+	// Arm prepares the owner's sleep. It returns ok false if Reap has something to
+	// return now. Otherwise FD becomes readable at the next completion, and the
+	// owner calls Reap again when it does, or after d (> 0) at the latest; d is
+	// negative if there is no such deadline.
+	Arm() (d time.Duration, ok bool)
+
+	// FD returns a file descriptor to poll for reading after Arm, the same during
+	// the queue's life, or -1 if requests never are under way after Kick. The queue
+	// consumes what makes it readable; the owner only polls.
+	FD() int
+
+	// Close ends the queue. It waits until the device touches no memory of any
+	// request; requests under way are finished and forgotten.
+	Close() error
+}

@@ -1,0 +1,73 @@
+package block
+
+import "syscall"
+
+// maximumRange bounds the length of Trim and WriteZeroes: every offset plus
+// length then stays far from overflow.
+const maximumRange = 1 << 62
+
+// Check validates a request that came from outside against the device: its
+// operation, flags, alignment and range. It returns 0, or the errno that the NBD
+// protocol prescribes. It is called once, where the request enters the process.
+func (i *Info) Check(op Op, flags Flags, offset, length uint64) syscall.Errno {
+	if e := i.checkOp(op, flags); e != 0 {
+		return e
+	}
+	if op == Flush {
+		if offset != 0 || length != 0 {
+			return syscall.EINVAL
+		}
+		return 0
+	}
+	if length == 0 || length > maximumRange {
+		return syscall.EINVAL
+	}
+	beyond := offset > uint64(i.Size) || length > uint64(i.Size)-offset
+	switch {
+	case beyond && (op == Write || op == WriteZeroes):
+		return syscall.ENOSPC
+	case beyond:
+		return syscall.EINVAL
+	}
+	if block := uint64(i.MinimumBlock); block > 1 && (offset|length)&(block-1) != 0 {
+		return syscall.EINVAL
+	}
+	if (op == Read || op == Write) && length > uint64(i.MaximumPayload) {
+		return syscall.EINVAL
+	}
+	return 0
+}
+
+// checkOp validates what does not depend on the range.
+func (i *Info) checkOp(op Op, flags Flags) syscall.Errno {
+	var need Features
+	var allowed Flags
+	switch op {
+	case Read:
+		allowed = FUA
+	case Write:
+		allowed = FUA
+	case Flush:
+		need, allowed = CanFlush, FUA
+	case Trim:
+		need, allowed = CanTrim, FUA
+	case WriteZeroes:
+		need, allowed = CanWriteZeroes, FUA|NoHole|FastZero
+	default:
+		return syscall.EINVAL
+	}
+	writes := op == Write || op == Trim || op == WriteZeroes
+	switch {
+	case writes && i.Features&ReadOnly != 0:
+		return syscall.EPERM
+	case i.Features&need != need:
+		return syscall.EINVAL
+	case flags&^allowed != 0:
+		return syscall.EINVAL
+	case flags&FUA != 0 && i.Features&CanFUA == 0:
+		return syscall.EINVAL
+	case flags&FastZero != 0 && i.Features&CanFastZero == 0:
+		return syscall.EINVAL
+	}
+	return 0
+}
