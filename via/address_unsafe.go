@@ -1,0 +1,27 @@
+package via
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+// addressOf returns the address of b's first byte.
+func addressOf(b []byte) uint64 {
+	// Safety: the address is only compared and sent, never turned back into a
+	// pointer; mapped memory does not move.
+	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b))))
+}
+
+// storeStatus publishes a descriptor's status word: the consumer that loads it
+// with loadStatus sees the length and immediate data stored before.
+func storeStatus(b []byte, s Status) {
+	// Safety: b is a descriptor of at least 32 bytes at a 64-byte boundary (checked
+	// by NewDescriptor), so the word at offset 28 is 4-byte aligned and inside.
+	atomic.StoreUint32((*uint32)(unsafe.Pointer(&b[offStatus])), uint32(s))
+}
+
+// loadStatus loads a descriptor's status word.
+func loadStatus(b []byte) Status {
+	// Safety: as for storeStatus.
+	return Status(atomic.LoadUint32((*uint32)(unsafe.Pointer(&b[offStatus]))))
+}

@@ -1,0 +1,269 @@
+package via
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"sync/atomic"
+)
+
+// Memory is a registered region (a VIP_MEM_HANDLE with what it stands for). A
+// region is named at a peer by its address and handle. Its methods are safe for
+// concurrent use.
+type Memory struct {
+	nic    *NIC
+	arena  *Arena // nil for memory that is no arena's
+	handle uint32
+	addr   uint64
+	bytes  []byte
+	attrs  atomic.Uint64 // tag | write<<32 | read<<33, read by the data path
+	live   atomic.Bool
+
+	// Provider is the provider's to use between Register and Deregister.
+	Provider any
+}
+
+const (
+	attrWrite = 1 << 32
+	attrRead  = 1 << 33
+)
+
+// RegisterMem registers memory (VipRegisterMem). buf keeps its address: it is
+// mapped memory, not of the Go heap. Remote access needs memory of an arena.
+// The same memory may be registered several times.
+func (n *NIC) RegisterMem(buf []byte, attrs MemAttributes) (*Memory, error) {
+	if len(buf) == 0 || uint64(len(buf)) > n.limits.MaxRegisterBlockBytes {
+		return nil, fmt.Errorf("register %d bytes: %w", len(buf), ErrInvalidParameter)
+	}
+	m := &Memory{nic: n, addr: addressOf(buf), bytes: buf}
+	if err := n.admit(m, attrs); err != nil {
+		return nil, err
+	}
+	m.attrs.Store(packAttributes(attrs))
+	m.live.Store(true)
+	if err := n.adapter.Register(m); err != nil {
+		m.live.Store(false)
+		n.forget(m)
+		return nil, fmt.Errorf("register %d bytes: %w", len(buf), err)
+	}
+	n.agent.Registrations.Add(1)
+	return m, nil
+}
+
+// admit checks a registration and books its tag, arena and handle.
+func (n *NIC) admit(m *Memory, attrs MemAttributes) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return fmt.Errorf("register memory: nic is closed: %w", ErrInvalidParameter)
+	}
+	use := n.ptagUseLocked(attrs.Ptag)
+	if use == nil {
+		return fmt.Errorf("register memory: %w", ErrInvalidPtag)
+	}
+	if attrs.EnableRdmaRead && n.limits.RdmaReadLevels == 0 {
+		return fmt.Errorf("register memory: %w", ErrInvalidRdmaRead)
+	}
+	m.arena = n.arenaOfLocked(m.addr, uint64(len(m.bytes)))
+	if m.arena == nil && (attrs.EnableRdmaRead || attrs.EnableRdmaWrite) {
+		return fmt.Errorf("register memory for remote access: not in an arena of this nic: %w", ErrInvalidParameter)
+	}
+	if !n.regions.insert(m) {
+		return fmt.Errorf("register memory: %d regions are registered: %w", n.regions.live(), ErrResource)
+	}
+	use.count++
+	if m.arena != nil {
+		m.arena.regions.Add(1)
+	}
+	return nil
+}
+
+// forget undoes admit.
+func (n *NIC) forget(m *Memory) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.regions.remove(m)
+	if use := n.ptags[uint32(m.attrs.Load())]; use != nil {
+		use.count--
+	}
+	if m.arena != nil {
+		m.arena.regions.Add(-1)
+	}
+}
+
+// Deregister withdraws the region (VipDeregisterMem). When it returns, no peer
+// accesses the memory by this registration. Descriptors still posted that name
+// it complete with a protection error.
+func (m *Memory) Deregister() error {
+	if !m.live.CompareAndSwap(true, false) {
+		return fmt.Errorf("deregister memory: not registered: %w", ErrInvalidParameter)
+	}
+	err := m.nic.adapter.Deregister(m)
+	m.nic.forget(m)
+	m.nic.agent.Deregistration.Add(1)
+	if err != nil {
+		return fmt.Errorf("deregister memory: %w", err)
+	}
+	return nil
+}
+
+// Handle returns the region's handle. Handles carry a generation: a handle is
+// not reused soon after Deregister.
+func (m *Memory) Handle() uint32 { return m.handle }
+
+// Addr returns the address of the region's first byte.
+func (m *Memory) Addr() uint64 { return m.addr }
+
+// Bytes returns the region's memory.
+func (m *Memory) Bytes() []byte { return m.bytes }
+
+// Live reports whether the region is registered.
+func (m *Memory) Live() bool { return m.live.Load() }
+
+// Arena returns the arena that the region lies in, or nil.
+func (m *Memory) Arena() *Arena { return m.arena }
+
+// Tag returns the ID of the region's protection tag.
+func (m *Memory) Tag() uint32 { return uint32(m.attrs.Load()) }
+
+// RemoteWrite and RemoteRead report what peers may do.
+func (m *Memory) RemoteWrite() bool { return m.attrs.Load()&attrWrite != 0 }
+
+// RemoteRead reports whether peers may read the region.
+func (m *Memory) RemoteRead() bool { return m.attrs.Load()&attrRead != 0 }
+
+// Attributes returns the region's attributes (VipQueryMem).
+func (m *Memory) Attributes() MemAttributes {
+	a := m.attrs.Load()
+	return MemAttributes{
+		Ptag:            Ptag{nic: m.nic, id: uint32(a)},
+		EnableRdmaWrite: a&attrWrite != 0, EnableRdmaRead: a&attrRead != 0,
+	}
+}
+
+// SetAttributes changes the region's tag and access without registering it
+// again (VipSetMemAttributes). When it returns no peer has the former access.
+func (m *Memory) SetAttributes(attrs MemAttributes) error {
+	n := m.nic
+	if !m.live.Load() {
+		return fmt.Errorf("set memory attributes: not registered: %w", ErrInvalidParameter)
+	}
+	if (attrs.EnableRdmaRead || attrs.EnableRdmaWrite) && m.arena == nil {
+		return fmt.Errorf("set memory attributes: remote access outside an arena: %w", ErrInvalidParameter)
+	}
+	n.mu.Lock()
+	use := n.ptagUseLocked(attrs.Ptag)
+	if use == nil {
+		n.mu.Unlock()
+		return fmt.Errorf("set memory attributes: %w", ErrInvalidPtag)
+	}
+	use.count++
+	if old := n.ptags[m.Tag()]; old != nil {
+		old.count--
+	}
+	m.attrs.Store(packAttributes(attrs))
+	n.mu.Unlock()
+	n.agent.AttributeChanges.Add(1)
+	return n.adapter.Update(m)
+}
+
+func packAttributes(a MemAttributes) uint64 {
+	v := uint64(a.Ptag.id)
+	if a.EnableRdmaWrite {
+		v |= attrWrite
+	}
+	if a.EnableRdmaRead {
+		v |= attrRead
+	}
+	return v
+}
+
+// regionTable maps handles to regions. Lookups are lock-free and serve the data
+// path (MyVIA's user-level translation table); changes are serialised by the
+// NIC's lock. A handle is generation (16 bits) and index (16 bits); the
+// generation starts at random, so that a handle of another process's or an
+// earlier registration is refused, not obeyed.
+type regionTable struct {
+	pages [256]atomic.Pointer[[256]atomic.Pointer[Memory]]
+	limit int
+
+	mu   sync.Mutex
+	gens map[uint32]uint16 // by index, of the next registration
+	free []uint32
+	next uint32
+	used int
+}
+
+func (t *regionTable) init(limit int) {
+	t.limit = min(limit, 1<<16)
+	t.gens = make(map[uint32]uint16)
+}
+
+// lookup returns the live region of a handle, or nil.
+func (t *regionTable) lookup(handle uint32) *Memory {
+	page := t.pages[handle>>8&0xff].Load()
+	if page == nil {
+		return nil
+	}
+	m := page[handle&0xff].Load()
+	if m == nil || m.handle != handle {
+		return nil
+	}
+	return m
+}
+
+func (t *regionTable) insert(m *Memory) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.used >= t.limit {
+		return false
+	}
+	var index uint32
+	if k := len(t.free); k > 0 && int(t.next) >= t.limit {
+		index, t.free = t.free[0], t.free[1:]
+	} else if int(t.next) < t.limit {
+		index = t.next
+		t.next++
+	} else {
+		return false
+	}
+	gen, ok := t.gens[index]
+	if !ok {
+		var b [2]byte
+		_, _ = rand.Read(b[:])
+		gen = binary.LittleEndian.Uint16(b[:])
+	}
+	if gen == 0 {
+		gen = 1 // handle 0 stays invalid
+	}
+	t.gens[index] = gen + 1
+	m.handle = uint32(gen)<<16 | index
+	page := t.pages[index>>8].Load()
+	if page == nil {
+		page = new([256]atomic.Pointer[Memory])
+		t.pages[index>>8].Store(page)
+	}
+	page[index&0xff].Store(m)
+	t.used++
+	return true
+}
+
+func (t *regionTable) remove(m *Memory) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	index := m.handle & 0xffff
+	if page := t.pages[index>>8].Load(); page != nil && page[index&0xff].CompareAndSwap(m, nil) {
+		t.free = append(t.free, index)
+		t.used--
+	}
+}
+
+func (t *regionTable) live() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.used
+}
+
+// LookupMemory returns the live region of a handle, or nil. It takes no lock.
+func (n *NIC) LookupMemory(handle uint32) *Memory { return n.regions.lookup(handle) }
