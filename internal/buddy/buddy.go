@@ -1,0 +1,158 @@
+// Package buddy hands out offsets of a region by the buddy system.
+//
+// It knows no memory: it divides the numbers [0, size) into blocks of powers of
+// two, so one allocator serves private memory, registered memory and anything
+// else that has a beginning and a length. A freed block joins its free buddy at
+// once, and the block freed last is given out first, because its lines may still
+// be in a cache of the processor.
+//
+// The book-keeping is nine bytes per smallest block, made once. Alloc and Free
+// allocate nothing and take O(log(size/minBlock)) steps.
+package buddy
+
+import (
+	"fmt"
+	"math/bits"
+)
+
+// State of a unit, the smallest block, in Allocator.state. A unit that does not
+// begin a block has state zero; the others add the order of their block.
+const (
+	isFree  = 0x40
+	isUsed  = 0x80
+	orderOf = 0x3f
+)
+
+// maximumUnits keeps unit numbers, plus one, within the links.
+const maximumUnits = 1 << 31
+
+// Allocator divides a region. It is not safe for concurrent use.
+type Allocator struct {
+	shift     uint   // log2 of the bytes of a unit
+	top       uint   // order of the whole region
+	available int    // bytes free
+	orders    uint64 // bit k is set if heads[k] lists a block
+
+	// The free blocks of each order form a doubly linked list, newest first. A
+	// link is the number of a unit plus one, so that zero ends a list.
+	heads      []uint32
+	next, prev []uint32
+	state      []uint8
+}
+
+// New returns an allocator for size bytes in blocks of at least minBlock bytes.
+// Both are powers of two, and size is not less than minBlock; anything else is a
+// mistake of the program and panics.
+func New(size, minBlock int) *Allocator {
+	if !powerOfTwo(size) || !powerOfTwo(minBlock) || size < minBlock {
+		panic(fmt.Sprintf("buddy: region of %d bytes in blocks of %d", size, minBlock))
+	}
+	shift := uint(bits.TrailingZeros(uint(minBlock)))
+	units := size >> shift
+	if units > maximumUnits {
+		panic(fmt.Sprintf("buddy: %d blocks are more than %d", units, maximumUnits))
+	}
+	top := uint(bits.TrailingZeros(uint(units)))
+	a := &Allocator{
+		shift: shift,
+		top:   top,
+		heads: make([]uint32, top+1),
+		next:  make([]uint32, units),
+		prev:  make([]uint32, units),
+		state: make([]uint8, units),
+	}
+	a.push(0, top)
+	a.available = size
+	return a
+}
+
+func powerOfTwo(n int) bool { return n > 0 && n&(n-1) == 0 }
+
+// Alloc reserves a block of at least n bytes, n > 0, and returns its offset,
+// which is a multiple of the block's size. It returns false if no free block is
+// large enough. The block's size is n rounded up to a power of two, and not less
+// than the smallest block.
+func (a *Allocator) Alloc(n int) (off int, ok bool) {
+	if n <= 0 || n > 1<<(a.top+a.shift) {
+		return 0, false
+	}
+	order := uint(bits.Len(uint((n - 1) >> a.shift)))
+	usable := a.orders >> order
+	if usable == 0 {
+		return 0, false
+	}
+	have := order + uint(bits.TrailingZeros64(usable))
+	unit := a.heads[have] - 1
+	a.remove(unit, have)
+	for have > order {
+		have--
+		a.push(unit+1<<have, have)
+	}
+	a.state[unit] = isUsed | uint8(order)
+	a.available -= 1 << (order + a.shift)
+	return int(unit) << a.shift, true
+}
+
+// Free gives the block at off back. Freeing what is not allocated breaks an
+// invariant of the program and panics.
+func (a *Allocator) Free(off int) {
+	unit, order := a.used(off)
+	a.available += 1 << (order + a.shift)
+	for a.state[unit] = 0; order < a.top; order++ {
+		neighbour := unit ^ 1<<order
+		if a.state[neighbour] != isFree|uint8(order) {
+			break
+		}
+		a.remove(neighbour, order)
+		unit &^= 1 << order
+	}
+	a.push(unit, order)
+}
+
+// Size returns the bytes of the allocated block at off. It panics as Free does.
+func (a *Allocator) Size(off int) int {
+	_, order := a.used(off)
+	return 1 << (order + a.shift)
+}
+
+// Available returns the bytes that are free, in one block or in many.
+func (a *Allocator) Available() int { return a.available }
+
+// used returns the unit and the order of the allocated block at off.
+func (a *Allocator) used(off int) (unit uint32, order uint) {
+	if off < 0 || off>>a.shift >= len(a.state) || off&(1<<a.shift-1) != 0 ||
+		a.state[off>>a.shift]&isUsed == 0 {
+		panic(fmt.Sprintf("buddy: no block is allocated at offset %d", off))
+	}
+	unit = uint32(off >> a.shift)
+	return unit, uint(a.state[unit] & orderOf)
+}
+
+// push lists a free block as the newest of its order.
+func (a *Allocator) push(unit uint32, order uint) {
+	head := a.heads[order]
+	a.next[unit], a.prev[unit] = head, 0
+	if head != 0 {
+		a.prev[head-1] = unit + 1
+	}
+	a.heads[order] = unit + 1
+	a.orders |= 1 << order
+	a.state[unit] = isFree | uint8(order)
+}
+
+// remove takes a free block off its list.
+func (a *Allocator) remove(unit uint32, order uint) {
+	next, prev := a.next[unit], a.prev[unit]
+	if next != 0 {
+		a.prev[next-1] = prev
+	}
+	if prev != 0 {
+		a.next[prev-1] = next
+	} else {
+		a.heads[order] = next
+		if next == 0 {
+			a.orders &^= 1 << order
+		}
+	}
+	a.state[unit] = 0
+}
