@@ -1,0 +1,124 @@
+package config
+
+import "time"
+
+// Config is the configuration of a viablk process. A Config returned by [Load]
+// is not shared: the caller treats it as immutable and may pass it on by value.
+type Config struct {
+	Target Target `mapstructure:"target"`
+	Attach Attach `mapstructure:"attach"`
+	NBD    NBD    `mapstructure:"nbd"`
+	Log    Log    `mapstructure:"log"`
+
+	// Admin is the path of the status socket. Empty means a socket in the runtime
+	// directory, "none" means no socket.
+	Admin string `mapstructure:"admin"`
+
+	// DrainTimeout is how long a first SIGTERM lets requests finish. Zero means
+	// that nothing is waited for.
+	DrainTimeout time.Duration `mapstructure:"drain_timeout"`
+}
+
+// Target is the section of the storage server.
+type Target struct {
+	// Listen are the URIs to listen on, NBD and VIA beside each other.
+	Listen []string `mapstructure:"listen"`
+
+	// Exports are the disks to serve. It is a list because export names are
+	// case-sensitive and may contain any character; map keys are neither.
+	Exports []Export `mapstructure:"exports"`
+
+	// Connections limits the VIA connections at a time.
+	Connections int `mapstructure:"connections"`
+
+	// Depth is the number of requests that one VIA connection may have under way.
+	Depth int `mapstructure:"depth"`
+
+	// InlineMax is the longest payload in bytes that travels inside a message.
+	InlineMax Size `mapstructure:"inline_max"`
+
+	// MaxIO is the longest read or write in bytes.
+	MaxIO Size `mapstructure:"max_io"`
+
+	// Memory limits the registered memory of all VIA connections, in bytes.
+	Memory Size `mapstructure:"memory"`
+}
+
+// Attach is the section of the initiator.
+type Attach struct {
+	// URI names the remote export. Empty means it is given as an argument.
+	URI string `mapstructure:"uri"`
+
+	// NBD is the URI on which the remote disk appears as an NBD export. Empty
+	// means it is given by --nbd.
+	NBD string `mapstructure:"nbd"`
+
+	// Connections is the number of VIA connections to the target.
+	Connections int `mapstructure:"connections"`
+
+	// Depth is the number of requests under way on one connection.
+	Depth int `mapstructure:"depth"`
+
+	// InlineMax is the longest payload in bytes that travels inside a message.
+	InlineMax Size `mapstructure:"inline_max"`
+
+	// ReadOnly opens the remote export for reading only.
+	ReadOnly bool `mapstructure:"read_only"`
+
+	// Heartbeat is the idle time after which a connection is probed. Zero means
+	// that the initiator's default applies.
+	Heartbeat time.Duration `mapstructure:"heartbeat"`
+}
+
+// NBD is the section of NBD serving, in the target and in the initiator.
+type NBD struct {
+	// Connections limits the NBD connections at a time on all listeners.
+	Connections int `mapstructure:"connections"`
+
+	// HandshakeTimeout closes a client that has not finished its handshake.
+	HandshakeTimeout time.Duration `mapstructure:"handshake_timeout"`
+
+	// Options limits the options that one client may send in its handshake.
+	Options int `mapstructure:"options"`
+
+	// Depth is the number of requests that one connection may have under way.
+	Depth int `mapstructure:"depth"`
+}
+
+// Log is the section of the log, which goes to standard error.
+type Log struct {
+	// Level is debug, info, warn or error: the least severe that is written.
+	Level string `mapstructure:"level"`
+
+	// Format is text or json.
+	Format string `mapstructure:"format"`
+}
+
+// Default returns the configuration that applies where nothing is set. Every
+// key that exists has a value here.
+func Default() Config {
+	return Config{
+		Target: Target{
+			Listen:      []string{},
+			Exports:     []Export{},
+			Connections: 64,
+			Depth:       128,
+			InlineMax:   8 * KiB,
+			MaxIO:       64 * MiB,
+			Memory:      1 * GiB,
+		},
+		Attach: Attach{
+			Connections: 1,
+			Depth:       128,
+			InlineMax:   8 * KiB,
+		},
+		NBD: NBD{
+			Connections:      256,
+			HandshakeTimeout: 10 * time.Second,
+			Options:          64,
+			Depth:            128,
+		},
+		Log:          Log{Level: "info", Format: "text"},
+		DrainTimeout: 30 * time.Second,
+	}
+}

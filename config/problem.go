@@ -1,0 +1,86 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Origin says where a value came from.
+type Origin string
+
+// The origins, strongest first.
+const (
+	FromFlag        Origin = "flag"
+	FromEnvironment Origin = "env"
+	FromFile        Origin = "file"
+	FromDefault     Origin = "default"
+)
+
+// Problem is one complaint about a configuration.
+type Problem struct {
+	Key     string `json:"key"`     // the path of the value, such as target.exports[0].name; empty for the file as a whole
+	Origin  Origin `json:"origin"`  // where the value came from
+	Source  string `json:"source"`  // the flag, variable or file itself; empty for a default
+	Message string `json:"message"` // what is wrong and what would be right
+}
+
+// String returns the complaint as one line.
+func (p Problem) String() string {
+	s := p.Message
+	if p.Key != "" {
+		s = p.Key + ": " + s
+	}
+	if p.Source != "" {
+		s += " (from " + p.Source + ")"
+	}
+	return s
+}
+
+// Error is every complaint about a configuration. It is what [Load] and
+// [Config.Validate] return.
+type Error struct {
+	Problems []Problem // never empty
+}
+
+// Error returns the first complaint and how many there are beside it.
+func (e *Error) Error() string {
+	s := e.Problems[0].String()
+	if n := len(e.Problems) - 1; n > 0 {
+		s += fmt.Sprintf(" (and %d more)", n)
+	}
+	return s
+}
+
+// FlagsOnly reports whether every complaint is about a flag, which makes it a
+// matter of usage rather than of configuration.
+func (e *Error) FlagsOnly() bool {
+	for _, p := range e.Problems {
+		if p.Origin != FromFlag {
+			return false
+		}
+	}
+	return true
+}
+
+// complaints collects problems.
+type complaints []Problem
+
+// add appends a complaint about a key.
+func (c *complaints) add(key, format string, arguments ...any) {
+	*c = append(*c, Problem{Key: key, Message: fmt.Sprintf(format, arguments...)})
+}
+
+// err returns the problems as an error, or nil.
+func (c complaints) err() error {
+	if len(c) == 0 {
+		return nil
+	}
+	return &Error{Problems: c}
+}
+
+// topKey cuts a path to the key that has a value of its own: the list for an
+// element of a list.
+func topKey(path string) string {
+	key, _, _ := strings.Cut(path, "[")
+	return key
+}
