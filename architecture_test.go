@@ -1,0 +1,416 @@
+// Package viablk_test keeps the module in the shape that ARCHITECTURE.md draws.
+//
+// The rules are the data at the top of this file. An arrow, a package or a
+// module that the data does not list is a failure: change the drawing and the
+// data together, on purpose, or change the code. The test reads the sources
+// itself: the go command knows which files a test opened, so that a cached
+// result is never older than the code, which it would be behind "go list".
+package viablk_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/viablk/viablk"
+
+// anything stands for every package of the module.
+const anything = "*"
+
+// arrows are the packages of the module and what each may import of it. The
+// root holds tests only.
+var arrows = map[string][]string{
+	".":           {},
+	"cmd/viablk":  {anything},
+	"integration": {anything},
+
+	"initiator": {"via", "regcache", "internal/wire", "internal/block"},
+	"target":    {"via", "regcache", "internal/wire", "internal/block"},
+	"regcache":  {"via", "internal/buddy"},
+
+	"via":         {},
+	"via/shm":     {"via"},
+	"via/roce":    {"via"},
+	"via/verbs":   {"via"},
+	"via/hook":    {"via"},
+	"via/viatest": {"via"},
+
+	"target/backend":             {"internal/block"},
+	"target/backend/backendtest": {"internal/block"},
+
+	"internal/nbd":   {"internal/block"},
+	"internal/block": {"internal/buddy"},
+	"internal/buddy": {},
+	"internal/wire":  {},
+	"config":         {},
+}
+
+// testArrows are what the tests of a package may import of the module beyond
+// the arrows and the package itself: kits, and what a kit is run on.
+var testArrows = map[string][]string{
+	"via":            {"via/viatest", "via/shm"},
+	"via/shm":        {"via/viatest"},
+	"via/roce":       {"via/viatest"},
+	"via/verbs":      {"via/viatest"},
+	"via/hook":       {"via/viatest", "via/shm"},
+	"via/viatest":    {"via/shm"},
+	"regcache":       {"via/shm"},
+	"initiator":      {"via/shm", "target", "target/backend", "target/backend/backendtest"},
+	"target":         {"via/shm", "target/backend"},
+	"internal/nbd":   {"target/backend"},
+	"target/backend": {"target/backend/backendtest", "internal/nbd"},
+
+	"target/backend/backendtest": {"target/backend"},
+}
+
+// homes are the foreign modules and the packages that may import them, in
+// tests too. A module is changed or dropped in its homes alone.
+var homes = map[string][]string{
+	"github.com/pojntfx/go-nbd":       {"internal/block", "internal/nbd"},
+	"github.com/dgraph-io/ristretto":  {"regcache"},
+	"github.com/spf13/viper":          {"config"},
+	"github.com/spf13/cobra":          {"cmd/viablk"},
+	"github.com/spf13/pflag":          {"cmd/viablk"},
+	"golang.org/x/sys":                {anything},
+	"go.uber.org/goleak":              {testsOnly},
+	"pgregory.net/rapid":              {testsOnly},
+	"github.com/rogpeppe/go-internal": {testsOnly},
+	"C":                               {"via/verbs"},
+}
+
+// testsOnly stands for the tests of every package, and for the kits.
+const testsOnly = "tests"
+
+// kits are packages that only tests import; they may use what tests may use.
+var kits = []string{"via/viatest", "target/backend/backendtest"}
+
+// vague are names that say nothing about what is inside.
+var vague = []string{"util", "utils", "common", "type", "types", "helper", "helpers", "manager", "misc"}
+
+// maximumLines bounds a file: what is longer holds more than one noun.
+const maximumLines = 600
+
+// tree is the Go sources of the module by slash-separated path.
+type tree map[string]string
+
+// readTree reads the sources below the working directory.
+func readTree(t *testing.T) tree {
+	t.Helper()
+	sources := make(tree)
+	err := fs.WalkDir(os.DirFS("."), ".", func(name string, d fs.DirEntry, err error) error {
+		switch base := path.Base(name); {
+		case err != nil:
+			return err
+		case d.IsDir() && name != "." && (base[0] == '.' || base[0] == '_' || base == "testdata"):
+			return fs.SkipDir
+		case d.IsDir() || path.Ext(name) != ".go":
+			return nil
+		}
+		content, err := os.ReadFile(name)
+		sources[name] = string(content)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sources
+}
+
+// check returns every violation of the rules, sorted.
+func (sources tree) check() []string {
+	var bad []string
+	documented := make(map[string][]string) // package → files with a package comment
+	code := make(map[string]bool)           // packages with a file that is no test
+	for _, name := range slices.Sorted(maps.Keys(sources)) {
+		content := sources[name]
+		files := token.NewFileSet()
+		f, err := parser.ParseFile(files, name, content, parser.ParseComments)
+		if err != nil {
+			bad = append(bad, fmt.Sprintf("%s: does not parse: %v", name, err))
+			continue
+		}
+		dir := path.Dir(name)
+		if !strings.HasSuffix(name, "_test.go") {
+			code[dir] = true
+			if f.Doc != nil && f.Doc.Text() != "" {
+				documented[dir] = append(documented[dir], name)
+				bad = append(bad, checkPackageComment(name, f)...)
+			}
+		}
+		bad = append(bad, checkImports(name, f)...)
+		bad = append(bad, checkUnsafe(files, name, f)...)
+		bad = append(bad, checkNames(name, f)...)
+		if lines := strings.Count(content, "\n"); lines > maximumLines {
+			bad = append(bad, fmt.Sprintf("%s: has %d lines, at most %d are allowed", name, lines, maximumLines))
+		}
+	}
+	for dir := range code {
+		if n := len(documented[dir]); n != 1 {
+			bad = append(bad, fmt.Sprintf("%s: has %d package comments, not 1 %v", dir, n, documented[dir]))
+		}
+	}
+	slices.Sort(bad)
+	return bad
+}
+
+// checkPackageComment checks how the comment begins.
+func checkPackageComment(name string, f *ast.File) []string {
+	want := "Package " + f.Name.Name + " "
+	if f.Name.Name == "main" {
+		want = "Command " + path.Base(path.Dir(name)) + " "
+	}
+	if strings.HasPrefix(strings.Join(strings.Fields(f.Doc.Text()), " "), want) {
+		return nil
+	}
+	return []string{fmt.Sprintf("%s: the package comment does not begin with %q", name, want)}
+}
+
+// checkImports checks the arrows and the homes.
+func checkImports(name string, f *ast.File) []string {
+	dir, isTest := path.Dir(name), strings.HasSuffix(name, "_test.go")
+	allowed, ok := arrows[dir]
+	if !ok {
+		return []string{fmt.Sprintf("%s: the package %s is not drawn", name, dir)}
+	}
+	if isTest {
+		allowed = slices.Concat(allowed, testArrows[dir], []string{dir})
+	}
+	var bad []string
+	for _, spec := range f.Imports {
+		imported, _ := strconv.Unquote(spec.Path.Value)
+		if imported == module || strings.HasPrefix(imported, module+"/") {
+			to := strings.TrimPrefix(strings.TrimPrefix(imported, module), "/")
+			if !slices.Contains(allowed, anything) && !slices.Contains(allowed, to) {
+				bad = append(bad, fmt.Sprintf("%s: the arrow %s → %s is not drawn", name, dir, to))
+			}
+			continue
+		}
+		if complaint := checkHome(dir, imported, isTest); complaint != "" {
+			bad = append(bad, fmt.Sprintf("%s: %s", name, complaint))
+		}
+	}
+	return bad
+}
+
+// checkHome checks the import of a package that is not the module's.
+func checkHome(dir, imported string, isTest bool) string {
+	if first, _, _ := strings.Cut(imported, "/"); !strings.Contains(first, ".") && imported != "C" {
+		return "" // the standard library
+	}
+	for foreign, in := range homes {
+		if imported != foreign && !strings.HasPrefix(imported, foreign+"/") {
+			continue
+		}
+		tests := slices.Contains(in, testsOnly) && (isTest || slices.Contains(kits, dir))
+		if slices.Contains(in, anything) || slices.Contains(in, dir) || tests {
+			return ""
+		}
+		return fmt.Sprintf("%s is imported outside its home %v", imported, in)
+	}
+	return fmt.Sprintf("the module of %s has no home", imported)
+}
+
+// checkUnsafe checks that unsafe is confined and that each declaration that
+// uses it says why it is right.
+func checkUnsafe(files *token.FileSet, name string, f *ast.File) []string {
+	if !slices.ContainsFunc(f.Imports, func(s *ast.ImportSpec) bool { return s.Path.Value == `"unsafe"` }) {
+		return nil
+	}
+	stem := strings.TrimSuffix(strings.TrimSuffix(name, ".go"), "_test")
+	if !strings.HasSuffix(stem, "_unsafe") && path.Dir(name) != "via/verbs" {
+		return []string{name + ": unsafe is imported outside *_unsafe.go"}
+	}
+	var bad []string
+	for _, declaration := range f.Decls {
+		if !usesUnsafe(declaration) {
+			continue
+		}
+		reasons := slices.ContainsFunc(f.Comments, func(c *ast.CommentGroup) bool {
+			inside := c.Pos() >= declaration.Pos() && c.End() <= declaration.End()
+			above := c.End()+1 == declaration.Pos()
+			return (inside || above) && strings.Contains(c.Text(), "Safety:")
+		})
+		if !reasons {
+			line := files.Position(declaration.Pos()).Line
+			bad = append(bad, fmt.Sprintf("%s:%d: unsafe is used without a Safety: line", name, line))
+		}
+	}
+	return bad
+}
+
+// usesUnsafe reports whether a declaration selects from package unsafe.
+func usesUnsafe(declaration ast.Decl) bool {
+	uses := false
+	ast.Inspect(declaration, func(n ast.Node) bool {
+		if s, ok := n.(*ast.SelectorExpr); ok {
+			if x, ok := s.X.(*ast.Ident); ok && x.Name == "unsafe" {
+				uses = true
+			}
+		}
+		return !uses
+	})
+	return uses
+}
+
+// checkNames refuses packages and files whose name says nothing.
+func checkNames(name string, f *ast.File) []string {
+	stem, _, _ := strings.Cut(path.Base(name), ".")
+	stem = strings.TrimSuffix(stem, "_test")
+	if slices.Contains(vague, stem) || slices.Contains(vague, strings.TrimSuffix(f.Name.Name, "_test")) {
+		return []string{name + ": the name does not say what is inside"}
+	}
+	return nil
+}
+
+func TestArchitecture(t *testing.T) {
+	sources := readTree(t)
+	if len(sources) < 20 {
+		t.Fatalf("only %d source files were found", len(sources))
+	}
+	for _, complaint := range sources.check() {
+		t.Error(complaint)
+	}
+}
+
+// The arrows have no cycle, so that the drawing has a top and a bottom.
+func TestArrowsAreAcyclic(t *testing.T) {
+	done := make(map[string]bool)
+	var visit func(from string, trail []string)
+	visit = func(from string, trail []string) {
+		if slices.Contains(trail, from) {
+			t.Fatalf("cycle: %v → %s", trail, from)
+		}
+		if done[from] {
+			return
+		}
+		for _, to := range arrows[from] {
+			if to == anything {
+				continue
+			}
+			if _, ok := arrows[to]; !ok {
+				t.Errorf("%s → %s leads to a package that is not drawn", from, to)
+			}
+			visit(to, append(trail, from))
+		}
+		done[from] = true
+	}
+	for from := range arrows {
+		visit(from, nil)
+	}
+}
+
+// A rule that cannot fail guards nothing: each is shown one planted file.
+func TestRulesCanFail(t *testing.T) {
+	good := tree{
+		"config/config.go": "// Package config is planted.\npackage config\n",
+		"target/target.go": "// Package target is planted.\npackage target\n\nimport _ \"" + module + "/via\"\n",
+		"via/x_unsafe.go":  "// Package via is planted.\npackage via\n\nimport \"unsafe\"\n\n// Safety: it is a nil.\nvar p = unsafe.Pointer(nil)\n",
+		"cmd/viablk/a.go":  "// Command viablk is planted.\npackage main\n\nimport _ \"" + module + "/target\"\n",
+	}
+	if bad := good.check(); len(bad) != 0 {
+		t.Fatalf("the good tree is refused: %v", bad)
+	}
+	for _, c := range []struct{ name, file, content, want string }{
+		{
+			"arrow", "target/bad.go", "package target\n\nimport _ \"" + module + "/initiator\"\n",
+			"target/bad.go: the arrow target → initiator is not drawn",
+		},
+		{
+			"arrow in a test", "target/bad_test.go", "package target_test\n\nimport _ \"" + module + "/initiator\"\n",
+			"target/bad_test.go: the arrow target → initiator is not drawn",
+		},
+		{
+			"test arrow in code", "initiator/bad.go", "// Package initiator is bad.\npackage initiator\n\nimport _ \"" + module + "/target\"\n",
+			"initiator/bad.go: the arrow initiator → target is not drawn",
+		},
+		{
+			"package", "internal/new/new.go", "// Package new is bad.\npackage new\n",
+			"internal/new/new.go: the package internal/new is not drawn",
+		},
+		{
+			"home", "target/bad.go", "package target\n\nimport _ \"github.com/spf13/viper\"\n",
+			"target/bad.go: github.com/spf13/viper is imported outside its home [config]",
+		},
+		{
+			"home of a subpackage", "config/bad_test.go", "package config\n\nimport _ \"github.com/pojntfx/go-nbd/pkg/server\"\n",
+			"config/bad_test.go: github.com/pojntfx/go-nbd/pkg/server is imported outside its home [internal/block internal/nbd]",
+		},
+		{
+			"test module in code", "config/bad.go", "package config\n\nimport _ \"go.uber.org/goleak\"\n",
+			"config/bad.go: go.uber.org/goleak is imported outside its home [tests]",
+		},
+		{
+			"module without home", "config/bad.go", "package config\n\nimport _ \"example.org/new\"\n",
+			"config/bad.go: the module of example.org/new has no home",
+		},
+		{
+			"cgo", "config/bad.go", "package config\n\nimport \"C\"\n",
+			"config/bad.go: C is imported outside its home [via/verbs]",
+		},
+		{
+			"no package comment", "regcache/bad.go", "package regcache\n",
+			"regcache: has 0 package comments, not 1 []",
+		},
+		{
+			"two package comments", "config/bad.go", "// Package config is planted.\npackage config\n",
+			"config: has 2 package comments, not 1 [config/bad.go config/config.go]",
+		},
+		{
+			"malformed package comment", "regcache/bad.go", "// This is bad.\npackage regcache\n",
+			`regcache/bad.go: the package comment does not begin with "Package regcache "`,
+		},
+		{
+			"unsafe", "via/bad.go", "package via\n\nimport _ \"unsafe\"\n",
+			"via/bad.go: unsafe is imported outside *_unsafe.go",
+		},
+		{
+			"unsafe without a reason", "via/bad_unsafe.go", "package via\n\nimport \"unsafe\"\n\nfunc f() {\n\t_ = unsafe.Pointer(nil)\n}\n",
+			"via/bad_unsafe.go:5: unsafe is used without a Safety: line",
+		},
+		{
+			"long file", "config/bad.go", "package config\n" + strings.Repeat("\n", maximumLines),
+			"config/bad.go: has 601 lines, at most 600 are allowed",
+		},
+		{
+			"vague file", "config/util.go", "package config\n",
+			"config/util.go: the name does not say what is inside",
+		},
+		{
+			"vague package", "config/a_test.go", "package types_test\n",
+			"config/a_test.go: the name does not say what is inside",
+		},
+		{"syntax", "config/bad.go", "package\n", "config/bad.go: does not parse: "},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			planted := maps.Clone(good)
+			planted[c.file] = c.content
+			bad := planted.check()
+			if len(bad) != 1 || !strings.HasPrefix(bad[0], c.want) {
+				t.Errorf("got %q, want %q", bad, c.want)
+			}
+		})
+	}
+}
+
+// A race run that lost its flag would pass for ever; this run would not.
+func TestRaceDetectorIsOn(t *testing.T) {
+	build, ok := debug.ReadBuildInfo()
+	if !ok {
+		t.Fatal("the test binary has no build information")
+	}
+	race := slices.Contains(build.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+	if os.Getenv("VIABLK_WANT_RACE") == "1" && !race {
+		t.Error("VIABLK_WANT_RACE=1 asks for the race detector, and it is off")
+	}
+}
