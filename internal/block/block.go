@@ -48,13 +48,20 @@ type Features uint32
 const (
 	CanFlush       Features = 1 << iota
 	CanFUA                  // FUA is honoured on Write, WriteZeroes and Trim
-	CanTrim                 //
-	CanWriteZeroes          //
+	CanTrim                 // Trim is served
+	CanWriteZeroes          // WriteZeroes is served
 	CanFastZero             // FastZero is honoured
 	CanMultiConn            // a Flush on one queue covers writes answered on every queue
 	ReadOnly                // Write, Trim and WriteZeroes are refused with EPERM
 	Rotational              // seeks are dear
 )
+
+// MaximumDepth is the largest depth of a queue, in requests.
+const MaximumDepth = 1024
+
+// PayloadLimit is the MaximumPayload of disks that have no reason for another,
+// in bytes. Suites and clients in the field send requests of up to 50 MiB.
+const PayloadLimit = 64 << 20
 
 // Info describes a device. It does not change while the device is open.
 type Info struct {

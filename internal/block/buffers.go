@@ -1,0 +1,174 @@
+package block
+
+import (
+	"fmt"
+	"math/bits"
+	"time"
+
+	"github.com/viablk/viablk/internal/buddy"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// bufferUnit is the smallest buffer, in bytes: a page, so that every buffer is
+	// aligned well enough for direct I/O.
+	bufferUnit = 4096
+
+	// granule is the unit in which free memory goes back to the kernel, in bytes.
+	granuleShift = 20
+	granule      = 1 << granuleShift
+
+	// idleAfter is how long memory stays free before it goes back.
+	idleAfter = time.Second
+)
+
+// Buffers is private memory for the requests of one queue whose device needs no
+// particular memory. It provides Reserve and Release for a queue to embed.
+//
+// The memory is one sparse anonymous mapping: what no request has used costs no
+// page, and whole MiB that stay free are given back by [Buffers.Tidy]. As with
+// its queue, one goroutine at a time uses it.
+type Buffers struct {
+	memory   []byte
+	blocks   *buddy.Allocator
+	granules []granuleUse
+	dirty    int // granules that have pages
+	swept    time.Time
+	now      func() time.Time
+}
+
+// granuleUse is what is known of one granule.
+type granuleUse struct {
+	live   uint16 // requests that hold a part of it
+	dirty  bool   // has pages
+	recent bool   // used since the last sweep
+}
+
+// NewBuffers maps memory of limit bytes, rounded up to a power of two. A single
+// Reserve is granted up to that size, so limit is not less than the device's
+// MaximumPayload.
+func NewBuffers(limit int) (*Buffers, error) {
+	if limit <= 0 || limit > 1<<40 {
+		return nil, fmt.Errorf("map %d bytes for requests: %w", limit, unix.EINVAL)
+	}
+	size := max(granule, 1<<bits.Len(uint(limit-1)))
+	memory, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, fmt.Errorf("map %d bytes for requests: %w", size, err)
+	}
+	return &Buffers{
+		memory:   memory,
+		blocks:   buddy.New(size, bufferUnit),
+		granules: make([]granuleUse, size/granule),
+		now:      time.Now,
+	}, nil
+}
+
+// Reserve is [Queue.Reserve]. It sets Data at once for reads as well.
+func (b *Buffers) Reserve(r *Request) bool {
+	if r.Op != Read && r.Op != Write {
+		return true
+	}
+	if r.Memory != 0 {
+		panic("block: memory is reserved twice for one request")
+	}
+	if r.Length > int64(len(b.memory)) {
+		return false
+	}
+	n := int(r.Length)
+	off, ok := b.blocks.Alloc(n)
+	if !ok {
+		return false
+	}
+	r.Memory = uint64(off) + 1
+	r.Data = b.memory[off : off+n : off+n]
+	last := (off + b.blocks.Size(off) - 1) >> granuleShift
+	for g := off >> granuleShift; g <= last; g++ {
+		use := &b.granules[g]
+		use.live++
+		use.recent = true
+		if !use.dirty {
+			use.dirty = true
+			b.dirty++
+		}
+	}
+	return true
+}
+
+// Release is [Queue.Release].
+func (b *Buffers) Release(r *Request) {
+	if r.Memory == 0 {
+		return
+	}
+	off := int(r.Memory - 1)
+	last := (off + b.blocks.Size(off) - 1) >> granuleShift
+	for g := off >> granuleShift; g <= last; g++ {
+		b.granules[g].live--
+	}
+	b.blocks.Free(off)
+	r.Memory, r.Data = 0, nil
+}
+
+// Tidy gives memory back to the kernel that has stayed free for a while. It
+// returns how long from now it has to be called again, which a queue returns
+// from Arm, or a negative duration if that is not necessary. While nothing is
+// due it costs a comparison, or a look at the clock.
+func (b *Buffers) Tidy() time.Duration {
+	if b.dirty == 0 {
+		return -1
+	}
+	now := b.now()
+	if wait := idleAfter - now.Sub(b.swept); wait > 0 {
+		return wait
+	}
+	b.swept = now
+	b.sweep()
+	if b.dirty == 0 {
+		return -1
+	}
+	return idleAfter
+}
+
+// sweep punches the granules that nobody has used since the sweep before.
+func (b *Buffers) sweep() {
+	start := -1 // of the run of granules to punch
+	for g := range b.granules {
+		use := &b.granules[g]
+		idle := use.dirty && use.live == 0 && !use.recent
+		use.recent = false
+		if idle {
+			use.dirty = false
+			b.dirty--
+		}
+		switch {
+		case idle && start < 0:
+			start = g
+		case !idle && start >= 0:
+			b.punch(start, g)
+			start = -1
+		}
+	}
+	if start >= 0 {
+		b.punch(start, len(b.granules))
+	}
+}
+
+// punch frees the pages of granules [from, to). The kernel refuses only what is
+// no mapping or is locked; the pages then simply stay.
+func (b *Buffers) punch(from, to int) {
+	_ = unix.Madvise(b.memory[from*granule:to*granule], unix.MADV_DONTNEED)
+}
+
+// Close unmaps the memory. No request may hold any of it.
+func (b *Buffers) Close() error {
+	if b.memory == nil {
+		return nil
+	}
+	err := unix.Munmap(b.memory)
+	b.memory = nil
+	if err != nil {
+		return fmt.Errorf("unmap memory of requests: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,360 @@
+package block
+
+import (
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// engine is an Engine made of two functions; nil means that of a disk that does
+// nothing.
+type engine struct {
+	attempt func(*Request) bool
+	execute func(*Request) error
+}
+
+func (e *engine) Attempt(r *Request) bool {
+	return e.attempt != nil && e.attempt(r)
+}
+
+func (e *engine) Execute(r *Request) error {
+	if e.execute == nil {
+		return nil
+	}
+	return e.execute(r)
+}
+
+// watchdog is how long a test waits for what must come. It is not a measure of
+// anything.
+const watchdog = 30 * time.Second
+
+func newExecuted(t testing.TB, e *Executor, depth int) *executed {
+	t.Helper()
+	q, err := e.NewQueue(depth, granule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q.(*executed)
+}
+
+// sleep polls the queue and reports whether it became readable.
+func sleep(t testing.TB, q Queue, timeout time.Duration) bool {
+	t.Helper()
+	return new(collector).sleep(t, q, timeout)
+}
+
+// collect reaps n requests, asleep in between.
+func collect(t testing.TB, q Queue, n int) {
+	t.Helper()
+	new(collector).collect(t, q, n)
+}
+
+// collector is the memory of collect, for tests that count allocations.
+type collector struct {
+	got [16]*Request
+	fds [1]unix.PollFd
+}
+
+func (c *collector) sleep(t testing.TB, q Queue, timeout time.Duration) bool {
+	c.fds[0] = unix.PollFd{Fd: int32(q.FD()), Events: unix.POLLIN}
+	for {
+		n, err := unix.Poll(c.fds[:], int(timeout.Milliseconds()))
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n == 1
+	}
+}
+
+func (c *collector) collect(t testing.TB, q Queue, n int) {
+	for n > 0 {
+		k := q.Reap(c.got[:])
+		n -= k
+		if k > 0 || n == 0 {
+			continue
+		}
+		if _, ok := q.Arm(); ok && !c.sleep(t, q, watchdog) {
+			t.Fatalf("the wake-up for %d requests is lost", n)
+		}
+	}
+}
+
+func TestNoWakeUpIsLost(t *testing.T) {
+	e := NewExecutor(&engine{attempt: func(r *Request) bool { return r.User%5 == 0 }}, 4)
+	defer e.Close()
+	var owners sync.WaitGroup
+	for seed := range uint64(4) {
+		owners.Go(func() {
+			random := rand.New(rand.NewPCG(seed, 1))
+			q := newExecuted(t, e, 32)
+			defer q.Close()
+			requests := make([]Request, 32)
+			for range 3000 {
+				n := 1 + random.IntN(32)
+				for i := range n {
+					requests[i] = Request{Op: Op(1 + random.IntN(5)), User: random.Uint64()}
+					if !q.Submit(&requests[i]) {
+						t.Error("refused within the depth")
+						return
+					}
+					if random.IntN(4) == 0 {
+						q.Kick()
+					}
+				}
+				q.Kick()
+				collect(t, q, n)
+			}
+		})
+	}
+	owners.Wait()
+}
+
+func TestSleepCostsOneWriteAndWakingNone(t *testing.T) {
+	gate := make(chan struct{})
+	e := NewExecutor(&engine{execute: func(*Request) error { <-gate; return nil }}, 8)
+	defer e.Close()
+	q := newExecuted(t, e, 8)
+	defer q.Close()
+	requests := make([]Request, 8)
+	submit := func() {
+		for i := range requests {
+			requests[i] = Request{Op: Read}
+			q.Submit(&requests[i])
+		}
+		q.Kick()
+	}
+	finished := func() {
+		for range requests {
+			gate <- struct{}{}
+		}
+		for q.available.Load() != int32(len(requests)) {
+			time.Sleep(time.Millisecond)
+		}
+	}
+
+	submit()
+	finished()
+	if n := q.event.drain(); n != 0 {
+		t.Errorf("%d writes for an owner that is awake", n)
+	}
+	collect(t, q, len(requests))
+
+	submit()
+	if _, ok := q.Arm(); !ok {
+		t.Fatal("Arm refuses with nothing finished")
+	}
+	finished()
+	if !sleep(t, q, watchdog) {
+		t.Fatal("no wake-up")
+	}
+	if n := q.event.drain(); n != 1 {
+		t.Errorf("%d writes for one sleep", n)
+	}
+	q.event.signal() // as it was
+	collect(t, q, len(requests))
+	if _, ok := q.Arm(); !ok || sleep(t, q, 0) {
+		t.Error("an empty queue stays readable")
+	}
+}
+
+func TestArmRefusesWhileSomethingIsFinished(t *testing.T) {
+	e := NewExecutor(&engine{attempt: func(*Request) bool { return true }}, 1)
+	defer e.Close()
+	q := newExecuted(t, e, 2)
+	defer q.Close()
+	var r Request
+	q.Submit(&r)
+	if _, ok := q.Arm(); ok {
+		t.Error("Arm lets the owner sleep on a finished request")
+	}
+	if q.Reap(make([]*Request, 1)) != 1 {
+		t.Error("the request is not returned")
+	}
+}
+
+func TestFlushesAreCommittedInGroups(t *testing.T) {
+	var running, most, flushes atomic.Int32
+	gate, entered := make(chan struct{}), make(chan struct{}, 16)
+	failure := errors.New("disk is gone")
+	e := NewExecutor(&engine{execute: func(r *Request) error {
+		if r.Op != Flush {
+			return nil
+		}
+		most.Store(max(most.Load(), running.Add(1)))
+		defer running.Add(-1)
+		entered <- struct{}{}
+		<-gate
+		if flushes.Add(1) == 2 {
+			return failure
+		}
+		return nil
+	}}, 8)
+	defer e.Close()
+	queues := [2]*executed{newExecuted(t, e, 8), newExecuted(t, e, 8)}
+	defer queues[0].Close()
+	defer queues[1].Close()
+
+	first := Request{Op: Flush}
+	queues[0].Submit(&first)
+	queues[0].Kick()
+	<-entered
+	// These arrive while the first runs: it does not cover them, one does.
+	later := make([]Request, 6)
+	for i := range later {
+		later[i].Op = Flush
+		queues[i%2].Submit(&later[i])
+		queues[i%2].Kick()
+	}
+	write := Request{Op: Write}
+	queues[1].Submit(&write)
+	queues[1].Kick()
+	for queues[1].available.Load() == 0 {
+		time.Sleep(time.Millisecond) // the write passes the flushes
+	}
+	gate <- struct{}{}
+	<-entered
+	gate <- struct{}{}
+	collect(t, queues[0], 4)
+	collect(t, queues[1], 4)
+	if n := flushes.Load(); n != 2 || most.Load() != 1 {
+		t.Errorf("%d flushes ran, %d at a time; want 2, 1 at a time", n, most.Load())
+	}
+	if first.Err != nil || write.Err != nil {
+		t.Errorf("first flush: %v, write: %v", first.Err, write.Err)
+	}
+	for i := range later {
+		if later[i].Err != failure {
+			t.Errorf("flush %d: %v, want the error of its group", i, later[i].Err)
+		}
+	}
+}
+
+func TestCloseWaitsForWorkers(t *testing.T) {
+	gate := make(chan struct{})
+	var finished atomic.Int32
+	e := NewExecutor(&engine{execute: func(*Request) error { <-gate; finished.Add(1); return nil }}, 2)
+	q := newExecuted(t, e, 8)
+	requests := make([]Request, 8)
+	for i := range requests {
+		if i == 6 {
+			q.Kick() // what follows never starts
+		}
+		requests[i].Op = Write
+		q.Submit(&requests[i])
+	}
+	q.Arm()
+	closed := make(chan error)
+	go func() { closed <- q.Close() }()
+	for range 6 {
+		select {
+		case <-closed:
+			t.Fatal("Close returned with requests under way")
+		case gate <- struct{}{}:
+		}
+	}
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	if n := finished.Load(); n != 6 {
+		t.Errorf("%d requests ran, want 6", n)
+	}
+	e.Close()
+}
+
+func TestDepths(t *testing.T) {
+	e := NewExecutor(&engine{}, 1)
+	defer e.Close()
+	for _, depth := range []int{-1, 0, MaximumDepth + 1} {
+		if _, err := e.NewQueue(depth, granule); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("depth %d: %v", depth, err)
+		}
+		if _, err := NewInlineQueue(depth, granule, nil); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("inline depth %d: %v", depth, err)
+		}
+	}
+}
+
+func TestWorkersAreBounded(t *testing.T) {
+	var running, most atomic.Int32
+	var mu sync.Mutex
+	full := make(chan struct{})
+	e := NewExecutor(&engine{execute: func(*Request) error {
+		mu.Lock()
+		if n := running.Add(1); n > most.Load() {
+			most.Store(n)
+			if n == 3 {
+				close(full) // all three workers run at the same time
+			}
+		}
+		mu.Unlock()
+		<-full
+		running.Add(-1)
+		return nil
+	}}, 3)
+	defer e.Close()
+	q := newExecuted(t, e, 64)
+	defer q.Close()
+	requests := make([]Request, 64)
+	for i := range requests {
+		requests[i].Op = Read
+		q.Submit(&requests[i])
+	}
+	q.Kick()
+	collect(t, q, len(requests))
+	if most.Load() != 3 {
+		t.Errorf("%d workers at a time, want 3", most.Load())
+	}
+}
+
+func TestExecutorAllocatesNothing(t *testing.T) {
+	e := NewExecutor(&engine{}, 2)
+	defer e.Close()
+	q := newExecuted(t, e, 16)
+	defer q.Close()
+	var c collector
+	requests := make([]Request, 16)
+	round := func() {
+		for i := range requests {
+			requests[i].Op = Op(1 + i%3)
+			q.Submit(&requests[i])
+		}
+		q.Kick()
+		c.collect(t, q, len(requests))
+	}
+	for range 100 {
+		round()
+	}
+	if n := testing.AllocsPerRun(200, round); n != 0 {
+		t.Errorf("%v allocations per 16 requests, want 0", n)
+	}
+}
+
+func BenchmarkExecutor(b *testing.B) {
+	e := NewExecutor(&engine{}, 0)
+	defer e.Close()
+	q := newExecuted(b, e, 32)
+	defer q.Close()
+	var c collector
+	requests := make([]Request, 32)
+	b.ReportAllocs()
+	for n := 0; n < b.N; n += len(requests) {
+		for i := range requests {
+			requests[i].Op = Write
+			q.Submit(&requests[i])
+		}
+		q.Kick()
+		c.collect(b, q, len(requests))
+	}
+}
