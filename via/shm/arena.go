@@ -1,0 +1,52 @@
+package shm
+
+import (
+	"fmt"
+	"os"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// arena is memory that can be exposed to peers: a sealed memfd.
+type arena struct {
+	mem []byte
+	fd  int
+	id  uint64
+}
+
+// arenaIDs number the arenas of the process.
+var arenaIDs atomic.Uint64
+
+func newArena(size int) (*arena, error) {
+	page := os.Getpagesize()
+	size = (size + page - 1) &^ (page - 1)
+	mem, fd, err := mapMemfd("viablk-arena", size, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &arena{mem: mem, fd: fd, id: arenaIDs.Add(1)}, nil
+}
+
+// Bytes returns the arena's memory.
+func (a *arena) Bytes() []byte { return a.mem }
+
+// Discard punches a hole: the pages go back to the system, for every process
+// that maps the arena.
+func (a *arena) Discard(off, n int) error {
+	err := unix.Fallocate(a.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, int64(off), int64(n))
+	if err != nil {
+		return fmt.Errorf("discard arena pages: %w", err)
+	}
+	return nil
+}
+
+// Close unmaps the arena.
+func (a *arena) Close() error {
+	err := unix.Munmap(a.mem)
+	a.mem = nil
+	if e := unix.Close(a.fd); err == nil {
+		err = e
+	}
+	return err
+}

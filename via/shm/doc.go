@@ -1,0 +1,24 @@
+// Package shm is the shared-memory provider: it joins two processes of one host.
+//
+// Each end of a connection owns one sealed memfd, its segment, which it alone can
+// write and which the peer maps read-only:
+//
+//	segment = control words │ table of exposed regions │ ring of outgoing records
+//
+// A Send is copied into the sender's ring and from there, by the receiver, into
+// the posted receive: what a receiver looks at is its private copy. RDMA is one
+// copy by the requester between its own memory and the peer's arena, which the
+// peer passed as a memfd; the table of exposed regions says what may be touched.
+// A doorbell is a store; it costs a system call only when the peer sleeps.
+//
+// # What the kernel enforces and what the peers owe each other
+//
+// A peer can write nothing but its own segment and the arenas in which regions of
+// the connection's protection tag are exposed to it: other memory is never passed.
+// Within such an arena the table of regions is honoured by the requester; a
+// hostile process may touch the whole arena. Arenas hold payload only, so it
+// harms its own data. Every word that a peer can change is loaded once, copied
+// and then checked; a peer that breaks the rules loses its connection.
+//
+// Sockets are bound with mode 0600 and admit the same user and root.
+package shm

@@ -1,0 +1,139 @@
+package shm
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// Layout of a segment. Each word that both ends look at has a cache line of its
+// own; the owner writes, the peer reads.
+const (
+	segMagic   = 0x31304d4853414956 // "VIASHM01"
+	offMagic   = 0                  // u64
+	offRing    = 8                  // u64, bytes of the ring
+	offTail    = 64                 // u64, bytes published in the owner's ring
+	offHead    = 128                // u64, bytes consumed of the peer's ring
+	offWants   = 192                // u64, sleep epoch << 2 | wants bits
+	offHazard  = 256                // u64, region of the peer under access, 0 if none
+	offRegions = 4096               // table of exposed regions
+
+	regionSlots = 8192
+	regionEntry = 64 // bytes
+
+	offEntryWord   = 0  // u64, handle << 32 | access bits | entryLive
+	offEntryAddr   = 8  // u64
+	offEntryLength = 16 // u64
+	offEntryArena  = 24 // u64, number of the arena
+	offEntryAt     = 32 // u64, offset of the region in its arena
+
+	entryLive  = 1
+	entryWrite = 2
+	entryRead  = 4
+
+	offRecords = offRegions + regionSlots*regionEntry
+
+	wantData  = 1 // wake me when you publish
+	wantSpace = 2 // wake me when you consume
+	wantShift = 2
+
+	ringSize    = 128 << 10 // bytes, power of two
+	segmentSize = offRecords + ringSize
+)
+
+// segment is one end's shared memory.
+type segment struct {
+	mem []byte
+	fd  int // the owner's; -1 once passed on or for a peer's segment
+}
+
+// newSegment makes a segment that its owner can write and others only read.
+func newSegment() (*segment, error) {
+	mem, fd, err := mapMemfd("viablk-segment", segmentSize, unix.F_SEAL_FUTURE_WRITE)
+	if err != nil {
+		return nil, fmt.Errorf("create segment: %w", err)
+	}
+	s := &segment{mem: mem, fd: fd}
+	storeWord(mem, offMagic, segMagic)
+	storeWord(mem, offRing, ringSize)
+	return s, nil
+}
+
+// attachSegment maps a peer's segment read-only. It closes fd.
+func attachSegment(fd int) (*segment, error) {
+	mem, err := mapPeer(fd, segmentSize, unix.PROT_READ)
+	if err != nil {
+		return nil, fmt.Errorf("map the peer's segment: %w", err)
+	}
+	if loadWord(mem, offMagic) != segMagic || loadWord(mem, offRing) != ringSize {
+		_ = unix.Munmap(mem)
+		return nil, fmt.Errorf("map the peer's segment: not a segment of this version")
+	}
+	return &segment{mem: mem, fd: -1}, nil
+}
+
+func (s *segment) ring() []byte { return s.mem[offRecords : offRecords+ringSize] }
+
+func (s *segment) close() {
+	if s == nil || s.mem == nil {
+		return
+	}
+	if s.fd >= 0 {
+		_ = unix.Close(s.fd)
+	}
+	_ = unix.Munmap(s.mem)
+	s.mem = nil
+}
+
+// seals that keep a memfd's size for ever: without them a peer could truncate
+// the file and the next access would be a fatal SIGBUS.
+const sizeSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+
+// mapMemfd creates, maps and seals a memfd.
+func mapMemfd(name string, size int, seals int) ([]byte, int, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, -1, fmt.Errorf("memfd_create: %w", err)
+	}
+	fail := func(what string, err error) ([]byte, int, error) {
+		_ = unix.Close(fd)
+		return nil, -1, fmt.Errorf("%s: %w", what, err)
+	}
+	if err := unix.Ftruncate(fd, int64(size)); err != nil {
+		return fail("size memfd", err)
+	}
+	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fail("map memfd", err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sizeSeals|seals); err != nil {
+		_ = unix.Munmap(mem)
+		return fail("seal memfd", err)
+	}
+	return mem, fd, nil
+}
+
+// mapPeer maps a memfd that a peer passed, after checking that its size is what
+// the peer said and can not change. It closes fd.
+func mapPeer(fd, size, prot int) ([]byte, error) {
+	defer func() { _ = unix.Close(fd) }()
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil {
+		return nil, fmt.Errorf("not a memfd: %w", err)
+	}
+	if seals&sizeSeals != sizeSeals {
+		return nil, fmt.Errorf("memfd is not sealed against resizing")
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, fmt.Errorf("stat memfd: %w", err)
+	}
+	if st.Size != int64(size) {
+		return nil, fmt.Errorf("memfd has %d bytes, not %d", st.Size, size)
+	}
+	mem, err := unix.Mmap(fd, 0, size, prot, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("map memfd: %w", err)
+	}
+	return mem, nil
+}
