@@ -75,14 +75,22 @@ type NBD struct {
 	// Connections limits the NBD connections at a time on all listeners.
 	Connections int `mapstructure:"connections"`
 
-	// HandshakeTimeout closes a client that has not finished its handshake.
-	HandshakeTimeout time.Duration `mapstructure:"handshake_timeout"`
+	// Depth is the number of requests that one connection may have under way.
+	Depth int `mapstructure:"depth"`
 
 	// Options limits the options that one client may send in its handshake.
 	Options int `mapstructure:"options"`
 
-	// Depth is the number of requests that one connection may have under way.
-	Depth int `mapstructure:"depth"`
+	// HandshakeTimeout closes a client that has not finished its handshake.
+	HandshakeTimeout time.Duration `mapstructure:"handshake_timeout"`
+
+	// ProgressTimeout closes a client that is in the middle of a request, or does
+	// not take its replies, and moves no byte for so long.
+	ProgressTimeout time.Duration `mapstructure:"progress_timeout"`
+
+	// Spin is the longest time that a connection looks for work before it sleeps.
+	// Zero means that it never spins.
+	Spin time.Duration `mapstructure:"spin"`
 }
 
 // Log is the section of the log, which goes to standard error.
@@ -113,10 +121,12 @@ func Default() Config {
 			InlineMax:   8 * KiB,
 		},
 		NBD: NBD{
-			Connections:      256,
-			HandshakeTimeout: 10 * time.Second,
-			Options:          64,
+			Connections:      100,
 			Depth:            128,
+			Options:          32,
+			HandshakeTimeout: 10 * time.Second,
+			ProgressTimeout:  30 * time.Second,
+			Spin:             50 * time.Microsecond,
 		},
 		Log:          Log{Level: "info", Format: "text"},
 		DrainTimeout: 30 * time.Second,

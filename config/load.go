@@ -159,6 +159,16 @@ func locate(problems []Problem, origin func(key string) (Origin, string)) error 
 	return &Error{Problems: problems}
 }
 
+// Defaults lists every key with its default, in the order of the fields of
+// [Config].
+func Defaults() []Setting {
+	all := settings(Default())
+	for i := range all {
+		all[i].Origin = FromDefault
+	}
+	return all
+}
+
 // settings lists the leaves of a configuration in the order of its fields,
 // without their origins.
 func settings(c Config) []Setting {

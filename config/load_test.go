@@ -228,6 +228,7 @@ func TestComplaints(t *testing.T) {
 		{"TLS", "attach: {uri: 'nbds://h/', nbd: 'via+shm:///?socket=s'}", []string{
 			"attach.uri: nbds: TLS is not supported yet", "attach.nbd: via+shm is not an NBD scheme",
 		}},
+		{"port 0 of a remote", "attach: {uri: 'nbd://h:0/', nbd: 'nbd://h:0/'}", []string{"attach.uri: port 0 is only good to listen on"}},
 		{"timeouts", "drain_timeout: -1s\nnbd: {handshake_timeout: 0s}", []string{
 			"nbd.handshake_timeout: 0s is not in", "drain_timeout: -1s is not in",
 		}},

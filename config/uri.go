@@ -48,7 +48,8 @@ type URI struct {
 	// is empty only if Socket is not.
 	Host string
 
-	// Port is not zero if Host is not empty.
+	// Port is zero for a unix socket, or to listen on a port that the system
+	// chooses.
 	Port uint16
 
 	// Export is the name of the export.
@@ -267,8 +268,8 @@ func (u *URI) parseAuthority(authority string, local bool) error {
 		return nil
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
-	if err != nil || n == 0 || port[0] == '+' {
-		return fmt.Errorf("port %q is not in 1…65535", port)
+	if err != nil || port[0] == '+' {
+		return fmt.Errorf("port %q is not in 0…65535", port)
 	}
 	u.Port = uint16(n)
 	return nil
@@ -312,6 +313,14 @@ func hostByte(c byte) bool {
 
 // CheckRemote reports why the URI cannot name an export to connect to.
 func (u URI) CheckRemote() error {
+	if u.Socket == "" && u.Port == 0 {
+		return errors.New("port 0 is only good to listen on")
+	}
+	return u.checkSupported()
+}
+
+// checkSupported reports what the URI asks for that this build does not have.
+func (u URI) checkSupported() error {
 	if u.TLS {
 		return fmt.Errorf("%s: TLS is not supported yet: use nbd:// or nbd+unix:// on a trusted path", u.scheme())
 	}
@@ -323,7 +332,7 @@ func (u URI) checkNBD() error {
 	if u.VIA() {
 		return fmt.Errorf("%s is not an NBD scheme: use nbd:// or nbd+unix://", u.scheme())
 	}
-	return u.CheckRemote()
+	return u.checkSupported()
 }
 
 // checkListen reports why the target cannot listen at the URI.
@@ -331,5 +340,5 @@ func (u URI) checkListen() error {
 	if u.Export != "" {
 		return fmt.Errorf("a URI to listen on names no export, and this one names %q", u.Export)
 	}
-	return u.CheckRemote()
+	return u.checkSupported()
 }

@@ -103,9 +103,13 @@ func (a Attach) validate(bad *complaints) {
 
 func (n NBD) validate(bad *complaints) {
 	bad.bounds("nbd.connections", n.Connections, 1, maximumConnections)
-	bad.timeout("nbd.handshake_timeout", n.HandshakeTimeout, time.Millisecond)
-	bad.bounds("nbd.options", n.Options, 1, maximumOptions)
 	bad.bounds("nbd.depth", n.Depth, 1, maximumDepth)
+	bad.bounds("nbd.options", n.Options, 1, maximumOptions)
+	bad.timeout("nbd.handshake_timeout", n.HandshakeTimeout, time.Millisecond)
+	bad.timeout("nbd.progress_timeout", n.ProgressTimeout, time.Millisecond)
+	if n.Spin < 0 || n.Spin > time.Second {
+		bad.add("nbd.spin", "%v is not in 0s…1s", n.Spin)
+	}
 }
 
 func (c *complaints) bounds(key string, value, least, most int) {
