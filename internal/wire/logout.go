@@ -1,0 +1,68 @@
+package wire
+
+// Logout leaves in order: nothing of this session is in flight any more.
+type Logout struct {
+	ID          uint32
+	PathEpoch   uint32
+	KeepSession bool // only this path ends; slots and opens stay
+}
+
+// Offsets of a logout.
+const (
+	logoutAtFlags    = 64
+	logoutAtReserved = 65
+	logoutSize       = 68
+)
+
+// logoutKeepSession is the only flag of a logout.
+const logoutKeepSession = 1
+
+// Encode implements [Message].
+func (m *Logout) Encode(b []byte) (int, error) {
+	if err := startControl(b, logoutSize); err != nil {
+		return 0, err
+	}
+	b = b[:logoutSize]
+	if m.KeepSession {
+		b[logoutAtFlags] = logoutKeepSession
+	}
+	return sealControl(b, ControlHeader{OpLogout, 0, m.ID, m.PathEpoch}), nil
+}
+
+// Decode implements [Message].
+func (m *Logout) Decode(b []byte) error {
+	header, err := openFixed(b, OpLogout, logoutSize)
+	if err != nil {
+		return err
+	}
+	*m = Logout{header.ID, header.PathEpoch, b[logoutAtFlags]&logoutKeepSession != 0}
+	switch {
+	case b[logoutAtFlags]&^logoutKeepSession != 0:
+		return errReservedFlags
+	case !isZero(b[logoutAtReserved:logoutSize]):
+		return errReserved
+	}
+	return nil
+}
+
+// LogoutResponse answers a Logout. It has no body; the initiator disconnects.
+type LogoutResponse struct {
+	ID        uint32
+	PathEpoch uint32
+	Status    Status
+}
+
+// Encode implements [Message].
+func (m *LogoutResponse) Encode(b []byte) (int, error) {
+	return encodeBare(b, ControlHeader{OpLogoutResponse, m.Status, m.ID, m.PathEpoch})
+}
+
+// Decode implements [Message].
+func (m *LogoutResponse) Decode(b []byte) error {
+	header, err := openFixed(b, OpLogoutResponse, HeaderSize)
+	if err != nil {
+		return err
+	}
+	*m = LogoutResponse{header.ID, header.PathEpoch, header.Status}
+	return nil
+}

@@ -1,0 +1,89 @@
+package wire
+
+import "strconv"
+
+// Opcode is the first byte of every message and says what it is. The zero
+// Opcode is invalid.
+type Opcode uint8
+
+// Commands, initiator to target, encoded as [Command].
+const (
+	OpRead         Opcode = 1 + iota // fill initiator memory from the disk
+	OpWrite                          // store initiator memory on the disk
+	OpFlush                          // make every write replied to before durable
+	OpTrim                           // the range may be discarded
+	OpWriteZeroes                    // the range reads as zeroes afterwards
+	OpPrefetch                       // the range will be read soon; a hint
+	OpCompareWrite                   // reserved: refused with ErrUnknownOpcode
+)
+
+// Control requests. All but OpEventAck, which ends an event, have an answer.
+const (
+	OpAbort     Opcode = 0x40 + iota // drop one command: Abort
+	OpFence                          // end a path before replay: Fence
+	OpHeartbeat                      // is the peer alive: Heartbeat
+	OpEventAck                       // an event was handled: EventAck
+	OpOpen                           // open an export: OpenRequest
+	OpClose                          // close an export: CloseRequest
+	OpDiscover                       // list exports: DiscoverRequest
+	OpReauth                         // prove a key, at or after login: Reauth
+	OpLogout                         // leave: Logout
+
+	OpLogin Opcode = 0x50 // the first message of a connection: LoginRequest
+)
+
+// Answers, and what the target sends unasked.
+const (
+	responseBit Opcode = 0x80
+
+	OpReply            Opcode = 0x80                      // answer to a command: Reply
+	OpAbortResponse    Opcode = OpAbort | responseBit     // AbortResponse
+	OpFenceResponse    Opcode = OpFence | responseBit     // FenceResponse
+	OpHeartbeatAck     Opcode = OpHeartbeat | responseBit // Heartbeat with Ack
+	OpOpenResponse     Opcode = OpOpen | responseBit      // OpenResponse
+	OpCloseResponse    Opcode = OpClose | responseBit     // CloseResponse
+	OpDiscoverResponse Opcode = OpDiscover | responseBit  // DiscoverResponse
+	OpReauthResponse   Opcode = OpReauth | responseBit    // ReauthResponse
+	OpLogoutResponse   Opcode = OpLogout | responseBit    // LogoutResponse
+	OpLoginResponse    Opcode = OpLogin | responseBit     // LoginResponse
+	OpEvent            Opcode = 0xe0                      // target tells: Event
+	OpRefused          Opcode = 0xff                      // request not understood: Refused
+)
+
+// opcodeNames is also the list of what this version knows.
+var opcodeNames = [256]string{
+	OpRead: "read", OpWrite: "write", OpFlush: "flush", OpTrim: "trim",
+	OpWriteZeroes: "write-zeroes", OpPrefetch: "prefetch",
+	OpAbort: "abort", OpFence: "fence", OpHeartbeat: "heartbeat",
+	OpEventAck: "event-ack", OpOpen: "open", OpClose: "close",
+	OpDiscover: "discover", OpReauth: "reauth", OpLogout: "logout",
+	OpLogin: "login", OpReply: "reply", OpAbortResponse: "abort-response",
+	OpFenceResponse: "fence-response", OpHeartbeatAck: "heartbeat-ack",
+	OpOpenResponse: "open-response", OpCloseResponse: "close-response",
+	OpDiscoverResponse: "discover-response",
+	OpReauthResponse:   "reauth-response", OpLogoutResponse: "logout-response",
+	OpLoginResponse: "login-response", OpEvent: "event", OpRefused: "refused",
+}
+
+// String returns the name, or the number of an opcode this version does not
+// know.
+func (o Opcode) String() string {
+	if name := opcodeNames[o]; name != "" {
+		return name
+	}
+	return "opcode-0x" + strconv.FormatUint(uint64(o), 16)
+}
+
+// IsCommand reports whether o is in the range of commands, known or not. Such a
+// message has the layout of [Command] and is answered by a [Reply].
+func (o Opcode) IsCommand() bool { return o-1 < 0x3f }
+
+// IsControl reports whether o is in the range of control messages, known or
+// not. Such a message has the header that [PeekControl] reads.
+func (o Opcode) IsControl() bool { return o&0x40 != 0 }
+
+// known reports whether this version knows o.
+func (o Opcode) known() bool { return opcodeNames[o] != "" }
+
+// isResponse reports whether a message of kind o carries a status.
+func (o Opcode) isResponse() bool { return o >= responseBit && o != OpEvent }

@@ -1,0 +1,131 @@
+package wire
+
+import "math"
+
+// What an export can do, bits of OpenResponse.Features and ExportEntry.Features,
+// in the order of the device contract. Unknown bits are to be ignored.
+const (
+	ExportFlush       uint32 = 1 << iota // Flush
+	ExportFUA                            // FlagFUA
+	ExportTrim                           // Trim
+	ExportWriteZeroes                    // WriteZeroes
+	ExportFastZero                       // FlagFastZero
+	ExportMultiConn                      // Flush covers writes of every connection
+	ExportReadOnly                       // nothing that writes
+	ExportRotational                     // seeks are dear
+)
+
+// OpenResponse answers an OpenRequest. With another status than StatusOK only
+// ID, PathEpoch, Status and Reason count.
+type OpenResponse struct {
+	ID             uint32
+	PathEpoch      uint32
+	Status         Status
+	Export         uint16   // handle for Command.Export
+	ExportUUID     [16]byte // of the disk, for ever
+	SizeGen        uint32   // one more at each resize
+	Size           uint64   // bytes
+	MinimumBlock   uint32   // bytes, power of two
+	PreferredBlock uint32   // bytes, power of two, ≥ MinimumBlock
+	Features       uint32   // Export bits
+	Verifier       uint64   // changes when writes not flushed may be lost
+	Name           string   // ≤ MaxName bytes, the export's canonical name
+	Description    string   // for people, ≤ MaxDescription bytes
+	Reason         string   // why it was refused, for people, ≤ MaxReason bytes
+}
+
+// Offsets of an open response. Name, description and reason follow.
+const (
+	openResponseAtExport            = 64
+	openResponseAtReserved          = 66
+	openResponseAtSizeGen           = 68
+	openResponseAtExportUUID        = 72
+	openResponseAtSize              = 88
+	openResponseAtVerifier          = 96
+	openResponseAtMinimumBlock      = 104
+	openResponseAtPreferredBlock    = 108
+	openResponseAtFeatures          = 112
+	openResponseAtNameLength        = 116
+	openResponseAtDescriptionLength = 118
+	openResponseAtReasonLength      = 120
+	openResponseAtReserved2         = 122
+	openResponseAtTexts             = 128
+	openResponseSize                = 128
+)
+
+// What only descriptions of exports are refused for.
+var (
+	errExportSize  = refusal(ErrLimit, "export is larger than an offset can be")
+	errExportBlock = refusal(ErrMalformed, "block sizes are not ordered powers of two")
+)
+
+// Encode implements [Message].
+func (m *OpenResponse) Encode(b []byte) (int, error) {
+	if err := checkName(m.Name); err != nil {
+		return 0, err
+	}
+	description, reason := clip(m.Description, MaxDescription), clip(m.Reason, MaxReason)
+	size := openResponseSize + len(m.Name) + len(description) + len(reason)
+	if err := startControl(b, size); err != nil {
+		return 0, err
+	}
+	b = b[:size]
+	le.PutUint16(b[openResponseAtExport:], m.Export)
+	le.PutUint32(b[openResponseAtSizeGen:], m.SizeGen)
+	copy(b[openResponseAtExportUUID:], m.ExportUUID[:])
+	le.PutUint64(b[openResponseAtSize:], m.Size)
+	le.PutUint64(b[openResponseAtVerifier:], m.Verifier)
+	le.PutUint32(b[openResponseAtMinimumBlock:], m.MinimumBlock)
+	le.PutUint32(b[openResponseAtPreferredBlock:], m.PreferredBlock)
+	le.PutUint32(b[openResponseAtFeatures:], m.Features)
+	le.PutUint16(b[openResponseAtNameLength:], uint16(len(m.Name)))
+	le.PutUint16(b[openResponseAtDescriptionLength:], uint16(len(description)))
+	le.PutUint16(b[openResponseAtReasonLength:], uint16(len(reason)))
+	n := openResponseAtTexts + copy(b[openResponseAtTexts:], m.Name)
+	n += copy(b[n:], description)
+	copy(b[n:], reason)
+	return sealControl(b, ControlHeader{OpOpenResponse, m.Status, m.ID,
+		m.PathEpoch}), nil
+}
+
+// Decode implements [Message].
+func (m *OpenResponse) Decode(b []byte) error {
+	header, err := openControl(b, OpOpenResponse, openResponseSize)
+	if err != nil {
+		return err
+	}
+	*m = OpenResponse{
+		ID:             header.ID,
+		PathEpoch:      header.PathEpoch,
+		Status:         header.Status,
+		Export:         le.Uint16(b[openResponseAtExport:]),
+		ExportUUID:     [16]byte(b[openResponseAtExportUUID:]),
+		SizeGen:        le.Uint32(b[openResponseAtSizeGen:]),
+		Size:           le.Uint64(b[openResponseAtSize:]),
+		MinimumBlock:   le.Uint32(b[openResponseAtMinimumBlock:]),
+		PreferredBlock: le.Uint32(b[openResponseAtPreferredBlock:]),
+		Features:       le.Uint32(b[openResponseAtFeatures:]),
+		Verifier:       le.Uint64(b[openResponseAtVerifier:]),
+	}
+	if le.Uint16(b[openResponseAtReserved:]) != 0 ||
+		!isZero(b[openResponseAtReserved2:openResponseAtTexts]) {
+		return errReserved
+	}
+	t := texts{rest: b[openResponseAtTexts:]}
+	m.Name = t.name(le.Uint16(b[openResponseAtNameLength:]))
+	m.Description = t.text(le.Uint16(b[openResponseAtDescriptionLength:]),
+		MaxDescription)
+	m.Reason = t.text(le.Uint16(b[openResponseAtReasonLength:]), MaxReason)
+	if err := t.end(); err != nil || m.Status != StatusOK {
+		return err
+	}
+	if m.Size > math.MaxInt64 {
+		return errExportSize
+	}
+	minimum, preferred := m.MinimumBlock, m.PreferredBlock
+	if minimum == 0 || minimum&(minimum-1) != 0 ||
+		preferred < minimum || preferred&(preferred-1) != 0 {
+		return errExportBlock
+	}
+	return nil
+}
