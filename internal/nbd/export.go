@@ -1,0 +1,168 @@
+package nbd
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/viablk/viablk/internal/block"
+)
+
+// ErrUnknownExport is what [Exports.Export] returns, wrapped or not, for a name
+// that it does not know.
+var ErrUnknownExport = errors.New("unknown export")
+
+// Export is a device under a name.
+type Export struct {
+	Name        string // at most 4096 bytes of UTF-8 without NUL
+	Description string // for people; may be empty
+	Device      block.Device
+	ReadOnly    bool // refuse writes even if the device takes them
+	Default     bool // also answers to the empty name
+	Connections int  // at a time; 0: no limit but the server's
+}
+
+// Exports are what a server offers. Its methods are called by many goroutines at
+// once, before a client has proved anything: they neither block nor open
+// anything.
+type Exports interface {
+	// Export returns the export of that name, the default export for "", or an
+	// error that is [ErrUnknownExport] for a name without export. What it returns
+	// is not changed afterwards.
+	Export(name string) (*Export, error)
+
+	// List returns the exports that may be listed.
+	List() []Export
+}
+
+// staticExports is a list of exports that never changes.
+type staticExports struct {
+	list   []Export
+	byName map[string]*Export
+}
+
+// NewExports returns exports that never change. Names must be valid and
+// distinct, and every device one that the protocol can describe. A single
+// export is the default even if it does not say so.
+func NewExports(exports ...Export) (Exports, error) {
+	s := &staticExports{
+		list:   append([]Export(nil), exports...),
+		byName: make(map[string]*Export, len(exports)+1),
+	}
+	var standard *Export
+	for i := range s.list {
+		e := &s.list[i]
+		if err := e.validate(); err != nil {
+			return nil, fmt.Errorf("export %q: %w", e.Name, err)
+		}
+		if s.byName[e.Name] != nil {
+			return nil, fmt.Errorf("export %q: the name is taken by another export", e.Name)
+		}
+		s.byName[e.Name] = e
+		if !e.Default {
+			continue
+		}
+		if standard != nil {
+			return nil, fmt.Errorf("export %q: %q is the default export already", e.Name, standard.Name)
+		}
+		standard = e
+	}
+	if standard == nil && len(s.list) == 1 {
+		standard = &s.list[0]
+	}
+	switch taken := s.byName[""]; {
+	case standard == nil:
+	case taken != nil && taken != standard:
+		return nil, fmt.Errorf("export %q: the empty name is taken by another export", standard.Name)
+	default:
+		s.byName[""] = standard
+	}
+	return s, nil
+}
+
+// Export implements [Exports].
+func (s *staticExports) Export(name string) (*Export, error) {
+	if e := s.byName[name]; e != nil {
+		return e, nil
+	}
+	return nil, ErrUnknownExport
+}
+
+// List implements [Exports].
+func (s *staticExports) List() []Export {
+	return append([]Export(nil), s.list...)
+}
+
+// validate reports why the export cannot be served.
+func (e *Export) validate() error {
+	if err := validName(e.Name, maximumText); err != nil {
+		return err
+	}
+	if len(e.Description) > maximumText || !utf8.ValidString(e.Description) {
+		return fmt.Errorf("description is not UTF-8 of at most %d bytes", maximumText)
+	}
+	if e.Device == nil {
+		return errors.New("no device")
+	}
+	return validInfo(e.Device.Info())
+}
+
+// validInfo reports why a device cannot be described in the protocol ("Block
+// size constraints"). Zero in a block size stands for the default.
+func validInfo(i block.Info) error {
+	powerOfTwo := func(n uint32) bool { return n&(n-1) == 0 }
+	switch {
+	case i.Size < 0:
+		return fmt.Errorf("size %d is negative", i.Size)
+	case !powerOfTwo(i.MinimumBlock) || i.MinimumBlock > 64<<10:
+		return fmt.Errorf("minimum block %d is not a power of two up to 64 KiB", i.MinimumBlock)
+	case !powerOfTwo(i.PreferredBlock):
+		return fmt.Errorf("preferred block %d is not a power of two", i.PreferredBlock)
+	case i.MinimumBlock > 1 && i.Size%int64(i.MinimumBlock) != 0:
+		return fmt.Errorf("size %d is not a multiple of the minimum block %d", i.Size, i.MinimumBlock)
+	case i.MaximumPayload != 0 && i.MaximumPayload < 1<<20:
+		return fmt.Errorf("maximum payload %d is below 1 MiB", i.MaximumPayload)
+	}
+	return nil
+}
+
+// validName reports why s is no export name.
+func validName(s string, limit int) error {
+	switch {
+	case len(s) > limit:
+		return fmt.Errorf("export name has %d bytes, more than %d", len(s), limit)
+	case !utf8.ValidString(s):
+		return errors.New("export name is not UTF-8")
+	case strings.IndexByte(s, 0) >= 0:
+		return errors.New("export name contains a NUL byte")
+	}
+	return nil
+}
+
+// transmissionFlags returns what the protocol says of the export. The info is
+// that of [Export.clientInfo].
+func transmissionFlags(i *block.Info, structured bool) uint16 {
+	flags := flagHasFlags
+	for _, f := range [...]struct {
+		feature block.Features
+		flag    uint16
+	}{
+		{block.ReadOnly, flagReadOnly},
+		{block.CanFlush, flagSendFlush},
+		{block.CanFUA, flagSendFUA},
+		{block.Rotational, flagRotational},
+		{block.CanTrim, flagSendTrim},
+		{block.CanWriteZeroes, flagSendWriteZeroes},
+		{block.CanFastZero, flagSendFastZero},
+		{block.CanMultiConn, flagCanMultiConn},
+	} {
+		if i.Features&f.feature != 0 {
+			flags |= f.flag
+		}
+	}
+	if structured {
+		flags |= flagSendDF
+	}
+	return flags
+}

@@ -1,0 +1,82 @@
+package nbd
+
+import (
+	"time"
+
+	"github.com/viablk/viablk/internal/block"
+)
+
+// Limits bound what clients may take from a server. The zero value of a field
+// means its default. A negative duration switches that limit off.
+type Limits struct {
+	// Handshake is the time from accept to the transmission phase; default 10 s.
+	Handshake time.Duration
+
+	// Progress is the time without a single byte after which a client is cut off
+	// that is in the middle of a request or does not take its replies; default
+	// 30 s. Between requests a client may idle for ever.
+	Progress time.Duration
+
+	// Spin is the longest time that a connection looks for work before it sleeps;
+	// default 50 µs. Negative: it never spins.
+	Spin time.Duration
+
+	Connections int    // at a time on the server; default 100
+	Options     int    // in one handshake, plus one for each export listed; default 32
+	OptionBytes int    // data of one option; default 64 KiB
+	NameBytes   int    // export name; default and most 4096
+	Payload     uint32 // bytes of one READ or WRITE; default and most 64 MiB
+	InFlight    int64  // bytes of READs and WRITEs under way per connection; default 64 MiB
+	Depth       int    // requests under way per connection; default 128, most 1024
+}
+
+// maximumPayload is the default and the ceiling of [Limits.Payload]. The longest
+// request that a foreign test suite sends has 49.9 MiB, and a server of the
+// field takes 64 MiB.
+const maximumPayload = 64 << 20 // bytes
+
+// withDefaults returns l with zero fields replaced and the rest in range.
+func (l Limits) withDefaults() Limits {
+	l.Handshake = orDefault(l.Handshake, 10*time.Second)
+	l.Progress = orDefault(l.Progress, 30*time.Second)
+	l.Spin = orDefault(l.Spin, 50*time.Microsecond)
+	l.Connections = orDefault(l.Connections, 100)
+	l.Options = orDefault(l.Options, 32)
+	l.OptionBytes = orDefault(l.OptionBytes, 64<<10)
+	l.NameBytes = min(orDefault(l.NameBytes, maximumText), maximumText)
+	l.Payload = min(orDefault(l.Payload, maximumPayload), maximumPayload)
+	l.InFlight = orDefault(l.InFlight, 64<<20)
+	l.Depth = min(orDefault(l.Depth, 128), maximumDepth)
+	return l
+}
+
+// maximumDepth is the deepest queue that [block.Device] opens.
+const maximumDepth = 1024
+
+// orDefault returns v, or d if v is zero.
+func orDefault[T comparable](v, d T) T {
+	var zero T
+	if v == zero {
+		return d
+	}
+	return v
+}
+
+// clientInfo returns what the device says of itself, as a client of the export
+// sees it: with the export's own restrictions and every field filled in.
+func (e *Export) clientInfo(l *Limits) block.Info {
+	i := e.Device.Info()
+	if e.ReadOnly {
+		i.Features |= block.ReadOnly
+	}
+	if i.Features&block.ReadOnly != 0 {
+		i.Features &^= block.CanTrim | block.CanWriteZeroes
+	}
+	if i.Features&block.CanWriteZeroes == 0 {
+		i.Features &^= block.CanFastZero
+	}
+	i.MinimumBlock = max(i.MinimumBlock, 1)
+	i.PreferredBlock = max(orDefault(i.PreferredBlock, 4096), i.MinimumBlock, 512)
+	i.MaximumPayload = min(orDefault(i.MaximumPayload, l.Payload), l.Payload)
+	return i
+}

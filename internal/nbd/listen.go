@@ -1,0 +1,136 @@
+package nbd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrInUse is the error of [ListenUnix] for a socket that somebody serves.
+var ErrInUse = errors.New("socket is in use")
+
+// Listen listens on a "tcp", "tcp4" or "tcp6" address, or on a "unix" socket
+// with mode 0600.
+func Listen(ctx context.Context, network, address string) (net.Listener, error) {
+	if network == "unix" {
+		return ListenUnix(ctx, address, 0)
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, network, address)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	return l, nil
+}
+
+// ListenUnix listens on a UNIX socket at path, created with the permission bits
+// of mode; 0 stands for 0600. A socket that nobody serves any more is replaced;
+// one that is served is [ErrInUse], and any other file is left alone. Closing the
+// listener removes the socket, unless somebody else has replaced it.
+func ListenUnix(ctx context.Context, path string, mode fs.FileMode) (net.Listener, error) {
+	// Somebody else may do the same at the same time.
+	unlock, err := lockFolder(path)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %q: %w", path, err)
+	}
+	defer unlock()
+	if err := removeStale(path); err != nil {
+		return nil, fmt.Errorf("listen on %q: %w", path, err)
+	}
+	bits := uint32(orDefault(mode, 0o600).Perm())
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		// The mode of the descriptor is the mode of the socket that bind creates:
+		// at no time can others connect.
+		var chmod error
+		control := c.Control(func(fd uintptr) { chmod = unix.Fchmod(int(fd), bits) })
+		return errors.Join(control, chmod)
+	}}
+	l, err := config.Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	// The umask has taken bits off.
+	err = os.Chmod(path, fs.FileMode(bits))
+	var id fs.FileInfo
+	if err == nil {
+		id, err = os.Lstat(path)
+	}
+	if err != nil {
+		l.Close()
+		return nil, fmt.Errorf("listen on %q: %w", path, err)
+	}
+	u := l.(*net.UnixListener)
+	u.SetUnlinkOnClose(false)
+	return &unixListener{UnixListener: u, path: path, id: id}, nil
+}
+
+// unixListener removes its socket, and no other, when it is closed.
+type unixListener struct {
+	*net.UnixListener
+	path string
+	id   fs.FileInfo
+	once sync.Once
+	err  error
+}
+
+// Close implements [net.Listener].
+func (l *unixListener) Close() error {
+	l.once.Do(func() {
+		unlock, err := lockFolder(l.path)
+		if err == nil {
+			defer unlock()
+			if now, err := os.Lstat(l.path); err == nil && os.SameFile(now, l.id) {
+				os.Remove(l.path)
+			}
+		}
+		l.err = l.UnixListener.Close()
+	})
+	return l.err
+}
+
+// lockFolder keeps other processes with the same habit from changing sockets in
+// the folder of path.
+func lockFolder(path string) (unlock func(), err error) {
+	f, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock folder: %w", err)
+	}
+	return func() { f.Close() }, nil
+}
+
+// removeStale removes a socket at path that nobody serves.
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case info.Mode().Type() != fs.ModeSocket:
+		return errors.New("there is a file that is not a socket")
+	}
+	c, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		c.Close()
+		return ErrInUse
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return fmt.Errorf("%w: %w", ErrInUse, err)
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("remove stale socket: %w", err)
+	}
+	return nil
+}

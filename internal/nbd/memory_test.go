@@ -1,0 +1,141 @@
+package nbd
+
+import (
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/viablk/viablk/internal/block"
+)
+
+// memory is a disk in memory, with both shapes of a queue: one that completes
+// requests before Kick returns, and one that completes them later, elsewhere and
+// in another order.
+type memory struct {
+	info  block.Info
+	data  []byte
+	later bool // completes asynchronously
+
+	mu     sync.RWMutex // makes overlapping requests of several queues whole
+	opened atomic.Int64 // queues ever opened
+	open   atomic.Int64 // queues open now
+	leaked atomic.Int64 // reservations not released when a queue was closed
+
+	fail func(*block.Request) error // if set, decides the result of a request
+	hold chan struct{}              // if set, later requests wait until it is closed
+}
+
+const everything = block.CanFlush | block.CanFUA | block.CanTrim | block.CanWriteZeroes | block.CanFastZero | block.CanMultiConn
+
+func newMemory(size int64) *memory {
+	return &memory{
+		info: block.Info{Size: size, MinimumBlock: 1, PreferredBlock: 4096, MaximumPayload: 64 << 20, Features: everything},
+		data: make([]byte, size),
+	}
+}
+
+func (m *memory) Info() block.Info { return m.info }
+func (m *memory) Close() error     { return nil }
+
+func (m *memory) NewQueue(depth int) (block.Queue, error) {
+	m.opened.Add(1)
+	m.open.Add(1)
+	q := &memoryQueue{m: m, depth: depth, free: map[int][][]byte{}}
+	if m.later {
+		return newLater(q), nil
+	}
+	return q, nil
+}
+
+// execute does a request.
+func (m *memory) execute(r *block.Request) {
+	if m.fail != nil {
+		if r.Err = m.fail(r); r.Err != nil {
+			return
+		}
+	}
+	r.Err = nil
+	switch r.Op {
+	case block.Read:
+		m.mu.RLock()
+		copy(r.Data, m.data[r.Offset:])
+		m.mu.RUnlock()
+	case block.Write:
+		m.mu.Lock()
+		copy(m.data[r.Offset:], r.Data)
+		m.mu.Unlock()
+	case block.WriteZeroes, block.Trim:
+		m.mu.Lock()
+		clear(m.data[r.Offset : r.Offset+r.Length])
+		m.mu.Unlock()
+	case block.Flush:
+	default:
+		r.Err = syscall.EINVAL
+	}
+}
+
+// memoryQueue is the inline queue, and the accounting of the other one.
+type memoryQueue struct {
+	m        *memory
+	depth    int
+	free     map[int][][]byte // reusable memory by capacity
+	reserved int
+	finished []*block.Request
+}
+
+func (q *memoryQueue) Reserve(r *block.Request) bool {
+	if r.Memory != 0 {
+		panic("Reserve on a request with memory")
+	}
+	size := 4096
+	for size < int(r.Length) {
+		size *= 2
+	}
+	list := q.free[size]
+	if len(list) == 0 {
+		list = append(list, make([]byte, size))
+	}
+	last := len(list) - 1
+	r.Data = list[last][:r.Length]
+	q.free[size] = list[:last]
+	r.Memory = uint64(size)
+	q.reserved++
+	return true
+}
+
+func (q *memoryQueue) Release(r *block.Request) {
+	if r.Memory == 0 {
+		return
+	}
+	size := int(r.Memory)
+	q.free[size] = append(q.free[size], r.Data[:size])
+	r.Data, r.Memory = nil, 0
+	q.reserved--
+}
+
+func (q *memoryQueue) Submit(r *block.Request) bool {
+	if len(q.finished) == q.depth {
+		return false
+	}
+	q.m.execute(r)
+	q.finished = append(q.finished, r)
+	return true
+}
+
+func (q *memoryQueue) Kick() {}
+
+func (q *memoryQueue) Reap(dst []*block.Request) int {
+	n := copy(dst, q.finished)
+	q.finished = append(q.finished[:0], q.finished[n:]...)
+	return n
+}
+
+func (q *memoryQueue) Arm() (time.Duration, bool) { return -1, len(q.finished) == 0 }
+func (q *memoryQueue) FD() int                    { return -1 }
+
+func (q *memoryQueue) Close() error {
+	q.m.leaked.Add(int64(q.reserved - len(q.finished)))
+	q.m.open.Add(-1)
+	return nil
+}

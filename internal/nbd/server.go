@@ -1,0 +1,269 @@
+package nbd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Server serves exports to NBD clients. Its exported fields are set before the
+// first method is called and not changed afterwards; its methods are safe for
+// concurrent use.
+type Server struct {
+	Exports Exports      // what is served; may be nil if only ServeConn is used
+	Limits  Limits       // what clients may take
+	Log     *slog.Logger // nil: no log. Nothing is logged per request
+
+	draining atomic.Bool
+	spinning atomic.Int32 // connections that look for work now
+
+	mu        sync.Mutex
+	limits    *Limits // with defaults, once used
+	listeners map[net.Listener]struct{}
+	conns     map[*conn]struct{}
+	exports   map[string]*exportCounters
+	idle      chan struct{} // closed when a drained server has no connection left
+	accepted  uint64
+	refused   uint64
+}
+
+// Reasons not to serve a client.
+var (
+	errDraining = errors.New("server is shutting down")
+	errTooMany  = errors.New("too many connections")
+)
+
+// Serve accepts connections from l and serves them until ctx ends, l fails, or
+// the server is drained, and returns when all its connections have ended. It
+// closes l. Several listeners may be served at a time.
+//
+// The end of ctx cuts connections off at once and is returned as its cause;
+// after [Server.Drain] the result is nil.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	defer l.Close()
+	if !s.addListener(l) {
+		return fmt.Errorf("serve %s: %w", l.Addr(), errDraining)
+	}
+	defer s.removeListener(l)
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+
+	var connections sync.WaitGroup
+	err := s.accept(ctx, l, &connections)
+	connections.Wait()
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case s.draining.Load():
+		return nil
+	}
+	return fmt.Errorf("accept on %s: %w", l.Addr(), err)
+}
+
+// accept starts a goroutine for every connection until the listener fails.
+func (s *Server) accept(ctx context.Context, l net.Listener, connections *sync.WaitGroup) error {
+	const firstPause, lastPause = 5 * time.Millisecond, time.Second
+	pause := firstPause
+	for {
+		c, err := l.Accept()
+		switch {
+		case err == nil:
+			pause = firstPause
+			connections.Go(func() { s.serve(ctx, c) })
+		case ctx.Err() != nil, s.draining.Load(), errors.Is(err, net.ErrClosed):
+			return err
+		default:
+			// Out of file descriptors, or a client gone before it was accepted.
+			s.log().Warn("accept", "listener", l.Addr(), "error", err)
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
+			pause = min(2*pause, lastPause)
+		}
+	}
+}
+
+// serve drives one accepted connection from handshake to end.
+func (s *Server) serve(ctx context.Context, nc net.Conn) {
+	c := newConn(s, nc)
+	if err := s.addConn(c, true); err != nil {
+		nc.Close()
+		s.log().Warn("connection refused", "client", c.remote, "error", err)
+		return
+	}
+	defer s.removeConn(c)
+	defer context.AfterFunc(ctx, c.stop)()
+	c.logEnd(c.run())
+}
+
+// ServeConn serves the transmission phase alone on conn, with simple replies, to
+// a client that knows what it talks to: the kernel at the other end of a socket
+// pair. It takes conn, a TCP or UNIX stream socket, and returns when the
+// connection has ended: nil after the client disconnected in peace.
+func (s *Server) ServeConn(ctx context.Context, conn net.Conn, export *Export) error {
+	if err := export.validate(); err != nil {
+		conn.Close()
+		return fmt.Errorf("export %q: %w", export.Name, err)
+	}
+	c := newConn(s, conn)
+	if err := s.addConn(c, false); err != nil {
+		conn.Close()
+		return fmt.Errorf("serve export %q: %w", export.Name, err)
+	}
+	defer s.removeConn(c)
+	defer context.AfterFunc(ctx, c.stop)()
+	err := c.runTransmission(export)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("serve export %q: %w", export.Name, err)
+	}
+	return nil
+}
+
+// Drain ends the server in peace: it closes the listeners, refuses options and
+// new requests with the protocol's errors for a shutdown, finishes what is under
+// way, delivers the replies and closes. If ctx ends before that is done, the
+// connections left are cut off and Drain returns the cause.
+func (s *Server) Drain(ctx context.Context) error {
+	s.mu.Lock()
+	if !s.draining.Swap(true) {
+		s.idle = make(chan struct{})
+		s.checkIdleLocked()
+	}
+	for l := range s.listeners {
+		l.Close()
+	}
+	for c := range s.conns {
+		c.interrupt()
+	}
+	idle := s.idle
+	s.mu.Unlock()
+
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	for c := range s.conns {
+		c.stop()
+	}
+	s.mu.Unlock()
+	return fmt.Errorf("drain: %w", context.Cause(ctx))
+}
+
+// addListener makes Drain close l. It reports false on a drained server.
+func (s *Server) addListener(l net.Listener) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.draining.Load() {
+		return false
+	}
+	if s.listeners == nil {
+		s.listeners = make(map[net.Listener]struct{})
+	}
+	s.listeners[l] = struct{}{}
+	return true
+}
+
+func (s *Server) removeListener(l net.Listener) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.listeners, l)
+}
+
+// addConn counts c in, or says why it is refused. Only accepted connections are
+// limited: those of ServeConn are the caller's own.
+func (s *Server) addConn(c *conn, accepted bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.draining.Load():
+		s.refused++
+		return errDraining
+	case accepted && len(s.conns) >= c.limits.Connections:
+		s.refused++
+		return errTooMany
+	}
+	if s.conns == nil {
+		s.conns = make(map[*conn]struct{})
+	}
+	s.accepted++
+	s.conns[c] = struct{}{}
+	return nil
+}
+
+func (s *Server) removeConn(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+	s.checkIdleLocked()
+}
+
+// checkIdleLocked tells Drain when the last connection has ended. None comes
+// after it.
+func (s *Server) checkIdleLocked() {
+	if s.draining.Load() && len(s.conns) == 0 {
+		close(s.idle)
+	}
+}
+
+// enter counts a connection in at the export, and returns its counters there.
+func (s *Server) enter(c *conn, e *Export) (*exportCounters, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.exports == nil {
+		s.exports = make(map[string]*exportCounters)
+	}
+	x := s.exports[e.Name]
+	if x == nil {
+		x = &exportCounters{}
+		s.exports[e.Name] = x
+	}
+	if e.Connections > 0 && x.connections >= e.Connections {
+		return nil, errTooMany
+	}
+	x.connections++
+	c.export = e.Name
+	c.counters = x
+	return x, nil
+}
+
+// leave undoes enter and keeps the connection's counts with the export.
+func (s *Server) leave(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.counters.connections--
+	for i := range c.published {
+		c.counters.retired[i] += c.published[i].Load()
+		c.published[i].Store(0)
+	}
+	c.counters = nil
+}
+
+// effectiveLimits returns the limits with their defaults.
+func (s *Server) effectiveLimits() *Limits {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.limits == nil {
+		l := s.Limits.withDefaults()
+		s.limits = &l
+	}
+	return s.limits
+}
+
+// log returns the logger, never nil.
+func (s *Server) log() *slog.Logger {
+	if s.Log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return s.Log
+}

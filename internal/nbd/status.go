@@ -1,0 +1,164 @@
+package nbd
+
+import (
+	"cmp"
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// Counters are sums since the server started. They lag behind by less than 64
+// batches of a busy connection and are exact when it is idle.
+type Counters struct {
+	Reads        uint64 `json:"reads"`         // requests answered, by command
+	Writes       uint64 `json:"writes"`        //
+	Flushes      uint64 `json:"flushes"`       //
+	Trims        uint64 `json:"trims"`         //
+	WriteZeroes  uint64 `json:"write_zeroes"`  //
+	Others       uint64 `json:"others"`        // commands that the server does not have
+	Errors       uint64 `json:"errors"`        // of these, answered with an error
+	BytesRead    uint64 `json:"bytes_read"`    // payload sent
+	BytesWritten uint64 `json:"bytes_written"` // payload received and stored
+	Receives     uint64 `json:"receives"`      // system calls that received something
+	Sends        uint64 `json:"sends"`         // system calls that sent something
+	Sleeps       uint64 `json:"sleeps"`        // times a connection went to sleep
+	Spins        uint64 `json:"spins"`         // times it looked for work instead
+	SpinsPaid    uint64 `json:"spins_paid"`    // of these, with success
+}
+
+// ExportStatus is what clients did on one export.
+type ExportStatus struct {
+	Name        string `json:"name"`
+	Connections int    `json:"connections"` // now
+	Counters
+}
+
+// ConnectionStatus is a connection that is open.
+type ConnectionStatus struct {
+	Client string    `json:"client"`           // address, as far as it has one
+	Export string    `json:"export,omitempty"` // empty during the handshake too
+	Since  time.Time `json:"since"`
+	Counters
+}
+
+// Status is a snapshot of a server.
+type Status struct {
+	Draining    bool               `json:"draining"`
+	Accepted    uint64             `json:"accepted"` // connections
+	Refused     uint64             `json:"refused"`  // connections over the limit, or while draining
+	Total       Counters           `json:"total"`
+	Exports     []ExportStatus     `json:"exports"`     // that were entered, by name
+	Connections []ConnectionStatus `json:"connections"` // by age
+}
+
+// Status returns a snapshot.
+func (s *Server) Status() Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	status := Status{
+		Draining: s.draining.Load(),
+		Accepted: s.accepted,
+		Refused:  s.refused,
+		Exports:  []ExportStatus{},
+
+		Connections: []ConnectionStatus{},
+	}
+	sums := make(map[*exportCounters]tally, len(s.exports))
+	for c := range s.conns {
+		counts := c.published.load()
+		status.Connections = append(status.Connections,
+			ConnectionStatus{Client: c.remote, Export: c.export, Since: c.since, Counters: counts.counters()})
+		if c.counters != nil {
+			sum := sums[c.counters]
+			sum.add(&counts)
+			sums[c.counters] = sum
+		}
+	}
+	var total tally
+	for name, x := range s.exports {
+		sum := sums[x]
+		sum.add(&x.retired)
+		total.add(&sum)
+		status.Exports = append(status.Exports,
+			ExportStatus{Name: name, Connections: x.connections, Counters: sum.counters()})
+	}
+	status.Total = total.counters()
+	slices.SortFunc(status.Exports, func(a, b ExportStatus) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(status.Connections, func(a, b ConnectionStatus) int { return a.Since.Compare(b.Since) })
+	return status
+}
+
+// exportCounters are what a server keeps of an export, guarded by Server.mu.
+type exportCounters struct {
+	connections int   // in the export now
+	retired     tally // of connections that left
+}
+
+// The counters by index.
+const (
+	countReads = iota
+	countWrites
+	countFlushes
+	countTrims
+	countWriteZeroes
+	countOthers
+	countErrors
+	countBytesRead
+	countBytesWritten
+	countReceives
+	countSends
+	countSleeps
+	countSpins
+	countSpinsPaid
+	counterCount
+)
+
+// tally is a set of counters with one owner.
+type tally [counterCount]uint64
+
+func (t *tally) add(o *tally) {
+	for i := range t {
+		t[i] += o[i]
+	}
+}
+
+// counters names the counts.
+func (t *tally) counters() Counters {
+	return Counters{
+		Reads:        t[countReads],
+		Writes:       t[countWrites],
+		Flushes:      t[countFlushes],
+		Trims:        t[countTrims],
+		WriteZeroes:  t[countWriteZeroes],
+		Others:       t[countOthers],
+		Errors:       t[countErrors],
+		BytesRead:    t[countBytesRead],
+		BytesWritten: t[countBytesWritten],
+		Receives:     t[countReceives],
+		Sends:        t[countSends],
+		Sleeps:       t[countSleeps],
+		Spins:        t[countSpins],
+		SpinsPaid:    t[countSpinsPaid],
+	}
+}
+
+// published is a tally that one goroutine writes and any may read. Its counters
+// are not consistent with each other.
+type published [counterCount]atomic.Uint64
+
+// store publishes t. Only what changed is written: an atomic store costs more
+// than the comparison.
+func (p *published) store(t *tally) {
+	for i := range t {
+		if p[i].Load() != t[i] {
+			p[i].Store(t[i])
+		}
+	}
+}
+
+func (p *published) load() (t tally) {
+	for i := range p {
+		t[i] = p[i].Load()
+	}
+	return t
+}

@@ -1,0 +1,288 @@
+package nbd
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/viablk/viablk/internal/block"
+)
+
+// transmission is the transmission phase of one connection: the socket, the
+// queue, and everything in between, owned by one goroutine. In steady state it
+// allocates nothing and takes no lock. One turn of its loop:
+//
+//  1. fill    takes from the socket what has arrived       (receive.go)
+//  2. parse   makes requests of it and submits them        (receive.go)
+//  3. kick    starts the batch                             (once)
+//  4. reap    takes finished requests and builds replies   (reply.go)
+//  5. send    gives the socket all replies in one call     (reply.go)
+//
+// A request lives in a slot from its header to the last byte of its reply. Slots
+// and bytes in flight are bounded; when either runs out, parse stops, then fill,
+// then the client's socket buffer fills: a client that does not take its replies
+// costs a bounded amount of memory.
+type transmission struct {
+	conn       *conn
+	limits     *Limits
+	sock       socket
+	queue      block.Queue
+	info       block.Info
+	structured bool
+	draining   bool // new requests are refused
+
+	slots    []slot
+	free     []*slot // a stack
+	underWay int     // requests between Submit and Reap
+	inFlight int64   // bytes of READs and WRITEs from admission to reply
+	unkicked bool    // something was submitted since the last Kick
+	finished [64]*block.Request
+
+	in  inbound
+	out outbound
+
+	idle     idler
+	receives stall
+	sends    stall
+	counts   tally
+	turns    uint // since the counters were published
+	epoch    time.Time
+}
+
+// slot is a request with what its reply needs.
+type slot struct {
+	req     block.Request
+	header  header
+	payload int64                     // bytes counted in flight
+	why     string                    // text of an error reply, if there is one
+	reply   [chunkHeaderSize + 8]byte // header of the reply
+}
+
+// errStalled ends a connection whose client stopped in the middle.
+var errStalled = errors.New("client made no progress")
+
+func newTransmission(c *conn, s *session, sock socket) *transmission {
+	t := &transmission{
+		conn:       c,
+		limits:     c.limits,
+		sock:       sock,
+		queue:      s.queue,
+		info:       s.info,
+		structured: s.structured,
+		slots:      make([]slot, c.limits.Depth),
+		free:       make([]*slot, 0, c.limits.Depth),
+		epoch:      time.Now(),
+	}
+	for i := range t.slots {
+		t.slots[i].req.User = uint64(i)
+		t.free = append(t.free, &t.slots[i])
+	}
+	t.in.init()
+	t.out.init(len(t.slots))
+	t.idle.init(c.server, c.limits.Spin)
+	return t
+}
+
+// run serves the client until it disconnects (nil), leaves (io.EOF or
+// io.ErrUnexpectedEOF), breaks the protocol, or the server ends.
+func (t *transmission) run() error {
+	defer t.release()
+	for {
+		progress, err := t.turn()
+		if err != nil {
+			return err
+		}
+		if t.turns++; t.turns%64 == 0 {
+			t.conn.published.store(&t.counts)
+		}
+		if progress {
+			continue
+		}
+		if t.done() {
+			return t.in.end
+		}
+		if progress, err = t.spin(); progress || err != nil {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		if err := t.sleep(); err != nil {
+			return err
+		}
+	}
+}
+
+// turn does what can be done without waiting, and reports whether that was
+// anything.
+func (t *transmission) turn() (bool, error) {
+	if t.conn.stopped.Load() {
+		return false, errStopped
+	}
+	if !t.draining && t.conn.server.draining.Load() {
+		t.draining = true
+		t.in.dry = false // whatever has arrived still gets its answer
+	}
+	filled, err := t.fill()
+	if err != nil {
+		return false, err
+	}
+	parsed, err := t.parse()
+	if err != nil {
+		return false, err
+	}
+	if t.unkicked {
+		t.queue.Kick()
+		t.unkicked = false
+	}
+	reaped := t.underWay > 0 && t.reap()
+	sent, err := t.send()
+	return filled || parsed || reaped || sent, err
+}
+
+// done reports whether the connection has come to its end, after a turn without
+// progress.
+func (t *transmission) done() bool {
+	if t.underWay > 0 || !t.out.empty() {
+		return false
+	}
+	if t.in.phase == ended {
+		return true
+	}
+	// A request that was accepted before the server began to drain is finished.
+	return t.draining && t.in.dry && t.in.phase != awaitPayload
+}
+
+// sleep waits for the socket, the queue, or the server to have something to do.
+func (t *transmission) sleep() error {
+	wait := time.Duration(-1)
+	if t.underWay > 0 {
+		d, ok := t.queue.Arm()
+		if !ok {
+			return nil
+		}
+		wait = d
+	}
+	fds := [...]unix.PollFd{
+		{Fd: -1},
+		{Fd: int32(*t.conn.bell), Events: unix.POLLIN},
+		{Fd: -1, Events: unix.POLLIN},
+	}
+	client, bell, device := &fds[0], &fds[1], &fds[2]
+	if t.hungry() {
+		client.Events |= unix.POLLIN
+	}
+	if !t.out.empty() {
+		client.Events |= unix.POLLOUT
+	}
+	if client.Events != 0 { // else a hang-up would wake for nothing
+		client.Fd = int32(t.sock)
+	}
+	if t.underWay > 0 {
+		device.Fd = int32(t.queue.FD())
+	}
+	patience, err := t.patience()
+	if err != nil {
+		return err
+	}
+	if patience >= 0 && (wait < 0 || patience < wait) {
+		wait = patience
+	}
+	t.counts[countSleeps]++
+	t.conn.published.store(&t.counts)
+	sleep(fds[:], wait)
+
+	gone := client.Revents & (unix.POLLHUP | unix.POLLERR)
+	if client.Revents&unix.POLLIN|gone != 0 {
+		t.in.dry = false
+	}
+	if client.Revents&unix.POLLOUT|gone != 0 {
+		t.out.full = false
+	}
+	if bell.Revents != 0 {
+		t.conn.bell.silence()
+	}
+	return nil
+}
+
+// patience returns how long the client may still take to go on with what it
+// began, negative if it began nothing.
+func (t *transmission) patience() (time.Duration, error) {
+	receiving, sending := t.hungry() && t.in.partial(), !t.out.empty()
+	if t.limits.Progress < 0 || !receiving && !sending {
+		return -1, nil
+	}
+	now := time.Since(t.epoch)
+	patience := t.limits.Progress
+	if receiving {
+		patience = min(patience, t.receives.left(now, t.in.total, t.limits.Progress))
+	}
+	if sending {
+		patience = min(patience, t.sends.left(now, t.out.total, t.limits.Progress))
+	}
+	if patience <= 0 {
+		return 0, fmt.Errorf("%w for %v", errStalled, t.limits.Progress)
+	}
+	return patience, nil
+}
+
+// stall measures how long a stream of bytes has stood still.
+type stall struct {
+	since time.Duration // epoch-based time at which total was first seen
+	total uint64        // bytes
+}
+
+// left returns what remains of the limit if the stream stands at total now.
+func (s *stall) left(now time.Duration, total uint64, limit time.Duration) time.Duration {
+	if s.since == 0 || s.total != total {
+		s.since, s.total = now, total
+	}
+	return s.since + limit - now
+}
+
+// take returns a free slot, or nil.
+func (t *transmission) take() *slot {
+	last := len(t.free) - 1
+	if last < 0 {
+		return nil
+	}
+	s := t.free[last]
+	t.free = t.free[:last]
+	return s
+}
+
+// giveBack frees a slot and what it holds.
+func (t *transmission) giveBack(s *slot) {
+	t.queue.Release(&s.req)
+	t.inFlight -= s.payload
+	s.payload = 0
+	s.req.Data = nil
+	s.req.Err = nil
+	s.why = ""
+	t.free = append(t.free, s)
+}
+
+// release gives back the memory of requests that are not under way when the
+// connection ends; the queue's Close waits for the others.
+func (t *transmission) release() {
+	if t.in.phase == awaitPayload {
+		t.queue.Release(&t.in.current.req)
+	}
+	for _, s := range t.out.pending() {
+		if s != nil {
+			t.queue.Release(&s.req)
+		}
+	}
+	t.conn.published.store(&t.counts)
+}
+
+// endOfStream is what the end of the client's stream means here.
+func (t *transmission) endOfStream() error {
+	if t.in.partial() {
+		return io.ErrUnexpectedEOF
+	}
+	return io.EOF
+}
