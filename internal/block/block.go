@@ -31,6 +31,23 @@ const (
 	WriteZeroes               // the range reads as zeroes afterwards
 )
 
+// String returns the name of the operation, in lower case.
+func (o Op) String() string {
+	switch o {
+	case Read:
+		return "read"
+	case Write:
+		return "write"
+	case Flush:
+		return "flush"
+	case Trim:
+		return "trim"
+	case WriteZeroes:
+		return "write zeroes"
+	}
+	return "unknown operation"
+}
+
 // Flags modify an operation.
 type Flags uint8
 

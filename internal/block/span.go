@@ -19,6 +19,17 @@ func (i *Info) Check(op Op, flags Flags, offset, length uint64) syscall.Errno {
 		}
 		return 0
 	}
+	if e := i.checkRange(op, offset, length); e != 0 {
+		return e
+	}
+	if (op == Read || op == Write) && length > uint64(i.MaximumPayload) {
+		return syscall.EINVAL
+	}
+	return 0
+}
+
+// checkRange validates a range, of whatever length.
+func (i *Info) checkRange(op Op, offset, length uint64) syscall.Errno {
 	if length == 0 || length > maximumRange {
 		return syscall.EINVAL
 	}
@@ -30,9 +41,6 @@ func (i *Info) Check(op Op, flags Flags, offset, length uint64) syscall.Errno {
 		return syscall.EINVAL
 	}
 	if block := uint64(i.MinimumBlock); block > 1 && (offset|length)&(block-1) != 0 {
-		return syscall.EINVAL
-	}
-	if (op == Read || op == Write) && length > uint64(i.MaximumPayload) {
 		return syscall.EINVAL
 	}
 	return 0
