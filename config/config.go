@@ -37,11 +37,19 @@ type Target struct {
 	// InlineMax is the longest payload in bytes that travels inside a message.
 	InlineMax Size `mapstructure:"inline_max"`
 
-	// MaxIO is the longest read or write in bytes.
+	// MaxIO is the longest VIA command in bytes; initiators cut longer ones.
 	MaxIO Size `mapstructure:"max_io"`
 
-	// Memory limits the registered memory of all VIA connections, in bytes.
-	Memory Size `mapstructure:"memory"`
+	// Pool is the transfer memory of one VIA connection in bytes. Zero means twice
+	// MaxIO, and 8 MiB at least.
+	Pool Size `mapstructure:"pool"`
+
+	// Heartbeat is the idle time after which a VIA connection is probed.
+	Heartbeat time.Duration `mapstructure:"heartbeat"`
+
+	// Spin is the longest time that a VIA connection looks for work before it
+	// sleeps. Zero means that it never spins.
+	Spin time.Duration `mapstructure:"spin"`
 }
 
 // Attach is the section of the initiator.
@@ -65,8 +73,7 @@ type Attach struct {
 	// ReadOnly opens the remote export for reading only.
 	ReadOnly bool `mapstructure:"read_only"`
 
-	// Heartbeat is the idle time after which a connection is probed. Zero means
-	// that the initiator's default applies.
+	// Heartbeat is the idle time after which a connection is probed.
 	Heartbeat time.Duration `mapstructure:"heartbeat"`
 }
 
@@ -109,16 +116,18 @@ func Default() Config {
 		Target: Target{
 			Listen:      []string{},
 			Exports:     []Export{},
-			Connections: 64,
+			Connections: 512,
 			Depth:       128,
-			InlineMax:   8 * KiB,
-			MaxIO:       64 * MiB,
-			Memory:      1 * GiB,
+			InlineMax:   4 * KiB,
+			MaxIO:       1 * MiB,
+			Heartbeat:   time.Second,
+			Spin:        20 * time.Microsecond,
 		},
 		Attach: Attach{
 			Connections: 1,
 			Depth:       128,
-			InlineMax:   8 * KiB,
+			InlineMax:   4 * KiB,
+			Heartbeat:   time.Second,
 		},
 		NBD: NBD{
 			Connections:      100,

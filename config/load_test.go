@@ -37,7 +37,7 @@ target:
     - "short=null:1TiB"
   depth: 32
   inline_max: 4k
-  memory: 1073741824
+  pool: 1073741824
 drain_timeout: 1m
 `,
 	"viablk.toml": `
@@ -46,7 +46,7 @@ drain_timeout = "1m"
 listen = ["nbd://[::1]:10810/", "nbd+unix:///?socket=/tmp/s"]
 depth = 32
 inline_max = "4k"
-memory = 1073741824
+pool = 1073741824
 exports = [
   {name = "Disk0.img", backend = "memory:1GiB", default = true},
   {name = "disk0.IMG", backend = "file:/srv/a b", description = "second", read_only = true},
@@ -57,7 +57,7 @@ exports = [
 "drain_timeout": "1m",
 "target": {
   "listen": ["nbd://[::1]:10810/", "nbd+unix:///?socket=/tmp/s"],
-  "depth": 32, "inline_max": "4k", "memory": 1073741824,
+  "depth": 32, "inline_max": "4k", "pool": 1073741824,
   "exports": [
     {"name": "Disk0.img", "backend": "memory:1GiB", "default": true},
     {"name": "disk0.IMG", "backend": "file:/srv/a b", "description": "second", "read_only": true},
@@ -75,7 +75,7 @@ func TestFormatsAgree(t *testing.T) {
 	}
 	want.Target.Depth = 32
 	want.Target.InlineMax = 4 * KiB
-	want.Target.Memory = GiB
+	want.Target.Pool = GiB
 	want.DrainTimeout = time.Minute
 	for name, content := range formats {
 		t.Run(name, func(t *testing.T) {
@@ -222,7 +222,7 @@ func TestComplaints(t *testing.T) {
 				`target.listen[0]: a URI to listen on names no export, and this one names "x"`,
 				`target.listen[1]: "ftp://h/": unknown scheme "ftp"`,
 				"target.connections: -1 is not in 1…4096", "target.depth: 0 is not in 1…1024",
-				"target.max_io: 1 is not in 4KiB…64MiB", `log.level: "loud" is not one of`, `log.format: "xml" is not one of`,
+				"target.max_io: 1 is not in 64KiB…64MiB", `log.level: "loud" is not one of`, `log.format: "xml" is not one of`,
 			},
 		},
 		{"TLS", "attach: {uri: 'nbds://h/', nbd: 'via+shm:///?socket=s'}", []string{

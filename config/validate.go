@@ -11,12 +11,15 @@ import (
 const (
 	maximumConnections = 4096
 	maximumDepth       = 1024 // requests; the bound of block.Device
+	minimumInline      = 512 * Size(1)
 	maximumInline      = 64 * KiB
+	minimumIO          = 64 * KiB
 	maximumIO          = 64 * MiB
-	minimumIO          = 4 * KiB
-	minimumMemory      = 1 * MiB
+	maximumPool        = 1 * GiB
 	maximumOptions     = 4096
+	minimumTimeout     = 10 * time.Millisecond
 	maximumTimeout     = 24 * time.Hour
+	maximumSpin        = 1 * time.Second
 )
 
 // Validate checks everything that can be checked without opening anything. It
@@ -28,7 +31,7 @@ func (c Config) Validate() error {
 	c.NBD.validate(&bad)
 	bad.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	bad.oneOf("log.format", c.Log.Format, "text", "json")
-	bad.timeout("drain_timeout", c.DrainTimeout, 0)
+	bad.duration("drain_timeout", c.DrainTimeout, 0, maximumTimeout)
 	return bad.err()
 }
 
@@ -45,9 +48,13 @@ func (t Target) validate(bad *complaints) {
 	t.validateExports(bad)
 	bad.bounds("target.connections", t.Connections, 1, maximumConnections)
 	bad.bounds("target.depth", t.Depth, 1, maximumDepth)
-	bad.size("target.inline_max", t.InlineMax, 0, maximumInline)
+	bad.size("target.inline_max", t.InlineMax, minimumInline, maximumInline)
 	bad.size("target.max_io", t.MaxIO, minimumIO, maximumIO)
-	bad.size("target.memory", t.Memory, minimumMemory, EiB)
+	if t.Pool != 0 {
+		bad.size("target.pool", t.Pool, t.MaxIO, maximumPool)
+	}
+	bad.duration("target.heartbeat", t.Heartbeat, minimumTimeout, maximumTimeout)
+	bad.duration("target.spin", t.Spin, 0, maximumSpin)
 }
 
 func (t Target) validateExports(bad *complaints) {
@@ -97,19 +104,17 @@ func (a Attach) validate(bad *complaints) {
 	}
 	bad.bounds("attach.connections", a.Connections, 1, 128)
 	bad.bounds("attach.depth", a.Depth, 1, maximumDepth)
-	bad.size("attach.inline_max", a.InlineMax, 0, maximumInline)
-	bad.timeout("attach.heartbeat", a.Heartbeat, 0)
+	bad.size("attach.inline_max", a.InlineMax, minimumInline, maximumInline)
+	bad.duration("attach.heartbeat", a.Heartbeat, minimumTimeout, maximumTimeout)
 }
 
 func (n NBD) validate(bad *complaints) {
 	bad.bounds("nbd.connections", n.Connections, 1, maximumConnections)
 	bad.bounds("nbd.depth", n.Depth, 1, maximumDepth)
 	bad.bounds("nbd.options", n.Options, 1, maximumOptions)
-	bad.timeout("nbd.handshake_timeout", n.HandshakeTimeout, time.Millisecond)
-	bad.timeout("nbd.progress_timeout", n.ProgressTimeout, time.Millisecond)
-	if n.Spin < 0 || n.Spin > time.Second {
-		bad.add("nbd.spin", "%v is not in 0s…1s", n.Spin)
-	}
+	bad.duration("nbd.handshake_timeout", n.HandshakeTimeout, minimumTimeout, maximumTimeout)
+	bad.duration("nbd.progress_timeout", n.ProgressTimeout, minimumTimeout, maximumTimeout)
+	bad.duration("nbd.spin", n.Spin, 0, maximumSpin)
 }
 
 func (c *complaints) bounds(key string, value, least, most int) {
@@ -124,9 +129,9 @@ func (c *complaints) size(key string, value, least, most Size) {
 	}
 }
 
-func (c *complaints) timeout(key string, value, least time.Duration) {
-	if value < least || value > maximumTimeout {
-		c.add(key, "%v is not in %v…%v", value, least, maximumTimeout)
+func (c *complaints) duration(key string, value, least, most time.Duration) {
+	if value < least || value > most {
+		c.add(key, "%v is not in %v…%v", value, least, most)
 	}
 }
 
