@@ -1,0 +1,10 @@
+package regcache
+
+import "unsafe"
+
+// addressOf returns the address of b's first byte, or of nothing if b is nil.
+func addressOf(b []byte) uint64 {
+	// Safety: the address is only compared and sent, never turned back into a
+	// pointer; mapped memory does not move.
+	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b))))
+}

@@ -1,0 +1,139 @@
+package regcache
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sort"
+	"sync"
+	"sync/atomic"
+
+	"github.com/viablk/viablk/via"
+)
+
+// Arena is mapped memory whose granules the cache registers. It is sparse: pages
+// exist once touched. Its methods are safe for concurrent use.
+type Arena struct {
+	cache  *Cache
+	memory *via.Arena
+	bytes  []byte
+	base   uint64 // address of bytes, a multiple of the granule
+	size   uint64
+	slots  []granuleSlot
+	first  uint64 // number of the first granule, see region.key
+	closed atomic.Bool
+
+	closing  sync.Mutex // serialises Close
+	unmapped bool       // +checklocks:closing
+
+	space space
+}
+
+// NewArena maps an arena of size bytes, rounded up to granules.
+func (c *Cache) NewArena(size int) (*Arena, error) {
+	if size <= 0 || size > granuleNumbers<<c.shift {
+		return nil, fmt.Errorf("map arena of %d bytes: %w", size, via.ErrInvalidParameter)
+	}
+	if c.closed.Load() {
+		return nil, fmt.Errorf("map arena: %w", ErrClosed)
+	}
+	granules := (size + c.granule - 1) >> c.shift
+	size = granules << c.shift
+	// A granule more than asked for, to begin at a multiple of a granule: huge
+	// pages and page tables of NICs want it. What is not touched costs nothing.
+	memory, err := c.nic.NewArena(size + c.granule)
+	if err != nil {
+		return nil, err
+	}
+	bytes := memory.Bytes()
+	skip := int(-addressOf(bytes) & uint64(c.granule-1))
+	a := &Arena{
+		cache:  c,
+		memory: memory,
+		bytes:  bytes[skip : skip+size : skip+size],
+		base:   addressOf(bytes) + uint64(skip),
+		size:   uint64(size),
+		slots:  make([]granuleSlot, granules),
+	}
+	if err := c.admit(a); err != nil {
+		return nil, errors.Join(fmt.Errorf("map arena: %w", err), memory.Close())
+	}
+	return a, nil
+}
+
+// admit numbers an arena's granules and makes it known.
+func (c *Cache) admit(a *Arena) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed.Load() {
+		return ErrClosed
+	}
+	// The first gap in the numbers that is large enough.
+	slices.SortFunc(c.mapped, func(x, y *Arena) int { return int(int64(x.first) - int64(y.first)) })
+	for _, b := range c.mapped {
+		if b.first >= a.first+uint64(len(a.slots)) {
+			break
+		}
+		a.first = b.first + uint64(len(b.slots))
+	}
+	if a.first+uint64(len(a.slots)) > granuleNumbers {
+		return fmt.Errorf("more than %d granules: %w", granuleNumbers, via.ErrResource)
+	}
+	c.mapped = append(c.mapped, a)
+	c.publishLocked()
+	return nil
+}
+
+// publishLocked makes the table of the arenas that are open.
+//
+// +checklocks:c.mu
+func (c *Cache) publishLocked() {
+	table := make([]arenaRange, 0, len(c.mapped))
+	for _, a := range c.mapped {
+		if !a.closed.Load() {
+			table = append(table, arenaRange{a.base, a.size, a})
+		}
+	}
+	sort.Slice(table, func(i, k int) bool { return table[i].base < table[k].base })
+	c.arenas.Store(&table)
+}
+
+// Bytes returns the arena's memory, for a caller that divides it himself. It
+// must not be used after Close.
+func (a *Arena) Bytes() []byte { return a.bytes }
+
+// Close withdraws the arena's registrations and unmaps it. It returns ErrInUse
+// while leases or allocated buffers are out; from its first call on the arena
+// gives out no more of either. A closed arena may be closed again.
+func (a *Arena) Close() error {
+	a.closing.Lock()
+	defer a.closing.Unlock()
+	if a.unmapped {
+		return nil
+	}
+	a.shut()
+	leased := 0
+	for i := range a.slots {
+		leased += a.cache.withdraw(&a.slots[i])
+	}
+	if buffers := a.space.close(); leased > 0 || buffers > 0 {
+		return fmt.Errorf("unmap arena: %d registrations are leased, %d buffers allocated: %w",
+			leased, buffers, ErrInUse)
+	}
+	c := a.cache
+	c.mu.Lock()
+	c.mapped = slices.DeleteFunc(c.mapped, func(b *Arena) bool { return b == a })
+	c.mu.Unlock()
+	a.unmapped = true
+	return a.memory.Close()
+}
+
+// shut ends lookups and misses. A miss that has begun ends before the granule's
+// lock is taken to withdraw.
+func (a *Arena) shut() {
+	a.cache.mu.Lock()
+	defer a.cache.mu.Unlock()
+	if !a.closed.Swap(true) {
+		a.cache.publishLocked()
+	}
+}

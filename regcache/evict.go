@@ -1,0 +1,156 @@
+package regcache
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/viablk/viablk/via"
+)
+
+// Four ways lead to the end of a region: the policy evicts it, the sweep needs
+// its budget, somebody invalidates it, its arena is closed. All four clear the
+// retained bit and then, if no lease is out, call end; else the last Release does.
+
+// evicted is called by the policy, on any goroutine and with the policy's locks
+// held: it flips a bit and leaves the rest to the reaper.
+func (c *Cache) evicted(r *region) {
+	cleared, idle := r.unretain()
+	if cleared {
+		c.count.evicted.Add(1)
+	}
+	if idle {
+		c.reaper.push(r)
+	}
+}
+
+// end deregisters a region that is idle and not retained. When it returns, the
+// region is leased again or gone, whoever ended it.
+func (c *Cache) end(r *region) {
+	s := &r.arena.slots[r.index]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.endLocked(s, r)
+}
+
+// endLocked is end with the granule's lock held. It reports whether the region
+// is gone; if not, it is leased.
+func (c *Cache) endLocked(s *granuleSlot, r *region) bool {
+	if !r.die() {
+		return r.state.Load()&stateDead != 0
+	}
+	s.removeLocked(r)
+	// Before the budget is given back, or the limit would be exceeded while the
+	// NIC still holds the memory. An error means that the NIC has forgotten the
+	// region already; via never tries again.
+	if err := r.memory.Deregister(); err != nil {
+		c.count.deregisterFailures.Add(1)
+	}
+	c.live.remove(r)
+	c.count.deregistrations.Add(1)
+	c.unreserve()
+	return true
+}
+
+// evictOne ends an idle region, or waits until another goroutine has. It returns
+// false if all regions are leased.
+func (c *Cache) evictOne() bool {
+	r := c.live.victim()
+	if r == nil {
+		return false
+	}
+	c.retire(r, &c.count.reclaimed)
+	c.end(r)
+	return true
+}
+
+// evictQuarter ends a quarter of the idle regions, for a NIC that ran out of
+// something. It returns false if there is none.
+func (c *Cache) evictQuarter() bool {
+	n := (c.live.idle() + 3) / 4
+	for i := range n {
+		if !c.evictOne() {
+			return i > 0
+		}
+	}
+	return n > 0
+}
+
+// Invalidate withdraws every registration of the granules that buf touches.
+// When it returns nil no peer reaches the memory by a handle given out before.
+// It returns ErrInUse if some are leased, which end when the last lease is
+// released; call it again then. A buffer without bytes touches nothing.
+func (c *Cache) Invalidate(buf []byte) error {
+	if c.closed.Load() {
+		return ErrClosed
+	}
+	if len(buf) == 0 {
+		return nil
+	}
+	addr := addressOf(buf)
+	a := c.arenaAt(addr)
+	if a == nil || uint64(len(buf)) > a.size-(addr-a.base) {
+		return ErrNotArena
+	}
+	leased := 0
+	off := addr - a.base
+	for g := off >> c.shift; g <= (off+uint64(len(buf))-1)>>c.shift; g++ {
+		leased += c.withdraw(&a.slots[g])
+	}
+	if leased > 0 {
+		return fmt.Errorf("invalidate %d bytes: %d registrations are leased: %w", len(buf), leased, ErrInUse)
+	}
+	return nil
+}
+
+// InvalidateTag withdraws every registration of a protection tag, so that the
+// tag can be destroyed. No Acquire with the tag is under way or follows. It
+// returns ErrInUse as Invalidate does.
+func (c *Cache) InvalidateTag(tag via.Ptag) error {
+	leased := 0
+	for _, r := range c.live.selected(func(r *region) bool { return r.tag == tag }) {
+		c.retire(r, &c.count.invalidated)
+		s := &r.arena.slots[r.index]
+		s.mu.Lock()
+		if !c.endLocked(s, r) {
+			leased++
+		}
+		s.mu.Unlock()
+	}
+	if leased > 0 {
+		return fmt.Errorf("invalidate protection tag %d: %d registrations are leased: %w", tag.ID(), leased, ErrInUse)
+	}
+	return nil
+}
+
+// withdraw ends the regions of a granule and returns how many are leased still.
+func (c *Cache) withdraw(s *granuleSlot) (leased int) {
+	for r := s.head.Load(); r != nil; r = r.next.Load() {
+		c.retire(r, &c.count.invalidated)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for r := s.head.Load(); r != nil; {
+		next := r.next.Load()
+		// A region registered since the loop above is retained, and new.
+		if cleared, _ := r.unretain(); cleared {
+			c.count.invalidated.Add(1)
+		}
+		if !c.endLocked(s, r) {
+			leased++
+		}
+		r = next
+	}
+	return leased
+}
+
+// retire ends the retention of a region and counts it. The policy may call back,
+// so no lock is held. What is not retained the policy has given up or refused.
+func (c *Cache) retire(r *region, count *atomic.Uint64) {
+	if r.state.Load()&stateRetained == 0 {
+		return
+	}
+	c.adviser.forget(r)
+	if cleared, _ := r.unretain(); cleared {
+		count.Add(1)
+	}
+}

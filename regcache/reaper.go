@@ -1,0 +1,72 @@
+package regcache
+
+import "sync/atomic"
+
+// reaper ends regions on a goroutine of its own: what a NIC needs to deregister
+// is kept from the goroutine that released the last lease and from the policy's.
+// It works through everything that gathered while it was busy or asleep.
+type reaper struct {
+	head atomic.Pointer[region] // a stack, linked by region.link
+	wake chan struct{}          // holds one
+	quit chan struct{}
+	done chan struct{}
+}
+
+// startReaper starts the goroutine; stop ends it.
+func startReaper(end func(*region)) *reaper {
+	p := &reaper{
+		wake: make(chan struct{}, 1),
+		quit: make(chan struct{}),
+		done: make(chan struct{}),
+	}
+	go p.reap(end)
+	return p
+}
+
+// push hands over a region that is idle and not retained. It neither blocks nor
+// allocates. A region that is on the list already is not added: it is taken off
+// before its state is looked at.
+func (p *reaper) push(r *region) {
+	if r.queued.Swap(true) {
+		return
+	}
+	for {
+		r.link = p.head.Load()
+		if p.head.CompareAndSwap(r.link, r) {
+			break
+		}
+	}
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (p *reaper) reap(end func(*region)) {
+	defer close(p.done)
+	for {
+		select {
+		case <-p.wake:
+		case <-p.quit:
+			return
+		}
+		for r := p.head.Swap(nil); r != nil; {
+			next := r.link
+			r.link = nil
+			r.queued.Store(false)
+			end(r)
+			r = next
+		}
+	}
+}
+
+// stop ends the goroutine and waits for it. Regions on the list have been ended
+// by others by then. Calls after the first do nothing.
+func (p *reaper) stop() {
+	select {
+	case <-p.quit:
+	default:
+		close(p.quit)
+	}
+	<-p.done
+}
