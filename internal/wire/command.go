@@ -180,28 +180,26 @@ func (c *Command) decode(h *[HeaderSize]byte, tail []byte) error {
 	if err != nil {
 		return err
 	}
-	*c = Command{
-		Opcode:       Opcode(h[commandAtOpcode]),
-		Flags:        CommandFlags(h[commandAtFlags]),
-		Mode:         DataMode(h[commandAtMode]),
-		NumSegments:  h[commandAtNumSegments],
-		Slot:         le.Uint16(h[commandAtSlot:]),
-		Export:       le.Uint16(h[commandAtExport:]),
-		Seq:          le.Uint32(h[commandAtSeq:]),
-		PathEpoch:    le.Uint32(h[commandAtPathEpoch:]),
-		Offset:       le.Uint64(h[commandAtOffset:]),
-		Length:       le.Uint32(h[commandAtLength:]),
-		InlineLength: le.Uint32(h[commandAtInlineLength:]),
-		DataCRC:      le.Uint32(h[commandAtDataCRC:]),
-		AgeBudget:    le.Uint32(h[commandAtAgeBudget:]),
-		Priority:     le.Uint16(h[commandAtPriority:]),
-		HeaderLength: le.Uint16(h[commandAtHeaderLength:]),
-	}
-	c.Segments[0] = Segment{
-		Addr:   le.Uint64(h[commandAtSegmentAddr:]),
-		Handle: le.Uint32(h[commandAtSegmentHandle:]),
-		Length: le.Uint32(h[commandAtSegmentLength:]),
-	}
+	c.Opcode = Opcode(h[commandAtOpcode])
+	c.Flags = CommandFlags(h[commandAtFlags])
+	c.Mode = DataMode(h[commandAtMode])
+	c.NumSegments = h[commandAtNumSegments]
+	c.Slot = le.Uint16(h[commandAtSlot:])
+	c.Export = le.Uint16(h[commandAtExport:])
+	c.Seq = le.Uint32(h[commandAtSeq:])
+	c.PathEpoch = le.Uint32(h[commandAtPathEpoch:])
+	c.Offset = le.Uint64(h[commandAtOffset:])
+	c.Length = le.Uint32(h[commandAtLength:])
+	c.InlineLength = le.Uint32(h[commandAtInlineLength:])
+	c.DataCRC = le.Uint32(h[commandAtDataCRC:])
+	c.AgeBudget = le.Uint32(h[commandAtAgeBudget:])
+	c.Priority = le.Uint16(h[commandAtPriority:])
+	c.HeaderLength = le.Uint16(h[commandAtHeaderLength:])
+	c.Segments = [MaxSegments]Segment{}
+	first := &c.Segments[0]
+	first.Addr = le.Uint64(h[commandAtSegmentAddr:])
+	first.Handle = le.Uint32(h[commandAtSegmentHandle:])
+	first.Length = le.Uint32(h[commandAtSegmentLength:])
 	if err := c.checkShape(uint64(len(tail) - extra)); err != nil {
 		return err
 	}

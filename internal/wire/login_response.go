@@ -80,7 +80,7 @@ const (
 // What only login responses are refused for.
 var (
 	errVersionChoice = refusal(ErrVersion, "the target chose a version we do not speak")
-	errChoice        = refusal(ErrMalformed, "the target chose what was not offered")
+	errChoice        = refusal(ErrMalformed, "the target chose what this version does not know")
 	errPortalState   = refusal(ErrMalformed, "unknown portal state")
 	errSlotMemory    = refusal(ErrMalformed, "slot memory does not fit push mode")
 	errSlotRange     = refusal(ErrMalformed, "slots end beyond the last number")

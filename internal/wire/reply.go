@@ -125,21 +125,19 @@ func (r *Reply) decode(h *[HeaderSize]byte, tail []byte) error {
 	if reserved != 0 {
 		return errReserved
 	}
-	*r = Reply{
-		Flags:         ReplyFlags(h[replyAtFlags]),
-		Status:        Status(le.Uint16(h[replyAtStatus:])),
-		Slot:          le.Uint16(h[replyAtSlot:]),
-		CreditDelta:   int16(le.Uint16(h[replyAtCreditDelta:])),
-		Seq:           le.Uint32(h[replyAtSeq:]),
-		PathEpoch:     le.Uint32(h[replyAtPathEpoch:]),
-		Verifier:      le.Uint64(h[replyAtVerifier:]),
-		Length:        le.Uint32(h[replyAtLength:]),
-		InlineLength:  le.Uint32(h[replyAtInlineLength:]),
-		RetryAfter:    le.Uint32(h[replyAtRetryAfter:]),
-		DataCRC:       le.Uint32(h[replyAtDataCRC:]),
-		QueueMicros:   le.Uint32(h[replyAtQueueMicros:]),
-		BackendMicros: le.Uint32(h[replyAtBackendMicros:]),
-	}
+	r.Flags = ReplyFlags(h[replyAtFlags])
+	r.Status = Status(le.Uint16(h[replyAtStatus:]))
+	r.Slot = le.Uint16(h[replyAtSlot:])
+	r.CreditDelta = int16(le.Uint16(h[replyAtCreditDelta:]))
+	r.Seq = le.Uint32(h[replyAtSeq:])
+	r.PathEpoch = le.Uint32(h[replyAtPathEpoch:])
+	r.Verifier = le.Uint64(h[replyAtVerifier:])
+	r.Length = le.Uint32(h[replyAtLength:])
+	r.InlineLength = le.Uint32(h[replyAtInlineLength:])
+	r.RetryAfter = le.Uint32(h[replyAtRetryAfter:])
+	r.DataCRC = le.Uint32(h[replyAtDataCRC:])
+	r.QueueMicros = le.Uint32(h[replyAtQueueMicros:])
+	r.BackendMicros = le.Uint32(h[replyAtBackendMicros:])
 	return r.check(uint64(len(tail)))
 }
 
