@@ -10,15 +10,16 @@ import (
 // by who asks, or tells, and repeated in the answer; its PathEpoch is that of the
 // connection.
 type Message interface {
-	// Encode writes the message to b and returns its length. It returns ErrShort
-	// if b is too small, ErrLimit for a name that is too long and ErrMalformed for
-	// one that is not UTF-8; [MaxControlSize] bytes always suffice. Texts for
-	// people are clipped instead. It does not allocate, except to clip.
+	// Encode writes the message to b and returns its length. It returns
+	// ErrShort if b is too small, ErrLimit for a name or a list that is too
+	// long and ErrMalformed for a name that is not UTF-8; [MaxControlSize] bytes
+	// always suffice. Texts for people are clipped instead. It does not
+	// allocate, except to make a text UTF-8.
 	Encode(b []byte) (int, error)
 
-	// Decode reads the received message b, no more and no less. Strings and lists
-	// are copies; nothing else allocates. The result is valid only without an
-	// error.
+	// Decode reads the received message b, no more and no less. Strings and
+	// lists are copies; nothing else allocates. The result is valid only
+	// without an error.
 	Decode(b []byte) error
 }
 

@@ -9,8 +9,8 @@ var (
 	// buffer is too small for what is encoded into it.
 	ErrShort = errors.New("short message")
 
-	// ErrCorrupt says that a checksum or the magic is wrong: bytes were changed on
-	// the way, or the sender speaks another protocol.
+	// ErrCorrupt says that a checksum or the magic is wrong: bytes were changed
+	// on the way, or the sender speaks another protocol.
 	ErrCorrupt = errors.New("corrupt message")
 
 	// ErrMalformed says that an intact message breaks a rule of the protocol.

@@ -51,27 +51,9 @@ func settle(t *rapid.T, m Message) {
 	case *inlineReply:
 		settleReply(m)
 	case *LoginRequest:
-		m.MinVersion, m.MaxVersion = 1, 1
-		m.SessionID[0] |= 1
-		m.Conns = m.Conns%MaxConns + 1
-		m.Conn = [roleEnd]uint16{RoleIO: m.Conn%m.Conns + 1,
-			RoleBulk: m.Conns + m.Conn%m.Conns + 1}[m.Role]
-		m.Depth %= MaxDepth + 1
-		m.InlineMax %= MaxInline + 1
-		m.MaxIO %= MaxIO + 1
+		settleLoginRequest(m)
 	case *LoginResponse:
-		m.Version = 1
-		m.DataModes &= modesKnown
-		m.Credits %= MaxDepth + 1
-		m.Conns %= MaxConns + 1
-		m.SlotBase, m.SlotCount = m.SlotBase/2, m.SlotCount/2
-		m.InlineMax %= MaxInline + 1
-		m.MaxIO %= MaxIO + 1
-		m.SlotAddr, m.SlotSize = m.SlotAddr>>1, 1<<(m.SlotSize%27)
-		if !m.DataModes.Has(ModePush) || m.SlotCount == 0 {
-			m.SlotAddr, m.SlotHandle, m.SlotSize = 0, 0, 0
-		}
-		m.Text = clip(m.Text, MaxReason)
+		settleLoginResponse(m)
 	case *OpenRequest:
 		m.Name = settleName(m.Name)
 	case *OpenResponse:
@@ -109,6 +91,32 @@ func settle(t *rapid.T, m Message) {
 		m.Status = StatusNotSupported
 		m.Text = clip(m.Text, MaxReason)
 	}
+}
+
+func settleLoginRequest(m *LoginRequest) {
+	m.MinVersion, m.MaxVersion = 1, 1
+	m.SessionID[0] |= 1
+	m.Conns = m.Conns%MaxConns + 1
+	m.Conn = [roleEnd]uint16{RoleIO: m.Conn%m.Conns + 1,
+		RoleBulk: m.Conns + m.Conn%m.Conns + 1}[m.Role]
+	m.Depth %= MaxDepth + 1
+	m.InlineMax %= MaxInline + 1
+	m.MaxIO %= MaxIO + 1
+}
+
+func settleLoginResponse(m *LoginResponse) {
+	m.Version = 1
+	m.DataModes &= modesKnown
+	m.Credits %= MaxDepth + 1
+	m.Conns %= MaxConns + 1
+	m.SlotBase, m.SlotCount = m.SlotBase/2, m.SlotCount/2
+	m.InlineMax %= MaxInline + 1
+	m.MaxIO %= MaxIO + 1
+	m.SlotAddr, m.SlotSize = m.SlotAddr>>1, 1<<(m.SlotSize%27)
+	if !m.DataModes.Has(ModePush) || m.SlotCount == 0 {
+		m.SlotAddr, m.SlotHandle, m.SlotSize = 0, 0, 0
+	}
+	m.Text = clip(m.Text, MaxReason)
 }
 
 func settleName(s string) string { return strings.ReplaceAll(s, "\x00", "0") }

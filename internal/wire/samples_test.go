@@ -127,6 +127,11 @@ func capsuleSamples() []sample {
 }
 
 func controlSamples() []sample {
+	return append(sessionSamples(), recoverySamples()...)
+}
+
+// sessionSamples are what sets sessions and exports up.
+func sessionSamples() []sample {
 	return []sample{
 		{"login-request", &LoginRequest{ID: 1, PathEpoch: 2, MinVersion: 1,
 			MaxVersion: 1, Role: RoleBulk, HostID: id(0x10), SessionID: id(0x20),
@@ -168,6 +173,12 @@ func controlSamples() []sample {
 				{Kind: EntryPortal, State: PortalDraining,
 					Name: "via+roce://192.0.2.1/"},
 			}}},
+	}
+}
+
+// recoverySamples are what keeps sessions alive and ends them.
+func recoverySamples() []sample {
+	return []sample{
 		{"heartbeat", &Heartbeat{ID: 10, PathEpoch: 2}},
 		{"heartbeat-ack", &Heartbeat{ID: 10, PathEpoch: 2, Ack: true}},
 		{"event-resize", &Event{ID: 11, PathEpoch: 2, Kind: EventResize,
