@@ -92,8 +92,10 @@ func (m *AbortResponse) Encode(b []byte) (int, error) {
 	le.PutUint16(b[abortResponseAtSlot:], m.Slot)
 	b[abortResponseAtOutcome] = byte(m.Outcome)
 	le.PutUint32(b[abortResponseAtAgeMillis:], m.AgeMillis)
-	return sealControl(b, ControlHeader{OpAbortResponse, m.Status, m.ID,
-		m.PathEpoch}), nil
+	return sealControl(b, ControlHeader{
+		OpAbortResponse, m.Status, m.ID,
+		m.PathEpoch,
+	}), nil
 }
 
 // Decode implements [Message].

@@ -131,8 +131,10 @@ func TestCommandInTwoBuffers(t *testing.T) {
 // The receiver of an unknown command can answer it.
 func TestUnknownCommandCanBeAnswered(t *testing.T) {
 	for _, op := range []Opcode{OpCompareWrite, 0x20, 0x3f} {
-		sent := Command{Opcode: op, Flags: 0xff, Mode: 99, Slot: 1, Export: 2,
-			Seq: 3, PathEpoch: 4, InlineLength: 1 << 30}
+		sent := Command{
+			Opcode: op, Flags: 0xff, Mode: 99, Slot: 1, Export: 2,
+			Seq: 3, PathEpoch: 4, InlineLength: 1 << 30,
+		}
 		msg := make([]byte, HeaderSize)
 		sent.Encode(msg)
 		var c Command

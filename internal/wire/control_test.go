@@ -91,8 +91,10 @@ func TestLoginOfALaterVersion(t *testing.T) {
 		t.Fatalf("a range above ours: %+v, %v", got, err)
 	}
 
-	response := LoginResponse{ID: 1, Version: Version + 1, Status: StatusVersion,
-		Reason: ReasonVersion, Text: "speaks 2 only"}
+	response := LoginResponse{
+		ID: 1, Version: Version + 1, Status: StatusVersion,
+		Reason: ReasonVersion, Text: "speaks 2 only",
+	}
 	b = append(mustEncode(&response), 1, 2, 3, 4)
 	repair(b)
 	var answer LoginResponse
@@ -124,9 +126,15 @@ func TestClip(t *testing.T) {
 		limit int
 		want  string
 	}{
-		{"", 0, ""}, {"abc", 3, "abc"}, {"abcd", 3, "abc"},
-		{"aé", 2, "a"}, {"aé", 3, "aé"}, {"€€", 5, "€"}, {"€", 2, ""},
-		{"a\xff", 10, "a\uFFFD"}, {"a\xff", 3, "a"},
+		{"", 0, ""},
+		{"abc", 3, "abc"},
+		{"abcd", 3, "abc"},
+		{"aé", 2, "a"},
+		{"aé", 3, "aé"},
+		{"€€", 5, "€"},
+		{"€", 2, ""},
+		{"a\xff", 10, "a\uFFFD"},
+		{"a\xff", 3, "a"},
 	} {
 		if got := clip(c.in, c.limit); got != c.want {
 			t.Errorf("clip(%q, %d) = %q, want %q", c.in, c.limit, got, c.want)
@@ -148,8 +156,10 @@ func TestClip(t *testing.T) {
 // Texts for people never make a message fail.
 func TestLongTextsAreClipped(t *testing.T) {
 	long := strings.Repeat("é", 5000) + "\xff"
-	response := OpenResponse{Name: strings.Repeat("n", MaxName), MinimumBlock: 1,
-		PreferredBlock: 1, Description: long, Reason: long}
+	response := OpenResponse{
+		Name: strings.Repeat("n", MaxName), MinimumBlock: 1,
+		PreferredBlock: 1, Description: long, Reason: long,
+	}
 	var got OpenResponse
 	if err := got.Decode(mustEncode(&response)); err != nil {
 		t.Fatal(err)
@@ -204,8 +214,10 @@ func TestDiscoverPages(t *testing.T) {
 		for i := range all {
 			name := rapid.IntRange(0, 400).Draw(t, "name")
 			text := rapid.IntRange(0, 1200).Draw(t, "description")
-			all[i] = ExportEntry{Name: strings.Repeat("n", name), Size: uint64(i),
-				Description: strings.Repeat("d", text), Default: i == 0}
+			all[i] = ExportEntry{
+				Name: strings.Repeat("n", name), Size: uint64(i),
+				Description: strings.Repeat("d", text), Default: i == 0,
+			}
 		}
 		got := readPages(t, all, size)
 		if len(got) != len(all) {
@@ -257,8 +269,10 @@ func TestDiscoverPageTooSmall(t *testing.T) {
 
 func TestFencePages(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		size := rapid.SampledFrom([]int{fenceResponseSize + fenceEntrySize, 512,
-			4096, 0}).Draw(t, "size")
+		size := rapid.SampledFrom([]int{
+			fenceResponseSize + fenceEntrySize, 512,
+			4096, 0,
+		}).Draw(t, "size")
 		slots := rapid.SliceOfNDistinct(rapid.Uint16(), 0, 900, rapid.ID).Draw(t, "slots")
 		bySlot := make([]bool, 1<<16)
 		for _, s := range slots {
@@ -311,5 +325,33 @@ func TestFencePages(t *testing.T) {
 		if err := small.Paginate(size); err != errShortBuffer {
 			t.Errorf("%d bytes: %v", size, err)
 		}
+	}
+}
+
+// The dispatch refuses what is not a whole and intact header.
+func TestPeekRefusesDamage(t *testing.T) {
+	for _, s := range samples() {
+		b := mustEncode(s.msg)
+		if op, err := PeekKind(b[:HeaderSize-1]); op != 0 || !errors.Is(err, ErrShort) {
+			t.Errorf("%s cut: %v, %v", s.name, op, err)
+		}
+		b[headerAtHeaderCRC] ^= 1
+		if op, err := PeekKind(b); op != 0 || !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s with a wrong checksum: %v, %v", s.name, op, err)
+		}
+	}
+	if op := RawOpcode(nil); op != 0 {
+		t.Errorf("nothing claims to be %v", op)
+	}
+}
+
+// An entry whose fixed part is cut is refused before it is read.
+func TestDiscoverEntryIsCut(t *testing.T) {
+	long := DiscoverResponse{Entries: []ExportEntry{{Name: strings.Repeat("n", 50)}}}
+	b := mustEncode(&long)
+	b[discoverResponseAtCount] = 2 // the name leaves room for the count alone
+	repair(b)
+	if err := new(DiscoverResponse).Decode(b); err != errBodyShort {
+		t.Errorf("decode: %v", err)
 	}
 }

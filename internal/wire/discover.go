@@ -177,8 +177,10 @@ func (m *DiscoverResponse) Encode(b []byte) (int, error) {
 	for i := range m.Entries {
 		rest = rest[m.Entries[i].encode(rest):]
 	}
-	return sealControl(b, ControlHeader{OpDiscoverResponse, m.Status, m.ID,
-		m.PathEpoch}), nil
+	return sealControl(b, ControlHeader{
+		OpDiscoverResponse, m.Status, m.ID,
+		m.PathEpoch,
+	}), nil
 }
 
 // encode writes e to b, which is clear and large enough.

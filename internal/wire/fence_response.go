@@ -100,8 +100,10 @@ func (m *FenceResponse) Encode(b []byte) (int, error) {
 		}
 		rest = rest[fenceEntrySize:]
 	}
-	return sealControl(b, ControlHeader{OpFenceResponse, m.Status, m.ID,
-		m.PathEpoch}), nil
+	return sealControl(b, ControlHeader{
+		OpFenceResponse, m.Status, m.ID,
+		m.PathEpoch,
+	}), nil
 }
 
 // Decode implements [Message]. It reuses the memory of m.Entries.

@@ -120,8 +120,10 @@ func (m *LoginResponse) Encode(b []byte) (int, error) {
 	le.PutUint16(b[loginResponseAtTextLength:], uint16(len(text)))
 	b[loginResponseAtPortalState] = byte(m.PortalState)
 	copy(b[loginResponseAtText:], text)
-	return sealControl(b, ControlHeader{OpLoginResponse, m.Status, m.ID,
-		m.PathEpoch}), nil
+	return sealControl(b, ControlHeader{
+		OpLoginResponse, m.Status, m.ID,
+		m.PathEpoch,
+	}), nil
 }
 
 // Decode implements [Message]. With ErrVersion, and whenever the status is a

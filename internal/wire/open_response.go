@@ -84,8 +84,10 @@ func (m *OpenResponse) Encode(b []byte) (int, error) {
 	n := openResponseAtTexts + copy(b[openResponseAtTexts:], m.Name)
 	n += copy(b[n:], description)
 	copy(b[n:], reason)
-	return sealControl(b, ControlHeader{OpOpenResponse, m.Status, m.ID,
-		m.PathEpoch}), nil
+	return sealControl(b, ControlHeader{
+		OpOpenResponse, m.Status, m.ID,
+		m.PathEpoch,
+	}), nil
 }
 
 // Decode implements [Message].

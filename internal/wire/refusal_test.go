@@ -83,10 +83,14 @@ var capsuleDamage = []damage{
 		le.PutUint32(b[headerAtHeaderCRC:], crc)
 		return b
 	}},
-	{"command-write-pull", errSegmentsUnfit, false,
-		both(cut(HeaderSize), put(commandAtNumSegments, 0))},
-	{"command-write-pull", errSegmentCount, false,
-		both(grow(SegmentSize), put(commandAtNumSegments, 5))},
+	{
+		"command-write-pull", errSegmentsUnfit, false,
+		both(cut(HeaderSize), put(commandAtNumSegments, 0)),
+	},
+	{
+		"command-write-pull", errSegmentCount, false,
+		both(grow(SegmentSize), put(commandAtNumSegments, 5)),
+	},
 	{"command-read-window", errMessageLength, false, put(commandAtNumSegments, 1)},
 	{"command-read-window", errHeaderLength, true, func(b []byte) []byte {
 		b[commandAtNumSegments] = 1
@@ -168,13 +172,17 @@ var controlDamage = []damage{
 	{"login-request", errReserved, false, put(loginRequestAtReserved, 1)},
 	{"login-request", errRole, false, put(loginRequestAtRole, 0)},
 	{"login-request", errRole, false, put(loginRequestAtRole, byte(roleEnd))},
-	{"login-request", errSessionZero, false,
-		put(loginRequestAtSessionID, make([]byte, 16)...)},
+	{
+		"login-request", errSessionZero, false,
+		put(loginRequestAtSessionID, make([]byte, 16)...),
+	},
 	{"login-request", errConn, false, put(loginRequestAtRole, byte(RoleControl))},
 	{"login-request", errConn, false, put(loginRequestAtRole, byte(RoleDiscover))},
 	{"login-request", errConn, false, put(loginRequestAtRole, byte(RoleIO))},
-	{"login-request", errConn, false,
-		both(put(loginRequestAtRole, byte(RoleIO)), put(loginRequestAtConn, 0))},
+	{
+		"login-request", errConn, false,
+		both(put(loginRequestAtRole, byte(RoleIO)), put(loginRequestAtConn, 0)),
+	},
 	{"login-request", errConn, false, put(loginRequestAtConn, 5)},
 	{"login-request", errConn, false, put(loginRequestAtConn, 11)},
 	{"login-request", errConnsLimit, false, put(loginRequestAtConns, 1, 4)},
@@ -189,8 +197,10 @@ var controlDamage = []damage{
 	{"login-response", errChoice, false, put(loginResponseAtDataModes, 1)},
 	{"login-response", errChoice, false, put(loginResponseAtAuthMethod, 2)},
 	{"login-response", errChoice, false, put(loginResponseAtFeatures, 4)},
-	{"login-response", errPortalState, false,
-		put(loginResponseAtPortalState, byte(portalEnd))},
+	{
+		"login-response", errPortalState, false,
+		put(loginResponseAtPortalState, byte(portalEnd)),
+	},
 	{"login-response", errReserved, false, put(loginResponseAtReserved, 1)},
 	{"login-response", errSlotRange, false, put(loginResponseAtSlotBase, 0x80, 0xff)},
 	{"login-response", errInlineLimit, false, put(loginResponseAtInlineMax, 1, 0, 16)},
@@ -207,15 +217,19 @@ var controlDamage = []damage{
 	{"login-response", errBodyLength, false, grow(1)},
 	{"login-response", errBodyShort, false, put(loginResponseAtTextLength, 1)},
 	{"login-response-refused", errBodyLength, false, grow(1)},
-	{"login-response-refused", errTextLimit, false,
-		both(grow(200), put(loginResponseAtTextLength, 129))},
+	{
+		"login-response-refused", errTextLimit, false,
+		both(grow(200), put(loginResponseAtTextLength, 129)),
+	},
 	{"login-response-refused", errTextBytes, false, put(loginResponseAtText, 0xff)},
 
 	{"open-request", errOpenMode, false, put(openRequestAtMode, 0)},
 	{"open-request", errOpenMode, false, put(openRequestAtMode, byte(openEnd))},
 	{"open-request", errReserved, false, put(openRequestAtReserved, 1)},
-	{"open-request", errNameLimit, false,
-		both(grow(MaxName), put(openRequestAtNameLength, 1, 16))},
+	{
+		"open-request", errNameLimit, false,
+		both(grow(MaxName), put(openRequestAtNameLength, 1, 16)),
+	},
 	{"open-request", errNameBytes, false, put(openRequestAtName, 0)},
 	{"open-request", errNameBytes, false, put(openRequestAtName, 0xc0)},
 	{"open-request", errBodyShort, false, put(openRequestAtNameLength, 200)},
@@ -228,8 +242,10 @@ var controlDamage = []damage{
 	{"open-response", errExportBlock, false, put(openResponseAtMinimumBlock, 1)},
 	{"open-response", errExportBlock, false, put(openResponseAtPreferredBlock, 1)},
 	{"open-response", errExportBlock, false, put(openResponseAtPreferredBlock, 0, 1)},
-	{"open-response", errTextLimit, false,
-		both(grow(2000), put(openResponseAtDescriptionLength, 1, 4))},
+	{
+		"open-response", errTextLimit, false,
+		both(grow(2000), put(openResponseAtDescriptionLength, 1, 4)),
+	},
 
 	{"close-request", errReserved, false, put(closeRequestAtReserved, 1)},
 	{"close-response", errBodyLength, false, grow(1)},
@@ -239,16 +255,26 @@ var controlDamage = []damage{
 	{"discover-response", errBodyShort, false, put(discoverResponseAtCount, 255, 255)},
 	{"discover-response", errBodyShort, false, put(discoverResponseAtCount, 3)},
 	{"discover-response", errBodyLength, false, put(discoverResponseAtCount, 1)},
-	{"discover-response", errEntryKind, false,
-		put(discoverResponseSize+exportEntryAtKind, byte(entryEnd))},
-	{"discover-response", errReservedFlags, false,
-		put(discoverResponseSize+exportEntryAtFlags, 2)},
-	{"discover-response", errPortalState, false,
-		put(discoverResponseSize+exportEntryAtState, byte(portalEnd))},
-	{"discover-response", errReserved, false,
-		put(discoverResponseSize+exportEntryAtReserved, 1)},
-	{"discover-response", errExportSize, false,
-		put(discoverResponseSize+exportEntryAtSize+7, 0x80)},
+	{
+		"discover-response", errEntryKind, false,
+		put(discoverResponseSize+exportEntryAtKind, byte(entryEnd)),
+	},
+	{
+		"discover-response", errReservedFlags, false,
+		put(discoverResponseSize+exportEntryAtFlags, 2),
+	},
+	{
+		"discover-response", errPortalState, false,
+		put(discoverResponseSize+exportEntryAtState, byte(portalEnd)),
+	},
+	{
+		"discover-response", errReserved, false,
+		put(discoverResponseSize+exportEntryAtReserved, 1),
+	},
+	{
+		"discover-response", errExportSize, false,
+		put(discoverResponseSize+exportEntryAtSize+7, 0x80),
+	},
 
 	{"event-resize", errEventKind, false, put(eventAtKind, 0)},
 	{"event-resize", errEventKind, false, put(eventAtKind, byte(eventEnd))},
@@ -259,8 +285,10 @@ var controlDamage = []damage{
 	{"event-ack", errReserved, false, put(eventAckAtReserved, 1)},
 	{"abort", errReserved, false, put(abortAtReserved, 1)},
 	{"abort-response", errAbortOutcome, false, put(abortResponseAtOutcome, 0)},
-	{"abort-response", errAbortOutcome, false,
-		put(abortResponseAtOutcome, byte(abortEnd))},
+	{
+		"abort-response", errAbortOutcome, false,
+		put(abortResponseAtOutcome, byte(abortEnd)),
+	},
 	{"abort-response", errReserved, false, put(abortResponseAtReserved, 1)},
 
 	{"fence", errReservedFlags, false, put(fenceAtFlags, 2)},
@@ -270,18 +298,28 @@ var controlDamage = []damage{
 	{"fence-response", errReserved, false, put(fenceResponseAtReserved, 1)},
 	{"fence-response", errBodyShort, false, put(fenceResponseAtCount, 4)},
 	{"fence-response", errBodyLength, false, put(fenceResponseAtCount, 2)},
-	{"fence-response", errFenceOrder, false,
-		put(fenceResponseSize+fenceEntrySize+fenceEntryAtSlot, 0)},
+	{
+		"fence-response", errFenceOrder, false,
+		put(fenceResponseSize+fenceEntrySize+fenceEntryAtSlot, 0),
+	},
 	{"fence-response", errFenceCursor, false, put(fenceResponseAtNext, 43, 1)},
 	{"fence-response", errFenceCursor, false, put(fenceResponseAtNext, 0, 0, 1)},
-	{"fence-response", errReservedFlags, false,
-		put(fenceResponseSize+fenceEntryAtFlags, 2)},
-	{"fence-response", errReserved, false,
-		put(fenceResponseSize+fenceEntryAtReserved+2, 1)},
-	{"fence-response", errUnknownStatus, false,
-		put(fenceResponseSize+fenceEntryAtStatus, 9)},
-	{"fence-response", errFenceStatus, false,
-		put(fenceResponseSize+fenceEntryAtFlags, 0)},
+	{
+		"fence-response", errReservedFlags, false,
+		put(fenceResponseSize+fenceEntryAtFlags, 2),
+	},
+	{
+		"fence-response", errReserved, false,
+		put(fenceResponseSize+fenceEntryAtReserved+2, 1),
+	},
+	{
+		"fence-response", errUnknownStatus, false,
+		put(fenceResponseSize+fenceEntryAtStatus, 9),
+	},
+	{
+		"fence-response", errFenceStatus, false,
+		put(fenceResponseSize+fenceEntryAtFlags, 0),
+	},
 
 	{"reauth", errAuthMethod, false, put(reauthAtMethod, 0)},
 	{"reauth", errAuthMethod, false, put(reauthAtMethod, 3)},
@@ -345,12 +383,18 @@ func encodeRefusals(t *testing.T) (errs []error) {
 		{&OpenRequest{Name: "a\xffb"}, MaxControlSize, errNameBytes},
 		{&OpenResponse{Name: long}, MaxControlSize, errNameLimit},
 		{&Event{Name: long}, MaxControlSize, errNameLimit},
-		{&DiscoverResponse{Entries: []ExportEntry{{Name: long}}}, MaxControlSize,
-			errNameLimit},
-		{&DiscoverResponse{Entries: make([]ExportEntry, 1000)}, 1 << 20,
-			errControlLimit},
-		{&FenceResponse{Entries: make([]FenceEntry, 1000)}, 1 << 20,
-			errControlLimit},
+		{
+			&DiscoverResponse{Entries: []ExportEntry{{Name: long}}}, MaxControlSize,
+			errNameLimit,
+		},
+		{
+			&DiscoverResponse{Entries: make([]ExportEntry, 1000)}, 1 << 20,
+			errControlLimit,
+		},
+		{
+			&FenceResponse{Entries: make([]FenceEntry, 1000)}, 1 << 20,
+			errControlLimit,
+		},
 	} {
 		_, err := c.msg.Encode(make([]byte, c.size))
 		if err != c.want {
@@ -424,12 +468,17 @@ func parseSources(t *testing.T) (*token.FileSet, []*ast.File) {
 
 // The classes tell the cases apart that a receiver treats differently.
 func TestRefusalClasses(t *testing.T) {
-	classes := []error{ErrShort, ErrCorrupt, ErrMalformed, ErrLimit, ErrVersion,
-		ErrUnknownOpcode}
+	classes := []error{
+		ErrShort, ErrCorrupt, ErrMalformed, ErrLimit, ErrVersion,
+		ErrUnknownOpcode,
+	}
 	for _, err := range []struct{ err, class error }{
-		{errShortHeader, ErrShort}, {errHeaderCRC, ErrCorrupt},
-		{errReserved, ErrMalformed}, {errNameLimit, ErrLimit},
-		{errVersionRange, ErrVersion}, {errOpcode, ErrUnknownOpcode},
+		{errShortHeader, ErrShort},
+		{errHeaderCRC, ErrCorrupt},
+		{errReserved, ErrMalformed},
+		{errNameLimit, ErrLimit},
+		{errVersionRange, ErrVersion},
+		{errOpcode, ErrUnknownOpcode},
 	} {
 		for _, class := range classes {
 			if errors.Is(err.err, class) != (class == err.class) {

@@ -15,7 +15,8 @@ var enumerations = rapid.MakeConfig{
 	Types: map[reflect.Type]*rapid.Generator[any]{
 		reflect.TypeFor[Status](): rapid.SampledFrom([]Status{
 			StatusOK, StatusOK, StatusIO, StatusShutdown, StatusRetry,
-			StatusContinue}).AsAny(),
+			StatusContinue,
+		}).AsAny(),
 		reflect.TypeFor[Role]():         between(RoleControl, roleEnd-1),
 		reflect.TypeFor[DataModes]():    below(modesKnown),
 		reflect.TypeFor[Digest]():       below(digestKnown),
@@ -97,8 +98,10 @@ func settleLoginRequest(m *LoginRequest) {
 	m.MinVersion, m.MaxVersion = 1, 1
 	m.SessionID[0] |= 1
 	m.Conns = m.Conns%MaxConns + 1
-	m.Conn = [roleEnd]uint16{RoleIO: m.Conn%m.Conns + 1,
-		RoleBulk: m.Conns + m.Conn%m.Conns + 1}[m.Role]
+	m.Conn = [roleEnd]uint16{
+		RoleIO:   m.Conn%m.Conns + 1,
+		RoleBulk: m.Conns + m.Conn%m.Conns + 1,
+	}[m.Role]
 	m.Depth %= MaxDepth + 1
 	m.InlineMax %= MaxInline + 1
 	m.MaxIO %= MaxIO + 1

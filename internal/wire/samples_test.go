@@ -94,7 +94,8 @@ func capsuleSamples() []sample {
 			HeaderLength: 80, Segments: [MaxSegments]Segment{
 				{0x7f0011223344, 0xaabbccdd, 1 << 16},
 				{0x7f5566778899, 0x11223344, 2 << 16},
-			}}}},
+			},
+		}}},
 		{"command-write-inline", &inlineCommand{Command: Command{
 			Opcode: OpWrite, Mode: ModeInline, Flags: FlagFUA | FlagDataDigest,
 			Slot: 9, Seq: 10, PathEpoch: 11, Offset: 512, Length: 32,
@@ -102,17 +103,21 @@ func capsuleSamples() []sample {
 		}, Payload: payload}},
 		{"command-write-push", &inlineCommand{Command: Command{
 			Opcode: OpWrite, Mode: ModePush, Flags: FlagReplay, Slot: 1,
-			Seq: 1 << 31, PathEpoch: 2, Length: 32768, HeaderLength: 64}}},
+			Seq: 1 << 31, PathEpoch: 2, Length: 32768, HeaderLength: 64,
+		}}},
 		{"command-write-pull", &inlineCommand{Command: Command{
 			Opcode: OpWrite, Mode: ModePull, Length: MaxIO, NumSegments: 4,
 			HeaderLength: MaxHeader, Segments: [MaxSegments]Segment{
 				{1, 2, MaxIO / 2}, {3, 4, MaxIO / 4}, {5, 6, MaxIO/4 - 1}, {7, 8, 1},
-			}}}},
+			},
+		}}},
 		{"command-flush", &inlineCommand{Command: Command{
-			Opcode: OpFlush, Slot: 3, Seq: 4, PathEpoch: 5, HeaderLength: 64}}},
+			Opcode: OpFlush, Slot: 3, Seq: 4, PathEpoch: 5, HeaderLength: 64,
+		}}},
 		{"command-write-zeroes", &inlineCommand{Command: Command{
 			Opcode: OpWriteZeroes, Flags: FlagNoHole | FlagFastZero | FlagFUA,
-			Offset: 1 << 20, Length: 0xfffff000, HeaderLength: 64}}},
+			Offset: 1 << 20, Length: 0xfffff000, HeaderLength: 64,
+		}}},
 		{"reply-ok-inline", &inlineReply{Reply: Reply{
 			Flags: ReplyDataDigest, Slot: 0x0102, CreditDelta: -2,
 			Seq: 0x05060708, PathEpoch: 0x090a0b0c, Length: 32,
@@ -133,14 +138,17 @@ func controlSamples() []sample {
 // sessionSamples are what sets sessions and exports up.
 func sessionSamples() []sample {
 	return []sample{
-		{"login-request", &LoginRequest{ID: 1, PathEpoch: 2, MinVersion: 1,
+		{"login-request", &LoginRequest{
+			ID: 1, PathEpoch: 2, MinVersion: 1,
 			MaxVersion: 1, Role: RoleBulk, HostID: id(0x10), SessionID: id(0x20),
 			SessionGen: 3, Nonce: 0x1234567890abcdef, ClientNonce: id(0x30),
 			PathID: 4, Conn: 6, Conns: 5, Depth: 128, InlineMax: 8192,
 			MaxIO: 32 << 20, DataModes: modesKnown, Digest: DigestCRC32C,
 			Seal: SealAESGCM, AuthMethods: AuthPSK, Features: featuresKnown,
-			PublicKey: key(0x40), Proof: key(0x60)}},
-		{"login-response", &LoginResponse{ID: 1, PathEpoch: 2, Version: 1,
+			PublicKey: key(0x40), Proof: key(0x60),
+		}},
+		{"login-response", &LoginResponse{
+			ID: 1, PathEpoch: 2, Version: 1,
 			TargetID: id(0x10), TargetInstance: id(0x20), ServerNonce: id(0x30),
 			Credits: 128, SlotBase: 256, SlotCount: 132, Conns: 2,
 			SlotAddr: 0x7f0000000000, SlotHandle: 77, SlotSize: 32768,
@@ -148,31 +156,50 @@ func sessionSamples() []sample {
 			DataModes: modesKnown, Digest: DigestCRC32C, Seal: SealAESGCM,
 			AuthMethod: AuthPSK, Features: FeatureImmediate,
 			PortalState: PortalNonOptimized, PublicKey: key(0x40),
-			Proof: key(0x60)}},
-		{"login-response-refused", &LoginResponse{ID: 1, PathEpoch: 2,
+			Proof: key(0x60),
+		}},
+		{"login-response-refused", &LoginResponse{
+			ID: 1, PathEpoch: 2,
 			Version: 1, Status: StatusStale, Reason: ReasonGeneration,
-			RetryAfter: 500, Text: "a newer process took the session over – gen 7"}},
-		{"open-request", &OpenRequest{ID: 3, PathEpoch: 2, OpenID: 4,
-			Mode: OpenReadWrite, WantUUID: id(0x50), Name: "disks/größe"}},
-		{"open-response", &OpenResponse{ID: 3, PathEpoch: 2, Export: 5,
+			RetryAfter: 500, Text: "a newer process took the session over – gen 7",
+		}},
+		{"open-request", &OpenRequest{
+			ID: 3, PathEpoch: 2, OpenID: 4,
+			Mode: OpenReadWrite, WantUUID: id(0x50), Name: "disks/größe",
+		}},
+		{"open-response", &OpenResponse{
+			ID: 3, PathEpoch: 2, Export: 5,
 			ExportUUID: id(0x50), SizeGen: 6, Size: 1 << 40, MinimumBlock: 512,
 			PreferredBlock: 4096, Verifier: 0xfedcba9876543210,
 			Features: ExportFlush | ExportFUA | ExportMultiConn, Name: "disks/a",
-			Description: "root of the virtual machine"}},
-		{"open-response-refused", &OpenResponse{ID: 3, PathEpoch: 2,
-			Status: StatusBusy, Reason: "open read-write by another host"}},
+			Description: "root of the virtual machine",
+		}},
+		{"open-response-refused", &OpenResponse{
+			ID: 3, PathEpoch: 2,
+			Status: StatusBusy, Reason: "open read-write by another host",
+		}},
 		{"close-request", &CloseRequest{ID: 5, PathEpoch: 2, OpenID: 4, Export: 5}},
-		{"close-response", &CloseResponse{ID: 5, PathEpoch: 2,
-			Status: StatusNotFound}},
-		{"discover-request", &DiscoverRequest{ID: 6, PathEpoch: 2, Cursor: 7,
-			MaxMessage: 4096}},
-		{"discover-response", &DiscoverResponse{ID: 6, PathEpoch: 2,
+		{"close-response", &CloseResponse{
+			ID: 5, PathEpoch: 2,
+			Status: StatusNotFound,
+		}},
+		{"discover-request", &DiscoverRequest{
+			ID: 6, PathEpoch: 2, Cursor: 7,
+			MaxMessage: 4096,
+		}},
+		{"discover-response", &DiscoverResponse{
+			ID: 6, PathEpoch: 2,
 			Generation: 8, Next: 9, Entries: []ExportEntry{
-				{Default: true, UUID: id(0x50), Size: 1 << 30,
-					Features: ExportTrim | ExportReadOnly, Description: "the default"},
-				{Kind: EntryPortal, State: PortalDraining,
-					Name: "via+roce://192.0.2.1/"},
-			}}},
+				{
+					Default: true, UUID: id(0x50), Size: 1 << 30,
+					Features: ExportTrim | ExportReadOnly, Description: "the default",
+				},
+				{
+					Kind: EntryPortal, State: PortalDraining,
+					Name: "via+roce://192.0.2.1/",
+				},
+			},
+		}},
 	}
 }
 
@@ -181,35 +208,57 @@ func recoverySamples() []sample {
 	return []sample{
 		{"heartbeat", &Heartbeat{ID: 10, PathEpoch: 2}},
 		{"heartbeat-ack", &Heartbeat{ID: 10, PathEpoch: 2, Ack: true}},
-		{"event-resize", &Event{ID: 11, PathEpoch: 2, Kind: EventResize,
-			Export: 5, SizeGen: 7, UUID: id(0x50), Size: 1 << 41}},
-		{"event-goaway", &Event{ID: 12, PathEpoch: 2, Kind: EventGoAway,
-			RetryAfter: 3000, PortalState: PortalDraining}},
-		{"event-removed", &Event{ID: 12, PathEpoch: 2, Kind: EventExportRemoved,
-			UUID: id(0x50), Verifier: 9, Name: "disks/a"}},
+		{"event-resize", &Event{
+			ID: 11, PathEpoch: 2, Kind: EventResize,
+			Export: 5, SizeGen: 7, UUID: id(0x50), Size: 1 << 41,
+		}},
+		{"event-goaway", &Event{
+			ID: 12, PathEpoch: 2, Kind: EventGoAway,
+			RetryAfter: 3000, PortalState: PortalDraining,
+		}},
+		{"event-removed", &Event{
+			ID: 12, PathEpoch: 2, Kind: EventExportRemoved,
+			UUID: id(0x50), Verifier: 9, Name: "disks/a",
+		}},
 		{"event-ack", &EventAck{ID: 12, PathEpoch: 2, Kind: EventGoAway}},
 		{"abort", &Abort{ID: 13, PathEpoch: 2, Seq: 0x01020304, Slot: 0x0506}},
-		{"abort-response", &AbortResponse{ID: 13, PathEpoch: 2, Seq: 0x01020304,
-			Slot: 0x0506, Outcome: AbortRunning, AgeMillis: 31000}},
-		{"fence", &Fence{ID: 14, PathEpoch: 2, Epoch: 8, PathID: 4, Force: true,
-			Cursor: 65535, MaxMessage: 4096}},
-		{"fence-response", &FenceResponse{ID: 14, PathEpoch: 2, Epoch: 8,
+		{"abort-response", &AbortResponse{
+			ID: 13, PathEpoch: 2, Seq: 0x01020304,
+			Slot: 0x0506, Outcome: AbortRunning, AgeMillis: 31000,
+		}},
+		{"fence", &Fence{
+			ID: 14, PathEpoch: 2, Epoch: 8, PathID: 4, Force: true,
+			Cursor: 65535, MaxMessage: 4096,
+		}},
+		{"fence-response", &FenceResponse{
+			ID: 14, PathEpoch: 2, Epoch: 8,
 			PathID: 4, Next: 300, Entries: []FenceEntry{
 				{Seq: 1, Slot: 0, Executed: true, Status: StatusIO},
 				{Seq: 2, Slot: 7, Executed: true},
 				{Seq: 3, Slot: 299},
-			}}},
-		{"fence-response-busy", &FenceResponse{ID: 14, PathEpoch: 2, Epoch: 8,
-			PathID: 4, Status: StatusBusy, Busy: 3, OldestMillis: 12000}},
-		{"reauth", &Reauth{ID: 15, PathEpoch: 2, Method: AuthPSK, Step: 1,
-			Nonce: id(0x10), PublicKey: key(0x40), Proof: key(0x60)}},
-		{"reauth-response", &ReauthResponse{Status: StatusContinue,
-			Reauth: Reauth{ID: 15, PathEpoch: 2, Method: AuthPSK, Step: 2,
-				Proof: key(0x60)}}},
+			},
+		}},
+		{"fence-response-busy", &FenceResponse{
+			ID: 14, PathEpoch: 2, Epoch: 8,
+			PathID: 4, Status: StatusBusy, Busy: 3, OldestMillis: 12000,
+		}},
+		{"reauth", &Reauth{
+			ID: 15, PathEpoch: 2, Method: AuthPSK, Step: 1,
+			Nonce: id(0x10), PublicKey: key(0x40), Proof: key(0x60),
+		}},
+		{"reauth-response", &ReauthResponse{
+			Status: StatusContinue,
+			Reauth: Reauth{
+				ID: 15, PathEpoch: 2, Method: AuthPSK, Step: 2,
+				Proof: key(0x60),
+			},
+		}},
 		{"logout", &Logout{ID: 16, PathEpoch: 2, KeepSession: true}},
 		{"logout-response", &LogoutResponse{ID: 16, PathEpoch: 2}},
-		{"refused", &Refused{ID: 17, PathEpoch: 2, Status: StatusNotSupported,
-			Request: 0x7e, Text: "unknown request"}},
+		{"refused", &Refused{
+			ID: 17, PathEpoch: 2, Status: StatusNotSupported,
+			Request: 0x7e, Text: "unknown request",
+		}},
 	}
 }
 
