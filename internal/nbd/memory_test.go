@@ -1,6 +1,7 @@
 package nbd
 
 import (
+	"bytes"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -17,7 +18,7 @@ type memory struct {
 	data  []byte
 	later bool // completes asynchronously
 
-	mu     sync.RWMutex // makes overlapping requests of several queues whole
+	mu     sync.RWMutex // makes overlapping requests of several queues whole; guards fail
 	opened atomic.Int64 // queues ever opened
 	open   atomic.Int64 // queues open now
 	leaked atomic.Int64 // reservations not released when a queue was closed
@@ -48,10 +49,35 @@ func (m *memory) NewQueue(depth int) (block.Queue, error) {
 	return q, nil
 }
 
+// fill writes a pattern to the whole disk, and returns it.
+func (m *memory) fill(seed byte) []byte {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	fill(m.data, seed)
+	return bytes.Clone(m.data)
+}
+
+// snapshot returns the content of the disk.
+func (m *memory) snapshot() []byte {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return bytes.Clone(m.data)
+}
+
+// failWith makes every request end with what f returns, if that is not nil.
+func (m *memory) failWith(f func(*block.Request) error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fail = f
+}
+
 // execute does a request.
 func (m *memory) execute(r *block.Request) {
-	if m.fail != nil {
-		if r.Err = m.fail(r); r.Err != nil {
+	m.mu.RLock()
+	fail := m.fail
+	m.mu.RUnlock()
+	if fail != nil {
+		if r.Err = fail(r); r.Err != nil {
 			return
 		}
 	}

@@ -85,12 +85,12 @@ func (n *negotiation) greet() error {
 
 // readOption reads the header of the next option.
 func (n *negotiation) readOption() (option, length uint32, err error) {
-	if n.options--; n.options < 0 {
-		return 0, 0, fmt.Errorf("%w: more than %d options", errProtocol, n.limits.Options)
-	}
 	b, err := n.read(optionHeaderSize)
 	if err != nil {
 		return 0, 0, fmt.Errorf("read option: %w", err)
+	}
+	if n.options--; n.options < 0 {
+		return 0, 0, fmt.Errorf("%w: more than %d options", errProtocol, n.limits.Options)
 	}
 	if magic := binary.BigEndian.Uint64(b); magic != magicOption {
 		return 0, 0, fmt.Errorf("%w: option magic %#x", errProtocol, magic)

@@ -85,7 +85,7 @@ func (t *transmission) hungry() bool {
 	case awaitHeader:
 		return t.in.w-t.in.r < requestHeaderSize && len(t.free) > 0
 	case awaitPayload, discarding:
-		return true
+		return t.in.w == t.in.r
 	}
 	return false
 }
