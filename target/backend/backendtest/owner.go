@@ -1,0 +1,183 @@
+package backendtest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/viablk/viablk/internal/block"
+	"golang.org/x/sys/unix"
+)
+
+// owner drives one queue as the worker of a connection does. Its methods return
+// errors, because owners run on goroutines where a test must not end.
+type owner struct {
+	queue    block.Queue
+	patience time.Duration
+	under    int // requests under way
+
+	dst     [32]*block.Request
+	poll    [1]unix.PollFd
+	timeout unix.Timespec
+}
+
+// owner opens a queue and closes it at the end of the case.
+func (k *kit) owner(d block.Device, depth int) *owner {
+	k.Helper()
+	q, err := d.NewQueue(depth)
+	if err != nil {
+		k.Fatalf("open a queue of depth %d: %v", depth, err)
+	}
+	k.Cleanup(func() {
+		if err := q.Close(); err != nil {
+			k.Errorf("close a queue: %v", err)
+		}
+	})
+	return &owner{queue: q, patience: k.options.Patience}
+}
+
+// submit submits r, which the queue must take.
+func (o *owner) submit(r *block.Request) error {
+	if !o.queue.Submit(r) {
+		return fmt.Errorf("the queue refuses a %v with %d requests under way", r.Op, o.under)
+	}
+	o.under++
+	return nil
+}
+
+// next returns at least one finished request; the slice is valid until the next
+// call. It sleeps by the protocol: Reap, Arm, poll.
+func (o *owner) next() ([]*block.Request, error) {
+	deadline := time.Now().Add(o.patience)
+	for {
+		if n := o.queue.Reap(o.dst[:]); n > 0 {
+			o.under -= n
+			if o.under < 0 {
+				return nil, fmt.Errorf("the queue returned %d requests too many", -o.under)
+			}
+			return o.dst[:n], nil
+		}
+		d, ok := o.queue.Arm()
+		if !ok && time.Now().Before(deadline) {
+			continue // Reap has something to return or to do
+		}
+		if o.queue.FD() < 0 && d < 0 {
+			return nil, fmt.Errorf("%d requests are under way in a queue without a file descriptor", o.under)
+		}
+		left := time.Until(deadline)
+		if left <= 0 {
+			return nil, fmt.Errorf("%d requests made no progress within %v: a wake-up is lost", o.under, o.patience)
+		}
+		if d >= 0 {
+			left = min(left, d)
+		}
+		if _, err := o.sleep(left); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// sleep polls for at most d and reports whether the queue is readable.
+func (o *owner) sleep(d time.Duration) (bool, error) {
+	o.poll[0] = unix.PollFd{Fd: int32(o.queue.FD()), Events: unix.POLLIN}
+	o.timeout = unix.NsecToTimespec(int64(d))
+	n, err := unix.Ppoll(o.poll[:], &o.timeout, nil)
+	if err != nil && err != unix.EINTR {
+		return false, fmt.Errorf("poll the queue: %w", err)
+	}
+	return n > 0, nil
+}
+
+// drain waits for everything under way and calls done with each request.
+func (o *owner) drain(done func(*block.Request) error) error {
+	o.queue.Kick()
+	for o.under > 0 {
+		finished, err := o.next()
+		if err != nil {
+			return err
+		}
+		for _, r := range finished {
+			if done == nil {
+				if r.Err != nil {
+					return fmt.Errorf("%v of %d bytes at %d: %w", r.Op, r.Length, r.Offset, r.Err)
+				}
+			} else if err := done(r); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// reserve reserves memory for r, after everything under way is done if there is
+// none before.
+func (o *owner) reserve(r *block.Request, done func(*block.Request) error) error {
+	if o.queue.Reserve(r) {
+		return nil
+	}
+	if err := o.drain(done); err != nil {
+		return err
+	}
+	if !o.queue.Reserve(r) {
+		return fmt.Errorf("Reserve refuses %d bytes with nothing under way", r.Length)
+	}
+	return nil
+}
+
+// run runs one request with nothing else under way and returns its result.
+func (o *owner) run(r *block.Request) error {
+	if err := o.submit(r); err != nil {
+		return err
+	}
+	var result error
+	err := o.drain(func(got *block.Request) error {
+		if got != r {
+			return fmt.Errorf("the queue returned a request that is not under way")
+		}
+		result = got.Err
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return result
+}
+
+// must runs one request, which must succeed.
+func (k *kit) must(o *owner, r *block.Request) {
+	k.Helper()
+	if err := o.run(r); err != nil {
+		k.Fatalf("%v of %d bytes at %d, flags %b: %v", r.Op, r.Length, r.Offset, r.Flags, err)
+	}
+}
+
+// write writes p from the kit's own memory.
+func (k *kit) write(o *owner, p []byte, off int64, flags block.Flags) {
+	k.Helper()
+	k.must(o, &block.Request{Op: block.Write, Flags: flags, Offset: off, Length: int64(len(p)), Data: p})
+}
+
+// read reads n bytes into the kit's own memory.
+func (k *kit) read(o *owner, off int64, n int) []byte {
+	k.Helper()
+	p := make([]byte, n)
+	for i := range p {
+		p[i] = 0xA5 // so that what is not filled shows
+	}
+	k.must(o, &block.Request{Op: block.Read, Offset: off, Length: int64(n), Data: p})
+	return p
+}
+
+// pattern fills p with bytes that depend on seed and position.
+func pattern(p []byte, seed uint64) []byte {
+	z := seed*0x9e3779b97f4a7c15 + 1
+	for rest := p; len(rest) > 0; {
+		z ^= z << 13
+		z ^= z >> 7
+		z ^= z << 17
+		var word [8]byte
+		binary.LittleEndian.PutUint64(word[:], z)
+		rest = rest[copy(rest, word[:]):]
+	}
+	return p
+}

@@ -1,0 +1,15 @@
+// Package backend holds the disks that a target serves.
+//
+// [Open] turns a specification, one line of text, into a [block.Device]:
+//
+//	memory:SIZE                      private memory, gone when closed
+//	null:SIZE                        reads zeroes, forgets writes
+//	file:PATH[?OPTION=VALUE&…]       a regular file or a block device
+//	delay:OP=TIME[,…]:SPEC           SPEC, slower
+//	fault:OP=FAULT[@WHEN…][,…]:SPEC  SPEC, broken as told
+//	volatile:SPEC                    SPEC behind a cache that a crash loses
+//
+// See [ParseSize] for SIZE, and the types behind the schemes for their options.
+// The package does not check requests: [block.Info.Check] did that where they
+// entered the process.
+package backend

@@ -1,0 +1,148 @@
+package backend
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/viablk/viablk/internal/block"
+	"golang.org/x/sys/unix"
+)
+
+// file is a disk in a regular file or on a block device:
+// `file:PATH[?OPTION=VALUE&…]`.
+//
+//	readonly=1   refuse writes; many may read the same file
+//	direct=1     bypass the page cache (O_DIRECT)
+//	create=SIZE  make a sparse file of SIZE if there is none
+//	lock=0       do not lock, for file systems that have no locks
+//
+// In PATH, % is written %25 and ? is written %3F.
+//
+// Reads of what is in the page cache finish in Submit; everything else runs on
+// the executor. One process at a time has a file open for writing: an exclusive
+// lock says so until the last system call on the file has returned. The file is
+// never grown: what lies behind its end when somebody truncates it is an error.
+type file struct {
+	info     block.Info
+	path     string
+	fd       int
+	device   bool // a block device
+	align    int  // of memory for direct I/O; 1 without it
+	kernel   kernel
+	executor *block.Executor
+	latch    block.Latch
+	bounces  bounces
+
+	// What the file system turned out not to have.
+	noNoWait, noDsync, noPunch, noZeroRange atomic.Bool
+}
+
+// inlineRead is the longest read that Submit tries, in bytes. A longer one is
+// worth a hand-off, because the copy takes another processor.
+const inlineRead = 256 << 10
+
+func (f *file) Info() block.Info { return f.info }
+
+func (f *file) NewQueue(depth int) (block.Queue, error) {
+	return f.executor.NewQueue(depth, block.PayloadLimit)
+}
+
+// Close makes what was written durable, and gives up the lock.
+func (f *file) Close() error {
+	if f.fd < 0 {
+		return nil
+	}
+	f.executor.Close()
+	err := f.sync()
+	f.bounces.free()
+	if e := unix.Close(f.fd); e != nil && err == nil {
+		err = e
+	}
+	f.fd = -1
+	if err != nil {
+		return fmt.Errorf("close backing file %q: %w", f.path, err)
+	}
+	return nil
+}
+
+// Attempt implements [block.Engine]: it serves reads from the page cache. What
+// it has read stays read, and Execute does the rest.
+func (f *file) Attempt(r *block.Request) bool {
+	if r.Op != block.Read || r.Length > inlineRead || f.align > 1 || f.noNoWait.Load() {
+		return false
+	}
+	n, err := f.kernel.pread(f.fd, r.Data, r.Offset, true)
+	switch {
+	case err == nil && n == len(r.Data):
+		return true
+	case err == nil:
+		r.Token = uint64(n)
+	case unsupported(err):
+		f.noNoWait.Store(true)
+	}
+	return false
+}
+
+// Execute implements [block.Engine].
+func (f *file) Execute(r *block.Request) error {
+	err := f.execute(r)
+	if err != nil {
+		return fmt.Errorf("%v of %d bytes at %d of %q: %w", r.Op, r.Length, r.Offset, f.path, err)
+	}
+	return nil
+}
+
+func (f *file) execute(r *block.Request) error {
+	durable := r.Flags&block.FUA != 0 && r.Op != block.Read
+	if durable {
+		if err := f.latch.Err(); err != nil {
+			return err
+		}
+	}
+	var err error
+	switch r.Op {
+	case block.Read:
+		return f.read(r.Data[r.Token:], r.Offset+int64(r.Token))
+	case block.Write:
+		return f.write(r, durable)
+	case block.Flush:
+		return f.sync()
+	case block.Trim:
+		err = f.trim(r.Offset, r.Length)
+	case block.WriteZeroes:
+		err = f.zero(r.Offset, r.Length, r.Flags)
+	default:
+		return unix.EINVAL
+	}
+	if err == nil && durable {
+		err = f.sync()
+	}
+	return err
+}
+
+// sync makes everything written durable. It is never tried again after a
+// failure: the kernel has forgotten by then what it could not write.
+func (f *file) sync() error {
+	if f.info.Features&block.ReadOnly != 0 {
+		return nil
+	}
+	for {
+		if err := f.latch.Err(); err != nil {
+			return err
+		}
+		switch err := f.kernel.fdatasync(f.fd); err {
+		case nil:
+			return nil
+		case unix.EINTR: // interrupted before it began
+		default:
+			return f.latch.Fail(err)
+		}
+	}
+}
+
+// unsupported reports whether the file system does not have what it was asked
+// for.
+func unsupported(err error) bool {
+	return errors.Is(err, unix.EOPNOTSUPP) || err == unix.ENOSYS || err == unix.ENODEV
+}

@@ -1,0 +1,172 @@
+package backend
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/viablk/viablk/internal/block"
+)
+
+// Options are what holds for a disk whatever its specification says.
+type Options struct {
+	// ReadOnly refuses everything that changes the disk, as readonly=1 does.
+	ReadOnly bool
+
+	// Workers bounds the threads that run blocking operations of one disk. 0 means
+	// [block.DefaultWorkers].
+	Workers int
+
+	// LockWait is how long to wait for a backing file that somebody else has locked,
+	// such as a process that is still exiting. 0 means not to wait.
+	LockWait time.Duration
+}
+
+// depthOfSpec bounds how many wrappers a specification nests.
+const depthOfSpec = 16
+
+// schemes are the kinds of disks, for the message about an unknown one.
+const schemes = "memory:, file:, null:, delay:, fault: and volatile:"
+
+// Open opens the disk that spec describes; see the package documentation. A spec
+// that begins with "/", "./" or "../" is a file. Errors wrap [ErrUsage],
+// [ErrLocked], [fs.ErrNotExist] or [fs.ErrPermission] where these say what is
+// wrong.
+func Open(spec string, options Options) (block.Device, error) {
+	return open(spec, options, 0)
+}
+
+// open opens spec, which nested wrappers surround.
+func open(spec string, options Options, nested int) (block.Device, error) {
+	if nested > depthOfSpec {
+		return nil, fmt.Errorf("%w: more than %d nested disks", ErrUsage, depthOfSpec)
+	}
+	if strings.HasPrefix(spec, "/") || strings.HasPrefix(spec, "./") || strings.HasPrefix(spec, "../") {
+		spec = "file:" + spec
+	}
+	scheme, rest, found := strings.Cut(spec, ":")
+	if !found {
+		return nil, fmt.Errorf("%w: %q names no kind of disk: there are %s", ErrUsage, spec, schemes)
+	}
+	switch scheme {
+	case "memory", "null":
+		return openSized(scheme, rest, options)
+	case "file":
+		return openFileSpec(rest, options)
+	case "delay", "fault":
+		return openWrapper(scheme, rest, options, nested)
+	case "volatile":
+		inner, err := open(rest, options, nested+1)
+		if err != nil {
+			return nil, err
+		}
+		return NewVolatile(inner), nil
+	}
+	return nil, fmt.Errorf("%w: unknown kind of disk %q: there are %s", ErrUsage, scheme, schemes)
+}
+
+// openSized opens SIZE[?readonly=1].
+func openSized(scheme, rest string, options Options) (block.Device, error) {
+	body, query, err := splitQuery(scheme, rest, "readonly")
+	if err != nil {
+		return nil, err
+	}
+	size, err := ParseSize(body)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkSize(fmt.Sprintf("%s:%s", scheme, body), size); err != nil {
+		return nil, err
+	}
+	readOnly, err := query.flag("readonly")
+	if err != nil {
+		return nil, err
+	}
+	readOnly = readOnly || options.ReadOnly
+	if scheme == "null" {
+		return openNull(size, readOnly)
+	}
+	return openMemory(size, readOnly)
+}
+
+// checkSize refuses sizes that no disk has.
+func checkSize(what string, size int64) error {
+	switch {
+	case size == 0:
+		return fmt.Errorf("%w: %s is empty: a disk has at least 512 bytes", ErrUsage, what)
+	case size%512 != 0:
+		return fmt.Errorf("%w: %s has %d bytes, which is not a multiple of 512: make it %d",
+			ErrUsage, what, size, (size+511)&^511)
+	}
+	return nil
+}
+
+// openWrapper opens RULES:SPEC.
+func openWrapper(scheme, rest string, options Options, nested int) (block.Device, error) {
+	text, spec, found := strings.Cut(rest, ":")
+	if !found {
+		return nil, fmt.Errorf("%w: %s:%s wraps no disk: write %s:RULES:DISK", ErrUsage, scheme, rest, scheme)
+	}
+	var rules wrapperRules
+	var err error
+	if scheme == "delay" {
+		rules.delays, err = parseDelays(text)
+	} else {
+		rules.faults, err = parseFaults(text)
+	}
+	if err != nil {
+		return nil, err
+	}
+	inner, err := open(spec, options, nested+1)
+	if err != nil {
+		return nil, err
+	}
+	return newWrapper(inner, rules), nil
+}
+
+// query is the options of a specification.
+type query struct {
+	scheme string
+	values url.Values
+}
+
+// splitQuery divides BODY[?KEY=VALUE&…], in which BODY is percent-encoded, and
+// refuses keys that are not known.
+func splitQuery(scheme, rest string, known ...string) (body string, q query, err error) {
+	body, text, _ := strings.Cut(rest, "?")
+	unescaped, err := url.PathUnescape(body)
+	if err != nil {
+		return "", q, fmt.Errorf("%w: %s:%s: %w: write %% as %%25 and ? as %%3F", ErrUsage, scheme, body, err)
+	}
+	values, err := url.ParseQuery(text)
+	if err != nil {
+		return "", q, fmt.Errorf("%w: options of %s:%s: %w", ErrUsage, scheme, body, err)
+	}
+	for key, given := range values {
+		if !slices.Contains(known, key) {
+			return "", q, fmt.Errorf("%w: %s: has no option %q: there are %s",
+				ErrUsage, scheme, key, strings.Join(known, ", "))
+		}
+		if len(given) > 1 {
+			return "", q, fmt.Errorf("%w: option %s of %s: is given twice", ErrUsage, key, scheme)
+		}
+	}
+	return unescaped, query{scheme, values}, nil
+}
+
+// flag returns a switch, off if it is not given.
+func (q query) flag(key string) (bool, error) {
+	if !q.values.Has(key) {
+		return false, nil
+	}
+	switch value := strings.ToLower(q.values.Get(key)); value {
+	case "", "1", "true", "yes", "on":
+		return true, nil
+	case "0", "false", "no", "off":
+		return false, nil
+	default:
+		return false, fmt.Errorf("%w: option %s of %s: is %q, not 0 or 1", ErrUsage, key, q.scheme, value)
+	}
+}

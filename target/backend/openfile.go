@@ -1,0 +1,235 @@
+package backend
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/viablk/viablk/internal/block"
+	"golang.org/x/sys/unix"
+)
+
+// fileOptions are the options of `file:`.
+type fileOptions struct {
+	readOnly, direct, lock bool
+	create                 int64 // bytes of a file to make; 0 for none
+	wait                   time.Duration
+	workers                int
+}
+
+// openFileSpec opens PATH[?OPTION=VALUE&…].
+func openFileSpec(rest string, options Options) (block.Device, error) {
+	path, query, err := splitQuery("file", rest, "readonly", "direct", "create", "lock")
+	if err != nil {
+		return nil, err
+	}
+	o := fileOptions{lock: true, wait: options.LockWait, workers: options.Workers}
+	if path == "" {
+		return nil, fmt.Errorf("%w: file: needs a path", ErrUsage)
+	}
+	if o.readOnly, err = query.flag("readonly"); err != nil {
+		return nil, err
+	}
+	o.readOnly = o.readOnly || options.ReadOnly
+	if o.direct, err = query.flag("direct"); err != nil {
+		return nil, err
+	}
+	if query.values.Has("lock") {
+		if o.lock, err = query.flag("lock"); err != nil {
+			return nil, err
+		}
+	}
+	if query.values.Has("create") {
+		if o.create, err = ParseSize(query.values.Get("create")); err != nil {
+			return nil, err
+		}
+		if err := checkSize("create", o.create); err != nil {
+			return nil, err
+		}
+	}
+	return openFile(path, o, linux{})
+}
+
+// openFile opens, locks and describes a backing file.
+func openFile(path string, o fileOptions, k kernel) (block.Device, error) {
+	f := &file{path: path, align: 1, kernel: k, fd: -1}
+	var err error
+	if f.fd, f.device, err = openPath(path, o); err != nil {
+		return nil, err
+	}
+	if err := f.prepare(o); err != nil {
+		_ = unix.Close(f.fd)
+		return nil, err
+	}
+	f.executor = block.NewExecutor(f, o.workers)
+	return f, nil
+}
+
+// openPath opens a regular file or a block device.
+func openPath(path string, o fileOptions) (fd int, device bool, err error) {
+	st, err := os.Stat(path)
+	flags := unix.O_CLOEXEC
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && o.create > 0 && !o.readOnly:
+		flags |= unix.O_CREAT | unix.O_EXCL
+	case errors.Is(err, fs.ErrNotExist):
+		return -1, false, fmt.Errorf("backing file %q: %w: create it, or add ?create=SIZE", path, fs.ErrNotExist)
+	case err != nil:
+		return -1, false, fmt.Errorf("backing file: %w", err)
+	case st.IsDir():
+		return -1, false, fmt.Errorf("%w: backing file %q is a directory", ErrUsage, path)
+	case st.Mode().IsRegular():
+	case st.Mode()&(fs.ModeDevice|fs.ModeCharDevice) == fs.ModeDevice:
+		device = true
+	default:
+		return -1, false, fmt.Errorf("%w: backing file %q is neither a regular file nor a block device", ErrUsage, path)
+	}
+	if o.readOnly {
+		flags |= unix.O_RDONLY
+	} else {
+		flags |= unix.O_RDWR
+		if device {
+			flags |= unix.O_EXCL // refuses what is mounted
+		}
+	}
+	if o.direct {
+		flags |= unix.O_DIRECT
+	}
+	fd, err = openRetrying(path, flags)
+	if err != nil {
+		return -1, false, explainOpen(path, o, err)
+	}
+	if flags&unix.O_CREAT != 0 {
+		if err := unix.Ftruncate(fd, o.create); err != nil {
+			_ = unix.Close(fd)
+			_ = unix.Unlink(path)
+			return -1, false, fmt.Errorf("make backing file %q of %d bytes: %w", path, o.create, err)
+		}
+	}
+	return fd, device, nil
+}
+
+// openRetrying is open(2) without interruptions.
+func openRetrying(path string, flags int) (int, error) {
+	for {
+		fd, err := unix.Open(path, flags, 0o600)
+		if err != unix.EINTR {
+			return fd, err
+		}
+	}
+}
+
+// explainOpen says what can be done about an error of open.
+func explainOpen(path string, o fileOptions, err error) error {
+	switch {
+	case err == unix.EBUSY:
+		return fmt.Errorf("backing file %q is %w: it is mounted or opened by somebody else: unmount it, or open it with readonly=1", path, ErrLocked)
+	case err == unix.EINVAL && o.direct:
+		return fmt.Errorf("%w: backing file %q is on a file system without direct I/O: leave direct=1 out", ErrUsage, path)
+	case err == unix.EROFS:
+		return fmt.Errorf("backing file %q is on a read-only file system: add readonly=1: %w (%w)", path, err, fs.ErrPermission)
+	case errors.Is(err, fs.ErrPermission) && !o.readOnly:
+		return fmt.Errorf("open backing file %q for writing: %w: change its mode, or add readonly=1", path, err)
+	}
+	return fmt.Errorf("open backing file %q: %w", path, err)
+}
+
+// prepare locks the file and finds out what it is.
+func (f *file) prepare(o fileOptions) error {
+	if o.lock {
+		if err := lockFile(f.fd, f.path, o.readOnly, o.wait); err != nil {
+			return err
+		}
+	}
+	size, least, err := f.measure()
+	if err != nil {
+		return fmt.Errorf("size of backing file %q: %w", f.path, err)
+	}
+	if err := checkSize(fmt.Sprintf("backing file %q", f.path), size); err != nil {
+		return err
+	}
+	if o.direct {
+		least, f.align = f.directAlignment(least)
+	}
+	if size%int64(least) != 0 {
+		return fmt.Errorf("%w: backing file %q has %d bytes, and direct I/O needs a multiple of %d: grow it, or leave direct=1 out",
+			ErrUsage, f.path, size, least)
+	}
+	f.info = plainInfo(size, f.features(), o.readOnly)
+	f.info.MinimumBlock = uint32(least)
+	f.info.PreferredBlock = max(4096, uint32(least))
+	return nil
+}
+
+// measure returns the size and the smallest block of the file, in bytes.
+func (f *file) measure() (size int64, least int, err error) {
+	if !f.device {
+		size, err = f.kernel.size(f.fd)
+		return size, 1, err
+	}
+	if size, err = unix.Seek(f.fd, 0, unix.SEEK_END); err != nil {
+		return 0, 0, err
+	}
+	least, err = unix.IoctlGetInt(f.fd, unix.BLKSSZGET)
+	if err != nil {
+		return 0, 0, err
+	}
+	return size, least, nil
+}
+
+// directAlignment returns what direct I/O wants of offsets and of memory. A
+// kernel that does not tell gets what every disk can do.
+func (f *file) directAlignment(least int) (offset, memory int) {
+	const safe = 4096
+	var st unix.Statx_t
+	err := unix.Statx(f.fd, "", unix.AT_EMPTY_PATH, unix.STATX_DIOALIGN, &st)
+	if err == nil && st.Mask&unix.STATX_DIOALIGN != 0 && st.Dio_offset_align != 0 && st.Dio_mem_align != 0 {
+		return max(least, int(st.Dio_offset_align)), int(st.Dio_mem_align)
+	}
+	if f.device {
+		return least, safe
+	}
+	return safe, safe
+}
+
+// features asks the file what it can do, without changing it.
+func (f *file) features() block.Features {
+	features := memoryFeatures
+	if f.device {
+		if unsupported(f.kernel.discard(f.fd, 0, 0)) {
+			features &^= block.CanTrim
+		}
+	} else if size, err := f.kernel.size(f.fd); err == nil {
+		// A hole behind the end changes nothing.
+		end := (size + 4095) &^ 4095
+		if unsupported(f.kernel.fallocate(f.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, end, 4096)) {
+			features &^= block.CanTrim
+		}
+	}
+	if rotational(f.fd, f.device) {
+		features |= block.Rotational
+	}
+	return features
+}
+
+// rotational asks sysfs whether seeks are dear; what it does not know is not.
+func rotational(fd int, device bool) bool {
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil {
+		return false
+	}
+	number := st.Dev
+	if device {
+		number = st.Rdev
+	}
+	at := fmt.Sprintf("/sys/dev/block/%d:%d/", unix.Major(number), unix.Minor(number))
+	for _, path := range []string{at + "queue/rotational", at + "../queue/rotational"} {
+		if text, err := os.ReadFile(path); err == nil {
+			return strings.TrimSpace(string(text)) == "1"
+		}
+	}
+	return false
+}
