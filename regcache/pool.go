@@ -116,7 +116,7 @@ func (p *Pool) Get(n int) (Slot, bool) {
 		Data:   p.bytes[off : off+n : off+n],
 		Addr:   p.addr + uint64(off),
 		Handle: p.handle,
-		unit:   unit, holder: p.holder[unit], size: n,
+		unit:   unit, holder: p.holder[unit], size: n, pool: p,
 	}, true
 }
 
