@@ -1,0 +1,248 @@
+// Package carrier carries the messages of the block protocol over one VI: it
+// owns the VI, its completion queue and the registered memory of headers and
+// receives, and stages Sends, RDMA Writes and RDMA Reads. It knows no message;
+// target and initiator both stand on it.
+//
+// A carrier is driven by one goroutine at a time, from New to Close.
+package carrier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/viablk/viablk/via"
+)
+
+// HeadSize is how much of an arriving message lands in Receive.Head; the rest
+// lands, page-aligned, in Receive.Data, so that payload can go on without a copy.
+const HeadSize = 64 // bytes
+
+// Config describes a carrier. Depths bound what AddReceives and AddSends may add
+// in all.
+type Config struct {
+	Attributes           via.ViAttributes // the tag is the carrier's to choose
+	SendDepth, RecvDepth int              // descriptors
+}
+
+// Carrier is one VI with its memory.
+type Carrier struct {
+	nic *via.NIC
+	tag via.Ptag
+	cq  *via.CQ
+	vi  *via.VI
+
+	memories []memory
+	receives []Receive
+	sends    []Send
+	free     []uint32 // sends
+}
+
+// memory is an arena that is registered for local use only.
+type memory struct {
+	arena *via.Arena
+	mem   *via.Memory
+}
+
+// Receive is a buffer for one arriving message.
+type Receive struct {
+	Head []byte // first HeadSize bytes
+	Data []byte // the rest of the message; all of it is capacity
+
+	desc     *via.Descriptor
+	headAddr uint64
+	dataAddr uint64
+	handle   uint32
+}
+
+// Send is a descriptor with room for a header, taken with TakeSend and given
+// back with FreeSend.
+type Send struct {
+	Head []byte
+
+	// User and Step are the owner's, found again at completion.
+	User uint32
+	Step uint32
+
+	desc     *via.Descriptor
+	index    uint32
+	headAddr uint64
+	handle   uint32
+}
+
+// Span is registered local memory.
+type Span struct {
+	Addr   uint64
+	Handle uint32
+	Length uint32 // bytes
+}
+
+// New creates an idle carrier with a protection tag of its own: memory
+// registered under the tag is this connection's alone.
+func New(nic *via.NIC, cfg Config) (*Carrier, error) {
+	c := &Carrier{nic: nic}
+	if err := c.open(cfg); err != nil {
+		return nil, errors.Join(err, c.release())
+	}
+	return c, nil
+}
+
+func (c *Carrier) open(cfg Config) error {
+	var err error
+	if c.tag, err = c.nic.CreatePtag(); err != nil {
+		return err
+	}
+	if c.cq, err = c.nic.CreateCQ(cfg.SendDepth + cfg.RecvDepth); err != nil {
+		return err
+	}
+	cfg.Attributes.Ptag = c.tag
+	c.vi, err = c.nic.CreateVi(cfg.Attributes, via.ViConfig{
+		SendCQ: c.cq, RecvCQ: c.cq, SendDepth: cfg.SendDepth, RecvDepth: cfg.RecvDepth,
+	})
+	return err
+}
+
+// Tag returns the connection's protection tag.
+func (c *Carrier) Tag() via.Ptag { return c.tag }
+
+// VI returns the VI, for its state and statistics.
+func (c *Carrier) VI() *via.VI { return c.vi }
+
+// map registers size bytes for local use.
+func (c *Carrier) mapMemory(size int) (*via.Memory, error) {
+	arena, err := c.nic.NewArena(size)
+	if err != nil {
+		return nil, err
+	}
+	mem, err := c.nic.RegisterMem(arena.Bytes(), via.MemAttributes{Ptag: c.tag})
+	if err != nil {
+		return nil, errors.Join(err, arena.Close())
+	}
+	c.memories = append(c.memories, memory{arena, mem})
+	return mem, nil
+}
+
+// AddReceives adds and posts n receives for messages of HeadSize+data bytes.
+func (c *Carrier) AddReceives(n, data int) error {
+	const fixed = via.DescriptorAlignment + HeadSize
+	stride := (data + 63) &^ 63
+	if data >= 4096 {
+		stride = (data + 4095) &^ 4095
+	}
+	heads := (n*fixed + 4095) &^ 4095
+	mem, err := c.mapMemory(heads + n*stride)
+	if err != nil {
+		return fmt.Errorf("memory for %d receives of %d bytes: %w", n, data, err)
+	}
+	first := len(c.receives)
+	for i := range n {
+		desc, err := mem.NewDescriptor(i*fixed, via.DescriptorAlignment)
+		if err != nil {
+			return err
+		}
+		desc.User = uint64(first + i)
+		head, at := i*fixed+via.DescriptorAlignment, heads+i*stride
+		c.receives = append(c.receives, Receive{
+			Head: mem.Bytes()[head : head+HeadSize], Data: mem.Bytes()[at : at+data],
+			desc: desc, handle: mem.Handle(), headAddr: mem.Addr() + uint64(head), dataAddr: mem.Addr() + uint64(at),
+		})
+	}
+	for i := first; i < len(c.receives); i++ {
+		if err := c.Post(&c.receives[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// AddSends adds n sends with room for a header of head bytes.
+func (c *Carrier) AddSends(n, head int) error {
+	stride := via.DescriptorAlignment + (head+63)&^63
+	mem, err := c.mapMemory(n * stride)
+	if err != nil {
+		return fmt.Errorf("memory for %d sends: %w", n, err)
+	}
+	first := len(c.sends)
+	for i := range n {
+		desc, err := mem.NewDescriptor(i*stride, via.DescriptorAlignment)
+		if err != nil {
+			return err
+		}
+		desc.User = uint64(first + i)
+		at := i*stride + via.DescriptorAlignment
+		c.sends = append(c.sends, Send{
+			Head: mem.Bytes()[at : at+head], desc: desc, index: uint32(first + i),
+			handle: mem.Handle(), headAddr: mem.Addr() + uint64(at),
+		})
+	}
+	for i := len(c.sends) - 1; i >= first; i-- {
+		c.free = append(c.free, uint32(i))
+	}
+	return nil
+}
+
+// Connect connects to a listener. Receives that must be there for the first
+// answer were added before.
+func (c *Carrier) Connect(ctx context.Context, addr via.Address) error {
+	_, err := c.vi.Connect(ctx, addr)
+	return err
+}
+
+// Accept connects to a requester.
+func (c *Carrier) Accept(ctx context.Context, r *via.ConnRequest) error {
+	return r.Accept(ctx, c.vi)
+}
+
+// Connected reports whether the connection stands.
+func (c *Carrier) Connected() bool { return c.vi.State() == via.StateConnected }
+
+// Poll returns what is finished, see [via.CQ.Poll].
+func (c *Carrier) Poll(dst []via.Completion) int { return c.cq.Poll(dst) }
+
+// Arm prepares a sleep on FD, see [via.CQ.Arm].
+func (c *Carrier) Arm() bool { return c.cq.Arm() }
+
+// FD returns the file descriptor to sleep on.
+func (c *Carrier) FD() int { return c.cq.FD() }
+
+// Doorbell makes what was staged visible to the peer.
+func (c *Carrier) Doorbell() { c.vi.Doorbell() }
+
+// Close disconnects and releases everything. Nothing of the carrier's memory
+// may be in use by anyone else.
+func (c *Carrier) Close() error {
+	err := c.vi.Disconnect()
+	c.drain()
+	return errors.Join(err, c.release())
+}
+
+// drain takes the flushed completions off the queue.
+func (c *Carrier) drain() {
+	var done [64]via.Completion
+	for c.cq.Poll(done[:]) > 0 {
+	}
+}
+
+// Disconnect ends the connection; the memory stays until Close. Nothing that was
+// staged is under way any more when it returns.
+func (c *Carrier) Disconnect() {
+	_ = c.vi.Disconnect() // fails only while a connect is pending, which the owner awaits
+	c.drain()
+}
+
+func (c *Carrier) release() error {
+	var errs []error
+	if c.vi != nil {
+		errs = append(errs, c.vi.Destroy())
+	}
+	if c.cq != nil {
+		errs = append(errs, c.cq.Destroy())
+	}
+	for _, m := range c.memories {
+		errs = append(errs, m.mem.Deregister(), m.arena.Close())
+	}
+	if c.tag != (via.Ptag{}) {
+		errs = append(errs, c.nic.DestroyPtag(c.tag))
+	}
+	return errors.Join(errs...)
+}
