@@ -1,0 +1,201 @@
+package target
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/carrier"
+	"github.com/viablk/viablk/internal/wire"
+	"github.com/viablk/viablk/via"
+)
+
+// message handles an arrived message: a heartbeat, a control message or a
+// command. The receive is posted again before anything is answered, so that the
+// answer can stand for the credit.
+func (c *conn) message(e *via.Completion) {
+	r := c.carrier.Arrived(e)
+	if e.Length == 0 && e.Status&via.StatusImmediate != 0 {
+		c.repost(r)
+		c.immediate(wire.Immediate(e.Immediate))
+		return
+	}
+	if e.Length < wire.HeaderSize {
+		c.fail(fmt.Errorf("message of %d bytes", e.Length))
+		return
+	}
+	if !wire.RawOpcode(r.Head).IsCommand() {
+		n := copy(c.scratch, r.Head)
+		n += copy(c.scratch[n:], r.Data[:e.Length-wire.HeaderSize])
+		c.repost(r)
+		c.control(c.scratch[:n])
+		return
+	}
+	c.command(r, e.Length)
+}
+
+// repost gives a receive back to the VI.
+func (c *conn) repost(r *carrier.Receive) {
+	if err := c.carrier.Post(r); err != nil {
+		c.fail(fmt.Errorf("post receive: %w", err))
+	}
+}
+
+// immediate handles what travels without a message: heartbeats.
+func (c *conn) immediate(i wire.Immediate) {
+	switch i.Type() {
+	case wire.ImmHeartbeat:
+		c.answerImmediate(wire.MakeImmediate(wire.ImmHeartbeatAck, c.epoch, 0, 0))
+	case wire.ImmHeartbeatAck:
+	default:
+		c.fail(fmt.Errorf("immediate of type %d", i.Type()))
+	}
+}
+
+// What breaks the protocol, so that the connection goes.
+var (
+	errNoIO     = errors.New("command on a connection that is not for commands")
+	errSlot     = errors.New("command in a slot of another connection")
+	errSequence = errors.New("command out of sequence in its slot")
+	errCredits  = errors.New("command in a slot that is in use")
+	errEpoch    = errors.New("command of another path epoch")
+	errTooLong  = errors.New("command longer than negotiated")
+	errFeature  = errors.New("command uses what was not negotiated")
+)
+
+// command decodes a command and checks it against the session. What breaks a
+// rule of the protocol ends the connection; what the export refuses is answered.
+func (c *conn) command(rc *carrier.Receive, length uint32) {
+	if c.role != wire.RoleIO {
+		c.fail(errNoIO)
+		return
+	}
+	var cmd wire.Command
+	err := cmd.DecodeSplit(rc.Head, rc.Data[:length-wire.HeaderSize])
+	if err != nil && !errors.Is(err, wire.ErrUnknownOpcode) {
+		c.fail(err)
+		return
+	}
+	at := cmd.Slot - c.base
+	if int(at) >= len(c.requests) {
+		c.fail(errSlot)
+		return
+	}
+	r := &c.requests[at]
+	if r.state == answering && !r.stashed {
+		// The peer saw the answer before this end saw its completion.
+		r.stashed, r.next, r.nextLen = true, rc.Index(), length
+		return
+	}
+	if broken := c.checkSession(r, &cmd); broken != nil {
+		c.fail(broken)
+		return
+	}
+	c.begin(r, &cmd, rc)
+	if err != nil {
+		c.refuse(r, wire.StatusNotSupported)
+		return
+	}
+	c.checkExport(r)
+}
+
+// checkSession checks what the session prescribes.
+func (c *conn) checkSession(r *request, cmd *wire.Command) error {
+	switch {
+	case cmd.PathEpoch != c.epoch:
+		return errEpoch
+	case r.state != free:
+		return errCredits
+	case r.used && cmd.Seq != r.seq+1:
+		return errSequence
+	case cmd.Flags&(wire.FlagReplay|wire.FlagDataDigest) != 0 || cmd.Mode == wire.ModePush:
+		return errFeature
+	case cmd.InlineLength > c.inline || cmd.Mode == wire.ModeInline && cmd.Length > c.inline:
+		return errTooLong
+	case cmd.Opcode <= wire.OpWrite && cmd.Length > c.maxIO:
+		return errTooLong
+	}
+	return nil
+}
+
+// begin books the command in its slot. An inline payload stays in the receive,
+// which is held; every other receive goes back.
+func (c *conn) begin(r *request, cmd *wire.Command, rc *carrier.Receive) {
+	r.seq, r.used, r.command = cmd.Seq, true, *cmd
+	r.pending, r.queue = 0, nil
+	r.held = cmd.InlineLength > 0
+	r.receive = rc.Index()
+	c.busy++
+	if !r.held {
+		c.repost(rc)
+	}
+}
+
+// opOf maps the wire's operations to the device's.
+var opOf = [...]block.Op{
+	wire.OpRead: block.Read, wire.OpWrite: block.Write, wire.OpFlush: block.Flush,
+	wire.OpTrim: block.Trim, wire.OpWriteZeroes: block.WriteZeroes,
+}
+
+// checkExport checks the command against its export, once and for all, and sends
+// it on its way.
+func (c *conn) checkExport(r *request) {
+	cmd := &r.command
+	if c.halt.Load() != 0 {
+		c.refuse(r, wire.StatusShutdown)
+		return
+	}
+	r.queue = c.queue(cmd.Export)
+	if r.queue == nil {
+		c.refuse(r, wire.StatusNotFound)
+		return
+	}
+	if cmd.Opcode == wire.OpPrefetch {
+		c.refuse(r, wire.StatusNotSupported)
+		return
+	}
+	op, flags := opOf[cmd.Opcode], blockFlags(cmd.Flags)
+	if e := r.queue.opened.info.Check(op, flags, cmd.Offset, uint64(cmd.Length)); e != 0 {
+		c.refuse(r, wire.StatusOf(e))
+		return
+	}
+	r.block = block.Request{
+		Op: op, Flags: flags, Offset: int64(cmd.Offset), Length: int64(cmd.Length), User: uint64(r.slot - c.base),
+	}
+	c.start(r)
+}
+
+func blockFlags(f wire.CommandFlags) (b block.Flags) {
+	if f&wire.FlagFUA != 0 {
+		b |= block.FUA
+	}
+	if f&wire.FlagNoHole != 0 {
+		b |= block.NoHole
+	}
+	if f&wire.FlagFastZero != 0 {
+		b |= block.FastZero
+	}
+	return b
+}
+
+// queue returns this connection's queue of an open export; it opens it at the
+// first command. It returns nil if the handle is not open.
+func (c *conn) queue(handle uint16) *exportQueue {
+	if int(handle) < len(c.queues) && c.queues[handle] != nil {
+		return c.queues[handle]
+	}
+	o := c.session.lookup(handle)
+	if o == nil {
+		return nil
+	}
+	q, err := o.export.Device.NewQueue(len(c.requests))
+	if err != nil {
+		c.log.Error("export not opened", "export", o.export.Name, "error", err)
+		return nil
+	}
+	for int(handle) >= len(c.queues) {
+		c.queues = append(c.queues, nil)
+	}
+	c.queues[handle] = &exportQueue{opened: o, queue: q}
+	return c.queues[handle]
+}

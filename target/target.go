@@ -1,0 +1,203 @@
+package target
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/viablk/viablk/internal/wire"
+	"github.com/viablk/viablk/via"
+)
+
+// Discriminator names the block protocol at a VIA address.
+const Discriminator = "viablk/1"
+
+// Config configures a server. Zero fields take the defaults.
+type Config struct {
+	NIC            *via.NIC
+	Exports        []Export
+	Depth          int           // commands in flight per connection; 128
+	InlineMax      int           // bytes of payload inside a message; 4096
+	MaxIO          int           // bytes of one command; 1 MiB
+	PoolBytes      int           // bytes of transfer memory per connection, touched as used; 8 MiB
+	MaxConnections int           // VIA connections in all; 512
+	Heartbeat      time.Duration // between heartbeats of an idle connection; 1 s
+	Spin           time.Duration // a worker looks for work before it sleeps; 20 µs, < 0 none
+	Log            *slog.Logger  // nil discards
+}
+
+// Defaults and limits of Config.
+const (
+	defaultDepth     = 128
+	defaultInline    = 4096
+	defaultMaxIO     = 1 << 20
+	defaultPool      = 8 << 20
+	defaultConns     = 512
+	defaultHeartbeat = time.Second
+	defaultSpin      = 20 * time.Microsecond
+
+	loginPatience = 5 * time.Second // for a connection to log in
+	missedBeats   = 5               // heartbeats without a word until a peer is dead
+	maxOpens      = 4096            // exports that a session has open
+)
+
+func (c Config) withDefaults() Config {
+	set := func(p *int, v int) {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	set(&c.Depth, defaultDepth)
+	set(&c.InlineMax, defaultInline)
+	set(&c.MaxIO, defaultMaxIO)
+	set(&c.PoolBytes, max(defaultPool, 2*c.MaxIO))
+	set(&c.MaxConnections, defaultConns)
+	if c.Heartbeat == 0 {
+		c.Heartbeat = defaultHeartbeat
+	}
+	if c.Spin == 0 {
+		c.Spin = defaultSpin
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+func (c *Config) validate() error {
+	var errs []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	check(c.NIC != nil, "no nic")
+	check(c.Depth >= 1 && c.Depth <= wire.MaxDepth, "depth %d is not 1 to %d", c.Depth, wire.MaxDepth)
+	check(c.InlineMax >= 512 && c.InlineMax <= 64<<10, "inline maximum %d is not 512 to 65536 bytes", c.InlineMax)
+	check(c.MaxIO >= 64<<10 && c.MaxIO <= wire.MaxIO, "longest transfer %d is not 64 KiB to 64 MiB", c.MaxIO)
+	check(c.PoolBytes >= c.MaxIO, "transfer memory %d is less than the longest transfer %d", c.PoolBytes, c.MaxIO)
+	check(c.Heartbeat >= 10*time.Millisecond, "heartbeat %v is less than 10 ms", c.Heartbeat)
+	return errors.Join(errs...)
+}
+
+// Server exports disks over VIA. Its methods are safe for concurrent use.
+type Server struct {
+	cfg      Config
+	id       [16]byte // of the target; here of its process
+	exports  *exportTable
+	sessions sessionTable
+
+	mu       sync.Mutex
+	conns    map[*conn]struct{}
+	draining bool
+	started  uint64 // connections ever
+	refused  uint64
+	past     ConnStats // of connections that ended
+	idle     chan struct{}
+	wg       sync.WaitGroup
+}
+
+// New checks the configuration and returns a server.
+func New(cfg Config) (*Server, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("configure target: %w", err)
+	}
+	exports, err := newExportTable(cfg.Exports)
+	if err != nil {
+		return nil, fmt.Errorf("configure target: %w", err)
+	}
+	s := &Server{cfg: cfg, exports: exports, conns: make(map[*conn]struct{})}
+	s.sessions.byID = make(map[[16]byte]*session)
+	_, _ = rand.Read(s.id[:]) // never fails
+	return s, nil
+}
+
+// Serve accepts connections at a host address of the NIC until ctx ends, then
+// ends the connections and returns when all have ended. Several Serves may run
+// at different addresses.
+func (s *Server) Serve(ctx context.Context, host string) error {
+	l, err := s.cfg.NIC.Listen(via.Address{Host: host, Discriminator: Discriminator})
+	if err != nil {
+		return err
+	}
+	defer s.wg.Wait()
+	defer s.stopAll(stopNow)
+	for {
+		r, err := l.Wait(ctx)
+		if err != nil {
+			closeErr := l.Close()
+			if ctx.Err() != nil {
+				return closeErr
+			}
+			return errors.Join(err, closeErr)
+		}
+		s.admit(ctx, r)
+	}
+}
+
+// admit starts a worker for a connection request, or rejects it.
+func (s *Server) admit(ctx context.Context, r *via.ConnRequest) {
+	s.mu.Lock()
+	full := len(s.conns) >= s.cfg.MaxConnections || s.draining
+	if full {
+		s.refused++
+		s.mu.Unlock()
+		_ = r.Reject() // the requester may be gone
+		s.cfg.Log.Warn("connection refused", "peer", r.RemoteHost(), "limit", s.cfg.MaxConnections)
+		return
+	}
+	c := newConn(s, r.RemoteHost())
+	s.conns[c] = struct{}{}
+	s.started++
+	s.wg.Add(1)
+	s.mu.Unlock()
+	go c.routineServe(ctx, r)
+}
+
+// gone forgets a connection that ended.
+func (s *Server) gone(c *conn) {
+	s.mu.Lock()
+	delete(s.conns, c)
+	s.past.add(c.snapshot())
+	if len(s.conns) == 0 && s.idle != nil {
+		close(s.idle)
+		s.idle = nil
+	}
+	s.mu.Unlock()
+	s.wg.Done()
+}
+
+// stopAll tells every worker to stop.
+func (s *Server) stopAll(how int32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		c.stop(how)
+	}
+}
+
+// Drain refuses new connections and new commands, lets the workers finish what
+// is under way and end, and returns when all ended or ctx ends.
+func (s *Server) Drain(ctx context.Context) error {
+	s.mu.Lock()
+	s.draining = true
+	idle := make(chan struct{})
+	if len(s.conns) == 0 {
+		close(idle)
+	} else {
+		s.idle = idle
+	}
+	s.mu.Unlock()
+	s.stopAll(stopDrain)
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("drain target: %w", context.Cause(ctx))
+	}
+}
