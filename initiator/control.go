@@ -1,0 +1,157 @@
+package initiator
+
+import (
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/viablk/viablk/internal/carrier"
+	"github.com/viablk/viablk/internal/wire"
+	"github.com/viablk/viablk/via"
+)
+
+// controller is what routineControl owns: the control connection, one request
+// under way, and the target's signs of life.
+type controller struct {
+	s       *session
+	c       *carrier.Carrier
+	current *exchange
+	next    uint32 // ID of a request
+	id      uint32 // of the request under way
+	heard   bool
+	missed  int
+	due     time.Time
+}
+
+// routineControl serves the control connection until it breaks or the session
+// closes: it sends requests, hands out answers and keeps the heartbeat.
+func (s *session) routineControl(c *carrier.Carrier) {
+	defer close(s.ended)
+	k := &controller{s: s, c: c, due: time.Now().Add(s.beat)}
+	err := k.serve()
+	if err != nil {
+		s.cfg.Log.Error("session ended", "error", err)
+	}
+	s.mu.Lock()
+	s.cause = err
+	s.mu.Unlock()
+	if e := c.Close(); e != nil {
+		s.cfg.Log.Error("control connection not released", "error", e)
+	}
+}
+
+func (k *controller) serve() error {
+	var done [8]via.Completion
+	for {
+		n := k.c.Poll(done[:])
+		for i := range done[:n] {
+			if err := k.completion(&done[i]); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-k.s.quit:
+			return nil
+		default:
+		}
+		if err := k.advance(); err != nil {
+			return err
+		}
+		k.c.Doorbell()
+		if n > 0 {
+			continue
+		}
+		if !k.c.Connected() {
+			return fmt.Errorf("%w: the connection is lost", errSession)
+		}
+		if k.c.Arm() {
+			sleepOn(k.c.FD(), time.Until(k.due), k.s.wakeFD)
+			k.drainWake()
+		}
+	}
+}
+
+// drainWake empties the eventfd that request wrote.
+func (k *controller) drainWake() {
+	var b [8]byte
+	_, _ = unix.Read(k.s.wakeFD, b[:]) // empty is fine
+}
+
+// completion handles what the VI finished.
+func (k *controller) completion(e *via.Completion) error {
+	if e.Recv {
+		k.heard = true
+	}
+	msg, err := takeControl(k.c, e)
+	if err != nil || msg == nil {
+		return err
+	}
+	h, err := wire.PeekControl(msg)
+	if err != nil {
+		return fmt.Errorf("control message: %w", err)
+	}
+	switch {
+	case h.Opcode == wire.OpHeartbeatAck:
+		return nil
+	case h.Opcode == wire.OpHeartbeat:
+		return sendControl(k.c, &wire.Heartbeat{ID: h.ID, PathEpoch: pathEpoch, Ack: true})
+	case h.Opcode == wire.OpEvent:
+		var v wire.Event
+		if err := v.Decode(msg); err != nil {
+			return fmt.Errorf("event: %w", err)
+		}
+		return sendControl(k.c, &wire.EventAck{ID: v.ID, PathEpoch: pathEpoch, Kind: v.Kind})
+	case k.current != nil && h.ID == k.id:
+		k.current.answer <- msg
+		k.current = nil
+		return nil
+	default:
+		return fmt.Errorf("unexpected %v", h.Opcode)
+	}
+}
+
+// advance sends the next request and the heartbeat.
+func (k *controller) advance() error {
+	if k.current == nil {
+		select {
+		case x := <-k.s.requests:
+			k.next++
+			k.id = k.next
+			setID(x.ask, k.id)
+			k.current = x
+			if err := sendControl(k.c, x.ask); err != nil {
+				return err
+			}
+		default:
+		}
+	}
+	if k.s.beat <= 0 || time.Now().Before(k.due) {
+		return nil
+	}
+	k.due = time.Now().Add(k.s.beat)
+	if k.heard {
+		k.missed = 0
+	} else if k.missed++; k.missed > missedBeats {
+		return fmt.Errorf("%w: the target was silent for %d heartbeats of %v", errSession, k.missed, k.s.beat)
+	}
+	k.heard = false
+	if k.c.FreeSends() == 0 {
+		return nil // earlier messages are still on their way
+	}
+	return sendControl(k.c, &wire.Heartbeat{PathEpoch: pathEpoch})
+}
+
+// setID numbers a request.
+func setID(m wire.Message, id uint32) {
+	switch q := m.(type) {
+	case *wire.OpenRequest:
+		q.ID = id
+	case *wire.CloseRequest:
+		q.ID = id
+	case *wire.DiscoverRequest:
+		q.ID = id
+	case *wire.Logout:
+		q.ID = id
+	}
+}

@@ -1,0 +1,84 @@
+package initiator
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+
+	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/wire"
+)
+
+// ExportInfo is an export in a target's list.
+type ExportInfo struct {
+	Name        string `json:"name"`
+	Description string `json:"description,omitempty"`
+	UUID        string `json:"uuid"`
+	Size        uint64 `json:"size"`
+	Default     bool   `json:"default"`
+	ReadOnly    bool   `json:"read_only"`
+	CanFlush    bool   `json:"can_flush"`
+	CanFUA      bool   `json:"can_fua"`
+	CanTrim     bool   `json:"can_trim"`
+	CanZero     bool   `json:"can_zero"`
+	CanFastZero bool   `json:"can_fast_zero"`
+	MultiConn   bool   `json:"can_multi_conn"`
+	Rotational  bool   `json:"is_rotational"`
+}
+
+// maxPages bounds the pages of a list, so that a target can not keep a reader
+// for ever.
+const maxPages = 4096
+
+// Discover lists a target's exports. Export and ReadOnly of the configuration do
+// not matter.
+func Discover(ctx context.Context, cfg Config) (list []ExportInfo, err error) {
+	cfg, err = cfg.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("list exports: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
+	defer cancel()
+	s := &session{cfg: cfg}
+	c, _, err := s.connect(ctx, wire.RoleDiscover, 0, 0)
+	if err != nil {
+		return nil, fmt.Errorf("list exports of %s: %w", cfg.Host, err)
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	cursor := uint32(0)
+	for range maxPages {
+		msg, err := ask(ctx, c, &wire.DiscoverRequest{ID: 2, PathEpoch: pathEpoch, Cursor: cursor})
+		if err != nil {
+			return nil, fmt.Errorf("list exports of %s: %w", cfg.Host, err)
+		}
+		var page wire.DiscoverResponse
+		if err := page.Decode(msg); err != nil {
+			return nil, fmt.Errorf("list exports of %s: %w", cfg.Host, err)
+		}
+		if page.Status != wire.StatusOK {
+			return nil, fmt.Errorf("list exports of %s: %w", cfg.Host, page.Status.Errno())
+		}
+		for i := range page.Entries {
+			if e := &page.Entries[i]; e.Kind == wire.EntryExport {
+				list = append(list, exportInfo(e))
+			}
+		}
+		if page.Next <= cursor {
+			_, err := ask(ctx, c, &wire.Logout{ID: 3, PathEpoch: pathEpoch})
+			return list, err
+		}
+		cursor = page.Next
+	}
+	return nil, fmt.Errorf("list exports of %s: more than %d pages", cfg.Host, maxPages)
+}
+
+func exportInfo(e *wire.ExportEntry) ExportInfo {
+	f := block.Features(e.Features)
+	return ExportInfo{
+		Name: e.Name, Description: e.Description, UUID: hex.EncodeToString(e.UUID[:]), Size: e.Size, Default: e.Default,
+		ReadOnly: f&block.ReadOnly != 0, CanFlush: f&block.CanFlush != 0, CanFUA: f&block.CanFUA != 0,
+		CanTrim: f&block.CanTrim != 0, CanZero: f&block.CanWriteZeroes != 0, CanFastZero: f&block.CanFastZero != 0,
+		MultiConn: f&block.CanMultiConn != 0, Rotational: f&block.Rotational != 0,
+	}
+}

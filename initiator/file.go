@@ -1,0 +1,84 @@
+package initiator
+
+import (
+	"fmt"
+
+	"github.com/viablk/viablk/internal/block"
+)
+
+// file returns the synchronous view of the disk, opened at first use.
+func (d *Device) file() (*block.Disk, error) {
+	d.mu.Lock()
+	disk, closed := d.disk, d.closed
+	d.mu.Unlock()
+	switch {
+	case closed:
+		return nil, fmt.Errorf("the device is closed: %w", errSession)
+	case disk != nil:
+		return disk, nil
+	}
+	disk, err := block.NewDisk(d)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	first := d.disk
+	if first == nil && !d.closed {
+		d.disk = disk
+	}
+	d.mu.Unlock()
+	if first != nil {
+		return first, disk.Close()
+	}
+	return disk, nil
+}
+
+// ReadAt reads len(p) bytes at off. It returns io.EOF with a short count at the
+// end of the disk.
+func (d *Device) ReadAt(p []byte, off int64) (int, error) {
+	disk, err := d.file()
+	if err != nil {
+		return 0, err
+	}
+	return disk.ReadAt(p, off)
+}
+
+// WriteAt writes p at off. The data is durable after Sync.
+func (d *Device) WriteAt(p []byte, off int64) (int, error) {
+	disk, err := d.file()
+	if err != nil {
+		return 0, err
+	}
+	return disk.WriteAt(p, off)
+}
+
+// Size returns the size of the disk in bytes.
+func (d *Device) Size() int64 { return d.info.Size }
+
+// Sync makes every write that returned before it durable at the target.
+func (d *Device) Sync() error {
+	disk, err := d.file()
+	if err != nil {
+		return err
+	}
+	return disk.Sync()
+}
+
+// Trim tells the target that a range may be discarded; its content is undefined
+// afterwards.
+func (d *Device) Trim(off, length int64) error {
+	disk, err := d.file()
+	if err != nil {
+		return err
+	}
+	return disk.Trim(off, length)
+}
+
+// WriteZeroes makes a range read as zeroes.
+func (d *Device) WriteZeroes(off, length int64) error {
+	disk, err := d.file()
+	if err != nil {
+		return err
+	}
+	return disk.WriteZeroes(off, length, 0)
+}

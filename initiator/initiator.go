@@ -1,0 +1,177 @@
+package initiator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/wire"
+	"github.com/viablk/viablk/via"
+)
+
+// Discriminator names the block protocol at a VIA address.
+const Discriminator = "viablk/1"
+
+// Config says what to attach. Zero fields take the defaults.
+type Config struct {
+	NIC       *via.NIC
+	Host      string        // the target's host address, as the NIC's provider names it
+	Export    string        // "" is the target's default export
+	ReadOnly  bool          // open for reading only
+	Depth     int           // commands in flight per connection; 0 leaves it to the target
+	InlineMax int           // bytes of payload inside a message; 0 leaves it to the target
+	MaxIO     int           // bytes of one command; 0 leaves it to the target
+	Timeout   time.Duration // of connecting and logging in; 10 s
+	Log       *slog.Logger  // nil discards
+}
+
+const (
+	defaultTimeout = 10 * time.Second
+	missedBeats    = 3 // heartbeats without an answer until the target is dead
+	sessionConns   = 256
+	pathEpoch      = 1
+)
+
+func (c Config) withDefaults() (Config, error) {
+	if c.NIC == nil || c.Host == "" {
+		return c, errors.New("no nic or no host")
+	}
+	if c.Depth < 0 || c.Depth > wire.MaxDepth || c.InlineMax < 0 || c.InlineMax > wire.MaxInline || c.MaxIO < 0 || c.MaxIO > wire.MaxIO {
+		return c, fmt.Errorf("depth %d, inline maximum %d or longest transfer %d out of range", c.Depth, c.InlineMax, c.MaxIO)
+	}
+	if c.Timeout == 0 {
+		c.Timeout = defaultTimeout
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c, nil
+}
+
+// Device is a disk at a target. It implements the device contract, and
+// io.ReaderAt and io.WriterAt for callers that want a file. Its methods are safe
+// for concurrent use.
+type Device struct {
+	session *session
+	info    block.Info
+	export  wire.OpenResponse
+
+	mu     sync.Mutex
+	disk   *block.Disk // of the file-like methods, opened at first use
+	conns  map[uint16]*Queue
+	past   QueueStats
+	closed bool
+}
+
+// Dial logs in at a target and opens an export.
+func Dial(ctx context.Context, cfg Config) (*Device, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("attach: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
+	defer cancel()
+	s, err := openSession(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("attach %s: %w", cfg.Host, err)
+	}
+	mode := wire.OpenReadWrite
+	if cfg.ReadOnly {
+		mode = wire.OpenReadOnly
+	}
+	var a wire.OpenResponse
+	if err := s.request(ctx, &wire.OpenRequest{PathEpoch: pathEpoch, OpenID: 1, Mode: mode, Name: cfg.Export}, &a); err != nil {
+		return nil, errors.Join(fmt.Errorf("attach %s: open export %q: %w", cfg.Host, cfg.Export, err), s.close())
+	}
+	if a.Status != wire.StatusOK {
+		return nil, errors.Join(fmt.Errorf("attach %s: open export %q: %s: %w", cfg.Host, cfg.Export, a.Reason, a.Status.Errno()), s.close())
+	}
+	d := &Device{session: s, export: a, conns: make(map[uint16]*Queue), info: block.Info{
+		Size: int64(a.Size), MinimumBlock: a.MinimumBlock, PreferredBlock: a.PreferredBlock,
+		MaximumPayload: wire.MaxIO, Features: block.Features(a.Features),
+	}}
+	return d, nil
+}
+
+// Info returns the description of the disk.
+func (d *Device) Info() block.Info { return d.info }
+
+// Name returns the export's name at the target.
+func (d *Device) Name() string { return d.export.Name }
+
+// Description returns the export's description.
+func (d *Device) Description() string { return d.export.Description }
+
+// UUID returns the disk's identity at the target.
+func (d *Device) UUID() [16]byte { return d.export.ExportUUID }
+
+// Err returns why the session ended, or nil while it lives.
+func (d *Device) Err() error { return d.session.err() }
+
+// Done returns a channel that is closed when the session has ended.
+func (d *Device) Done() <-chan struct{} { return d.session.ended }
+
+// NewQueue opens a queue: a VIA connection of its own.
+func (d *Device) NewQueue(depth int) (block.Queue, error) {
+	if depth < 1 || depth > wire.MaxDepth {
+		return nil, fmt.Errorf("open queue of depth %d: not 1 to %d", depth, wire.MaxDepth)
+	}
+	index, err := d.takeIndex()
+	if err != nil {
+		return nil, err
+	}
+	q, err := openQueue(d, index, depth)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err != nil {
+		delete(d.conns, index)
+		return nil, fmt.Errorf("open queue: %w", err)
+	}
+	d.conns[index] = q
+	return q, nil
+}
+
+// takeIndex books a connection index.
+func (d *Device) takeIndex() (uint16, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return 0, fmt.Errorf("open queue: the device is closed: %w", errSession)
+	}
+	for i := uint16(1); i <= d.session.conns; i++ {
+		if _, taken := d.conns[i]; !taken {
+			d.conns[i] = nil
+			return i, nil
+		}
+	}
+	return 0, fmt.Errorf("open queue: all %d connections of the session are in use", d.session.conns)
+}
+
+// forget gives a queue's index back.
+func (d *Device) forget(q *Queue) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.past.add(q.snapshot())
+	delete(d.conns, q.index)
+}
+
+// Close logs out and releases the session. Every queue has been closed.
+func (d *Device) Close() error {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return nil
+	}
+	d.closed = true
+	disk := d.disk
+	d.mu.Unlock()
+	var err error
+	if disk != nil {
+		err = disk.Close()
+	}
+	return errors.Join(err, d.session.close())
+}

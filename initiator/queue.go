@@ -1,0 +1,209 @@
+package initiator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/carrier"
+	"github.com/viablk/viablk/internal/wire"
+	"github.com/viablk/viablk/regcache"
+	"github.com/viablk/viablk/via"
+)
+
+// Queue is a queue of a remote disk: a VIA connection with its slots and its
+// bounce pool. It implements the device contract's Queue; one goroutine drives it.
+type Queue struct {
+	device  *Device
+	carrier *carrier.Carrier
+	pool    *regcache.Pool
+	index   uint16 // of the connection in its session
+	depth   int
+
+	export uint16
+	inline uint32 // bytes of payload that go inside a message
+	maxIO  uint32 // bytes of one command
+	base   uint16 // first slot
+
+	ops       []op // requests under way
+	freeOps   []uint16
+	slots     []slot
+	freeSlots []uint16
+	waiting   opFifo // requests that are not wholly cut into commands yet
+	finished  requestFifo
+	held      int  // requests submitted and not reaped
+	staged    bool // something waits for the doorbell
+
+	reserved     []regcache.Slot // pool memory of requests that reserved it
+	freeReserved []uint32
+
+	failure error // the connection is gone; requests fail
+	beat    beat
+	done    [64]via.Completion
+
+	stats     QueueStats
+	published publishedStats
+}
+
+// poolBytes is the transfer memory of a queue: two of the longest requests, so
+// that a queue with nothing reserved grants any length, and small requests go on
+// beside one. The memory is sparse.
+const poolBytes = 2 * wire.MaxIO
+
+// openQueue connects an I/O connection and equips it.
+func openQueue(d *Device, index uint16, depth int) (*Queue, error) {
+	cfg := &d.session.cfg
+	ctx, cancel := context.WithTimeout(context.Background(), cfg.Timeout)
+	defer cancel()
+	if err := d.session.err(); err != nil {
+		return nil, err
+	}
+	commands := depth
+	if cfg.Depth > 0 {
+		commands = min(commands, cfg.Depth)
+	}
+	c, answer, err := d.session.connect(ctx, wire.RoleIO, index, commands)
+	if err != nil {
+		return nil, err
+	}
+	q := &Queue{device: d, carrier: c, index: index, depth: depth, export: d.export.Export}
+	if err := q.equip(&answer); err != nil {
+		return nil, errors.Join(err, q.release())
+	}
+	return q, nil
+}
+
+// equip gives the queue its memory. Nothing is registered after it.
+func (q *Queue) equip(a *wire.LoginResponse) error {
+	n := int(a.Credits)
+	if n == 0 || int(a.SlotCount) < n || a.MaxIO < 4096 {
+		return fmt.Errorf("the target grants %d credits, %d slots, %d bytes a command", a.Credits, a.SlotCount, a.MaxIO)
+	}
+	q.inline, q.maxIO, q.base = a.InlineMax, a.MaxIO, a.SlotBase
+	if a.DataModes&wire.ModesPull == 0 {
+		return errors.New("the target can not read by rdma; writes above the inline maximum need it")
+	}
+	if err := q.carrier.AddReceives(n, int(q.inline)); err != nil {
+		return err
+	}
+	if err := q.carrier.AddSends(n, wire.MaxHeader); err != nil {
+		return err
+	}
+	pool, err := regcache.NewPool(q.device.session.cfg.NIC, poolBytes, via.MemAttributes{
+		Ptag: q.carrier.Tag(), EnableRdmaWrite: true, EnableRdmaRead: true,
+	})
+	if err != nil {
+		return err
+	}
+	q.pool = pool
+	q.slots = make([]slot, n)
+	for i := n - 1; i >= 0; i-- {
+		q.freeSlots = append(q.freeSlots, uint16(i))
+	}
+	q.ops = make([]op, q.depth)
+	for i := q.depth - 1; i >= 0; i-- {
+		q.freeOps = append(q.freeOps, uint16(i))
+	}
+	q.waiting, q.finished = newOpFifo(q.depth), newRequestFifo(q.depth)
+	q.beat = newBeat(time.Duration(a.HeartbeatMillis) * time.Millisecond)
+	return nil
+}
+
+// FD returns the file descriptor to sleep on.
+func (q *Queue) FD() int { return q.carrier.FD() }
+
+// Arm prepares the owner's sleep.
+func (q *Queue) Arm() (time.Duration, bool) {
+	q.publish()
+	if !q.finished.empty() {
+		return 0, false
+	}
+	if q.failure != nil {
+		return -1, true
+	}
+	d, ok := q.beat.wait()
+	if !ok || !q.carrier.Arm() {
+		return 0, false
+	}
+	q.stats.Sleeps++
+	return d, true
+}
+
+// Kick starts what was submitted.
+func (q *Queue) Kick() {
+	if q.staged {
+		q.staged = false
+		q.carrier.Doorbell()
+	}
+}
+
+// Reap takes finished requests and lets the queue make progress.
+func (q *Queue) Reap(dst []*block.Request) int {
+	if q.failure == nil {
+		q.progress()
+	}
+	n := q.finished.pop(dst)
+	q.held -= n
+	return n
+}
+
+// fail ends the connection: when it has returned the target touches no memory of
+// the queue any more, and every request fails with EIO.
+func (q *Queue) fail(err error) {
+	if q.failure != nil {
+		return
+	}
+	q.failure = err
+	q.carrier.Disconnect()
+	q.device.session.cfg.Log.Error("connection lost", "conn", q.index, "error", err)
+	for i := range q.ops {
+		if o := &q.ops[i]; o.request != nil {
+			o.err = syscall.EIO
+			q.finish(uint16(i))
+		}
+	}
+	q.waiting.clear()
+}
+
+// Err returns why the queue's connection ended, or nil.
+func (q *Queue) Err() error { return q.failure }
+
+// Close ends the connection and releases everything. Requests under way are
+// forgotten when the target can no longer touch their memory.
+func (q *Queue) Close() error {
+	q.logout()
+	q.carrier.Disconnect()
+	q.publish()
+	q.device.forget(q)
+	return q.release()
+}
+
+// logout says goodbye, so that the target does not take the end for a failure.
+// The answer is not awaited: the disconnect that follows needs none.
+func (q *Queue) logout() {
+	if q.failure == nil && q.held == 0 {
+		_ = sendControl(q.carrier, &wire.Logout{ID: 1, PathEpoch: pathEpoch})
+		q.carrier.Doorbell()
+	}
+}
+
+func (q *Queue) release() error {
+	var err error
+	if q.pool != nil {
+		for i := range q.ops {
+			if q.ops[i].bounce {
+				q.pool.Put(q.ops[i].memory)
+			}
+		}
+		for i := range q.reserved {
+			if q.reserved[i].Data != nil {
+				q.pool.Put(q.reserved[i])
+			}
+		}
+		err = q.pool.Close()
+	}
+	return errors.Join(err, q.carrier.Close())
+}
