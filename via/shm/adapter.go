@@ -201,10 +201,24 @@ func (a *adapter) add(l *link) {
 	}
 }
 
-func (a *adapter) remove(l *link) {
+// revoke withdraws everything that is exposed to a link, waits until its peer is
+// out of every copy, and forgets the link.
+func (a *adapter) revoke(l *link) error {
 	a.mu.Lock()
-	defer a.mu.Unlock()
+	for m := range l.exposed {
+		storeWord(l.own.mem, entryOffset(m.Handle()), 0)
+	}
+	clear(l.exposed)
 	delete(a.links, l)
+	a.mu.Unlock()
+	deadline := time.Now().Add(accessPatience)
+	for loadWord(l.peer.mem, offHazard) != 0 && !l.gone.Load() {
+		if time.Now().After(deadline) {
+			return errStillAccessed
+		}
+		time.Sleep(10 * time.Microsecond)
+	}
+	return nil
 }
 
 func closeEvents(fds ...int) {

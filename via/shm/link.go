@@ -192,10 +192,13 @@ func (l *link) refuse(notice, own via.AsyncCode, cause error) {
 	l.fail(own, cause)
 }
 
-// Close ends the connection.
+// Close ends the connection: the peer's access to memory of this end is withdrawn
+// and over before anything else, for the owner reuses the memory afterwards.
 func (l *link) Close() error {
-	l.adapter.remove(l)
-	err := l.conn.Close()
+	err := l.adapter.revoke(l)
+	if e := l.conn.Close(); err == nil {
+		err = e
+	}
 	<-l.done
 	l.sendCQ.unbind(l)
 	l.recvCQ.unbind(l)
