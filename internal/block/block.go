@@ -161,7 +161,7 @@ type Queue interface {
 	Reap(dst []*Request) int
 
 	// Arm prepares the owner's sleep. It returns ok false if Reap has something to
-	// return now. Otherwise FD becomes readable at the next completion, and the
+	// return or to do now. Otherwise FD becomes readable at the next completion, and the
 	// owner calls Reap again when it does, or after d (> 0) at the latest; d is
 	// negative if there is no such deadline.
 	Arm() (d time.Duration, ok bool)
