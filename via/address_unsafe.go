@@ -15,8 +15,9 @@ func addressOf(b []byte) uint64 {
 // storeStatus publishes a descriptor's status word: the consumer that loads it
 // with loadStatus sees the length and immediate data stored before.
 func storeStatus(b []byte, s Status) {
-	// Safety: b is a descriptor of at least 32 bytes at a 64-byte boundary (checked
-	// by NewDescriptor), so the word at offset 28 is 4-byte aligned and inside.
+	// Safety: b has at least 32 bytes (checked by NewDescriptor), so the word at
+	// offset 28 is inside. Only descriptors at a 64-byte boundary are posted, so
+	// that a word which two goroutines share is aligned.
 	atomic.StoreUint32((*uint32)(unsafe.Pointer(&b[offStatus])), uint32(s))
 }
 

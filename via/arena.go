@@ -2,6 +2,7 @@ package via
 
 import (
 	"fmt"
+	"sync"
 	"sync/atomic"
 )
 
@@ -13,6 +14,9 @@ type Arena struct {
 	bytes   []byte
 	base    uint64
 	regions atomic.Int32
+
+	mu     sync.RWMutex // held while pages are discarded or unmapped
+	closed bool
 }
 
 // NewArena maps size bytes, rounded up to pages.
@@ -47,6 +51,11 @@ func (a *Arena) Discard(off, n int) error {
 	if off < 0 || n < 0 || off > len(a.bytes)-n {
 		return fmt.Errorf("discard [%d, +%d) of an arena of %d bytes: %w", off, n, len(a.bytes), ErrInvalidParameter)
 	}
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	if a.closed {
+		return fmt.Errorf("discard: arena is unmapped: %w", ErrInvalidParameter)
+	}
 	return a.mem.Discard(off, n)
 }
 
@@ -64,6 +73,14 @@ func (a *Arena) Close() error {
 	}
 	delete(a.nic.arenas, a)
 	a.nic.mu.Unlock()
+	return a.unmap()
+}
+
+// unmap unmaps the arena; a Discard under way ends first.
+func (a *Arena) unmap() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
 	if err := a.mem.Close(); err != nil {
 		return fmt.Errorf("unmap arena: %w", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 )
 
 // The connect message: what both ends must agree on, carried by the provider.
@@ -68,8 +69,10 @@ func decodeHello(b []byte) (ViAttributes, string, error) {
 // hostListener is a provider's listener at one host address and the consumers'
 // listeners there, by discriminator.
 type hostListener struct {
-	listening Listening
 	byName    map[string]*Listener // guarded by NIC.mu
+	ready     chan struct{}        // closed when listening or err is set
+	listening Listening
+	err       error
 }
 
 // Listener receives the connection requests for one address.
@@ -99,24 +102,31 @@ func (n *NIC) Listen(addr Address) (*Listener, error) {
 	}
 	h := n.listeners[addr.Host]
 	if h != nil {
-		defer n.mu.Unlock()
 		if h.byName[addr.Discriminator] != nil {
+			n.mu.Unlock()
 			return nil, fmt.Errorf("listen at %v: address in use: %w", addr, ErrResource)
 		}
 		h.byName[addr.Discriminator] = l
+		n.mu.Unlock()
+		<-h.ready // another call opens the host
+		if h.err != nil {
+			return nil, fmt.Errorf("listen at %v: %w", addr, h.err)
+		}
 		return l, nil
 	}
-	h = &hostListener{byName: map[string]*Listener{addr.Discriminator: l}}
+	h = &hostListener{byName: map[string]*Listener{addr.Discriminator: l}, ready: make(chan struct{})}
 	n.listeners[addr.Host] = h
 	n.mu.Unlock()
-	listening, err := n.adapter.Listen(addr.Host, func(in Incoming) { n.dispatch(h, in) })
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if err != nil {
+	h.listening, h.err = n.adapter.Listen(addr.Host, func(in Incoming) { n.dispatch(h, in) })
+	if h.err != nil {
+		n.mu.Lock()
 		delete(n.listeners, addr.Host)
-		return nil, fmt.Errorf("listen at %v: %w", addr, err)
+		n.mu.Unlock()
 	}
-	h.listening = listening
+	close(h.ready)
+	if h.err != nil {
+		return nil, fmt.Errorf("listen at %v: %w", addr, h.err)
+	}
 	return l, nil
 }
 
@@ -127,20 +137,26 @@ func (n *NIC) dispatch(h *hostListener, in Incoming) {
 		_ = in.Refuse([]byte{refuseInvalid})
 		return
 	}
-	n.mu.Lock()
-	l := h.byName[name]
-	n.mu.Unlock()
-	if l == nil {
-		_ = in.Refuse([]byte{refuseNoMatch})
-		return
+	if reason := n.enqueue(h, name, &ConnRequest{nic: n, in: in, attrs: attrs}); reason != 0 {
+		_ = in.Refuse([]byte{reason})
 	}
-	r := &ConnRequest{nic: n, in: in, attrs: attrs, addr: l.addr}
+}
+
+// enqueue gives a request to a listener, or returns why not. Under the lock no
+// listener is given a request after it was closed and emptied.
+func (n *NIC) enqueue(h *hostListener, name string, r *ConnRequest) byte {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	l := h.byName[name]
+	if l == nil {
+		return refuseNoMatch
+	}
+	r.addr = l.addr
 	select {
-	case <-l.closed:
-		_ = in.Refuse([]byte{refuseNoMatch})
 	case l.requests <- r:
+		return 0
 	default:
-		_ = in.Refuse([]byte{refuseReject})
+		return refuseReject
 	}
 }
 
@@ -192,10 +208,11 @@ func (l *Listener) Close() error {
 // ConnRequest is a peer's request to connect (a VIP_CONN_HANDLE). It is answered
 // once, by Accept or Reject.
 type ConnRequest struct {
-	nic   *NIC
-	in    Incoming
-	attrs ViAttributes
-	addr  Address
+	nic      *NIC
+	in       Incoming
+	attrs    ViAttributes
+	addr     Address
+	answered atomic.Bool
 }
 
 // Attributes returns the attributes of the peer's VI.
@@ -217,17 +234,29 @@ func (r *ConnRequest) Accept(ctx context.Context, vi *VI) error {
 	if err := vi.begin(); err != nil {
 		return fmt.Errorf("accept connection: %w", err)
 	}
+	if !r.answered.CompareAndSwap(false, true) {
+		vi.state.Store(int32(StateIdle))
+		return fmt.Errorf("accept connection: request is answered: %w", ErrInvalidParameter)
+	}
 	link, err := r.in.Accept(ctx, encodeHello(vi.attrs, ""), vi.linkConfig())
 	if err != nil {
 		vi.state.Store(int32(StateIdle))
-		return fmt.Errorf("accept connection: %w", err)
+		return fmt.Errorf("accept connection: %w", timeoutError(ctx, err))
 	}
 	vi.established(link)
 	return nil
 }
 
 // Reject refuses the request (VipConnectReject).
-func (r *ConnRequest) Reject() error { return r.in.Refuse([]byte{refuseReject}) }
+func (r *ConnRequest) Reject() error {
+	if !r.answered.CompareAndSwap(false, true) {
+		return fmt.Errorf("reject connection: request is answered: %w", ErrInvalidParameter)
+	}
+	if err := r.in.Refuse([]byte{refuseReject}); err != nil {
+		return fmt.Errorf("reject connection: %w", err)
+	}
+	return nil
+}
 
 // Connect connects an idle VI to a listener (VipConnectRequest) and returns the
 // attributes of the peer's VI. The context's deadline is the timeout.
@@ -264,11 +293,17 @@ func connectError(ctx context.Context, err error) error {
 		return ErrNoMatch
 	case errors.As(err, &refused):
 		return ErrReject
-	case ctx.Err() != nil && !errors.Is(err, ErrTimeout):
-		return fmt.Errorf("%w: %w", ErrTimeout, err)
 	default:
-		return err
+		return timeoutError(ctx, err)
 	}
+}
+
+// timeoutError makes the end of a context an ErrTimeout.
+func timeoutError(ctx context.Context, err error) error {
+	if ctx.Err() != nil && !errors.Is(err, ErrTimeout) {
+		return fmt.Errorf("%w: %w", ErrTimeout, err)
+	}
+	return err
 }
 
 // match checks the attributes that must be equal at both ends.
@@ -286,6 +321,9 @@ func (vi *VI) match(peer ViAttributes) error {
 
 // begin moves an idle VI to the pending state.
 func (vi *VI) begin() error {
+	if vi.send.cq == nil {
+		return fmt.Errorf("vi is destroyed: %w", ErrInvalidParameter)
+	}
 	if err := vi.pendingError; err != nil {
 		vi.pendingError = nil
 		return err
@@ -301,7 +339,7 @@ func (vi *VI) linkConfig() LinkConfig {
 	cfg := LinkConfig{
 		Owner: vi, Reliability: vi.attrs.Reliability, MaxTransferSize: vi.attrs.MaxTransferSize,
 		Tag: vi.attrs.Ptag.id, RdmaWrite: vi.attrs.EnableRdmaWrite, RdmaRead: vi.attrs.EnableRdmaRead,
-		SendDepth: len(vi.send.slots), RecvDepth: len(vi.recv.slots),
+		SendDepth: int(vi.send.depth), RecvDepth: int(vi.recv.depth),
 		SendCQ: vi.send.cq.adapter, RecvCQ: vi.recv.cq.adapter,
 	}
 	for i := vi.recv.head; i != vi.recv.tail; i++ {
@@ -332,6 +370,9 @@ func (vi *VI) established(link Link) {
 func (vi *VI) Disconnect() error {
 	if vi.State() == StatePending {
 		return fmt.Errorf("disconnect: a connect is under way, cancel its context: %w", ErrInvalidState)
+	}
+	if vi.send.cq == nil {
+		return fmt.Errorf("disconnect: vi is destroyed: %w", ErrInvalidParameter)
 	}
 	vi.nic.agent.Disconnects.Add(1)
 	vi.closeLink()

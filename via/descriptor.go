@@ -84,13 +84,18 @@ func (d *Descriptor) setControl(bit uint16) {
 	binary.LittleEndian.PutUint16(d.b[offControl:], c|bit)
 }
 
-// SetRemote sets the address segment. It comes before any AddSegment.
-func (d *Descriptor) SetRemote(addr uint64, handle uint32) {
+// SetRemote sets the address segment. It comes before any AddSegment. It returns
+// false if the descriptor has no room for it.
+func (d *Descriptor) SetRemote(addr uint64, handle uint32) bool {
+	if len(d.b) < ControlSegmentSize+SegmentSize {
+		return false
+	}
 	s := d.b[ControlSegmentSize : ControlSegmentSize+SegmentSize]
 	binary.LittleEndian.PutUint64(s[offSegAddr:], addr)
 	binary.LittleEndian.PutUint32(s[offSegHandle:], handle)
 	binary.LittleEndian.PutUint32(s[offSegLength:], 0)
 	binary.LittleEndian.PutUint16(d.b[offSegCount:], 1)
+	return true
 }
 
 // AddSegment appends a data segment. It returns false if the descriptor has no

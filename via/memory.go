@@ -69,10 +69,14 @@ func (n *NIC) admit(m *Memory, attrs MemAttributes) error {
 	if m.arena == nil && (attrs.EnableRdmaRead || attrs.EnableRdmaWrite) {
 		return fmt.Errorf("register memory for remote access: not in an arena of this nic: %w", ErrInvalidParameter)
 	}
+	if size := uint64(len(m.bytes)); size > n.limits.MaxRegisterBytes-n.registered {
+		return fmt.Errorf("register %d bytes: %d are registered: %w", size, n.registered, ErrResource)
+	}
 	if !n.regions.insert(m) {
 		return fmt.Errorf("register memory: %d regions are registered: %w", n.regions.live(), ErrResource)
 	}
 	use.count++
+	n.registered += uint64(len(m.bytes))
 	if m.arena != nil {
 		m.arena.regions.Add(1)
 	}
@@ -84,6 +88,7 @@ func (n *NIC) forget(m *Memory) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.regions.remove(m)
+	n.registered -= uint64(len(m.bytes))
 	if use := n.ptags[uint32(m.attrs.Load())]; use != nil {
 		use.count--
 	}
@@ -145,9 +150,12 @@ func (m *Memory) Attributes() MemAttributes {
 // SetAttributes changes the region's tag and access without registering it
 // again (VipSetMemAttributes). When it returns no peer has the former access.
 func (m *Memory) SetAttributes(attrs MemAttributes) error {
-	n := m.nic
 	if !m.live.Load() {
 		return fmt.Errorf("set memory attributes: not registered: %w", ErrInvalidParameter)
+	}
+	n := m.nic
+	if attrs.EnableRdmaRead && n.limits.RdmaReadLevels == 0 {
+		return fmt.Errorf("set memory attributes: %w", ErrInvalidRdmaRead)
 	}
 	if (attrs.EnableRdmaRead || attrs.EnableRdmaWrite) && m.arena == nil {
 		return fmt.Errorf("set memory attributes: remote access outside an arena: %w", ErrInvalidParameter)
@@ -158,6 +166,10 @@ func (m *Memory) SetAttributes(attrs MemAttributes) error {
 		n.mu.Unlock()
 		return fmt.Errorf("set memory attributes: %w", ErrInvalidPtag)
 	}
+	if !m.live.Load() { // Deregister gives back the tag that the region has then
+		n.mu.Unlock()
+		return fmt.Errorf("set memory attributes: not registered: %w", ErrInvalidParameter)
+	}
 	use.count++
 	if old := n.ptags[m.Tag()]; old != nil {
 		old.count--
@@ -165,7 +177,10 @@ func (m *Memory) SetAttributes(attrs MemAttributes) error {
 	m.attrs.Store(packAttributes(attrs))
 	n.mu.Unlock()
 	n.agent.AttributeChanges.Add(1)
-	return n.adapter.Update(m)
+	if err := n.adapter.Update(m); err != nil {
+		return fmt.Errorf("set memory attributes: %w", err)
+	}
+	return nil
 }
 
 func packAttributes(a MemAttributes) uint64 {

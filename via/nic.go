@@ -17,13 +17,14 @@ type NIC struct {
 	agent   AgentStats
 	onError atomic.Pointer[func(AsyncError)]
 
-	mu        sync.Mutex // held for bookkeeping only, never across an adapter call
-	closed    bool
-	ptags     map[uint32]*ptagUse
-	lastPtag  uint32
-	vis, cqs  int
-	arenas    map[*Arena]struct{}
-	listeners map[string]*hostListener
+	mu         sync.Mutex // held for bookkeeping only, never across an adapter call
+	closed     bool
+	ptags      map[uint32]*ptagUse
+	lastPtag   uint32
+	vis, cqs   int
+	registered uint64 // bytes
+	arenas     map[*Arena]struct{}
+	listeners  map[string]*hostListener
 }
 
 // AgentStats count the calls that go through the kernel agent's path. In steady
@@ -100,8 +101,8 @@ func (n *NIC) Close() error {
 	n.mu.Unlock()
 	var first error
 	for a := range arenas {
-		if err := a.mem.Close(); err != nil && first == nil {
-			first = fmt.Errorf("unmap arena: %w", err)
+		if err := a.unmap(); err != nil && first == nil {
+			first = err
 		}
 	}
 	if err := n.adapter.Close(); err != nil && first == nil {
