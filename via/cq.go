@@ -17,7 +17,7 @@ type Completion struct {
 type CQ struct {
 	nic     *NIC
 	adapter AdapterCQ
-	entries int
+	entries int // 0 when destroyed; guarded by nic.mu
 	bound   int // work queues; guarded by nic.mu
 	overrun bool
 
@@ -34,9 +34,13 @@ func (n *NIC) CreateCQ(entries int) (*CQ, error) {
 		return nil, fmt.Errorf("create completion queue of %d entries (limit %d): %w", entries, n.limits.MaxCQEntries, ErrInvalidParameter)
 	}
 	n.mu.Lock()
-	if n.closed || n.cqs >= n.limits.MaxCQ {
+	if n.closed {
 		n.mu.Unlock()
-		return nil, fmt.Errorf("create completion queue: %w", ErrResource)
+		return nil, fmt.Errorf("create completion queue: nic is closed: %w", ErrInvalidParameter)
+	}
+	if n.cqs >= n.limits.MaxCQ {
+		n.mu.Unlock()
+		return nil, fmt.Errorf("create completion queue: %d exist: %w", n.cqs, ErrResource)
 	}
 	n.cqs++
 	n.mu.Unlock()
@@ -79,10 +83,7 @@ func (c *CQ) handle(d *Done) {
 	}
 	s := d.Work.slot
 	vi := s.vi
-	q := &vi.send
-	if d.Work.Op == OpRecv {
-		q = &vi.recv
-	}
+	q := vi.queue(d.Work.Op == OpRecv)
 	if q.head == q.next || q.at(q.head) != s {
 		return // flushed meanwhile
 	}
@@ -91,23 +92,22 @@ func (c *CQ) handle(d *Done) {
 		vi.breakLink(AsyncConnectionLost, d.Cause, false)
 		return
 	}
-	if q.next != q.tail {
-		q.advance()
-	}
+	vi.resume(q)
 }
 
-// push adds a completion.
-func (c *CQ) push(e Completion) {
+// push adds a completion and returns whether there was room for it.
+func (c *CQ) push(e Completion) bool {
 	if c.tail-c.head == uint32(len(c.ready)) {
 		if !c.overrun {
 			c.overrun = true
 			c.nic.raise(AsyncError{CQ: c, VI: e.VI, Code: AsyncCatastrophic,
-				Cause: fmt.Errorf("completion queue of %d entries overflowed", c.entries)})
+				Cause: fmt.Errorf("completion queue with room for %d entries overflowed", len(c.ready))})
 		}
-		return
+		return false
 	}
 	c.ready[c.tail&uint32(len(c.ready)-1)] = e
 	c.tail++
+	return true
 }
 
 // take moves completions to dst.
@@ -115,6 +115,7 @@ func (c *CQ) take(dst []Completion) int {
 	n := 0
 	for n < len(dst) && c.head != c.tail {
 		dst[n] = c.ready[c.head&uint32(len(c.ready)-1)]
+		dst[n].VI.queue(dst[n].Recv).untaken--
 		c.head++
 		n++
 	}
@@ -139,12 +140,26 @@ func (c *CQ) Destroy() error {
 		c.nic.mu.Unlock()
 		return fmt.Errorf("destroy completion queue: %d work queues are bound: %w", c.bound, ErrResource)
 	}
-	if c.bound < 0 || c.entries == 0 {
+	if c.entries == 0 {
 		c.nic.mu.Unlock()
 		return fmt.Errorf("destroy completion queue: already destroyed: %w", ErrInvalidParameter)
 	}
 	c.entries = 0
 	c.nic.cqs--
 	c.nic.mu.Unlock()
-	return c.adapter.Close()
+	a := c.adapter
+	c.adapter = noCQ{}
+	if err := a.Close(); err != nil {
+		return fmt.Errorf("destroy completion queue: %w", err)
+	}
+	return nil
 }
+
+// noCQ stands in for the provider's half of a destroyed queue: its file
+// descriptor's number may be another's by now.
+type noCQ struct{}
+
+func (noCQ) Poll([]Done) int { return 0 }
+func (noCQ) Arm() bool       { return true }
+func (noCQ) FD() int         { return -1 }
+func (noCQ) Close() error    { return nil }

@@ -22,9 +22,11 @@ type workQueue struct {
 	recv  bool
 	slots []slot
 	mask  uint32
+	depth uint32 // descriptors it takes; slots are a power of two
 
 	head, next, tail uint32
 	reads            int // RDMA Reads in [head, next)
+	untaken          int // completions that wait in cq
 }
 
 func newWorkQueue(vi *VI, cq *CQ, depth int, recv bool) workQueue {
@@ -32,7 +34,7 @@ func newWorkQueue(vi *VI, cq *CQ, depth int, recv bool) workQueue {
 	for size < depth {
 		size <<= 1
 	}
-	q := workQueue{vi: vi, cq: cq, recv: recv, slots: make([]slot, size), mask: uint32(size - 1)}
+	q := workQueue{vi: vi, cq: cq, recv: recv, slots: make([]slot, size), mask: uint32(size - 1), depth: uint32(depth)}
 	for i := range q.slots {
 		s := &q.slots[i]
 		s.vi, s.work.slot = vi, s
@@ -47,7 +49,7 @@ func (q *workQueue) at(i uint32) *slot { return &q.slots[i&q.mask] }
 
 // push books a descriptor at the tail. It returns nil if the queue is full.
 func (q *workQueue) push(d *Descriptor) *slot {
-	if q.tail-q.head > q.mask {
+	if q.tail-q.head >= q.depth {
 		return nil
 	}
 	s := q.at(q.tail)
@@ -92,13 +94,18 @@ func (q *workQueue) finish(s *slot, st Status, length, immediate uint32) {
 	st |= q.opStatus(s, st)
 	d := s.desc
 	s.desc = nil
-	if !d.mem.live.Load() {
-		// The descriptor's memory is gone: its status cannot be written.
-		q.vi.nic.raise(AsyncError{VI: q.vi, Descriptor: d, Code: AsyncCompletionProt})
-	} else {
+	live := d.mem.live.Load()
+	if live {
 		d.complete(st, length, immediate)
 	}
-	q.cq.push(Completion{VI: q.vi, Descriptor: d, Recv: q.recv, Status: st | StatusDone, Length: length, Immediate: immediate})
+	if q.cq.push(Completion{VI: q.vi, Descriptor: d, Recv: q.recv, Status: st | StatusDone, Length: length, Immediate: immediate}) {
+		q.untaken++
+	}
+	if !live {
+		// The descriptor's memory is gone: its status cannot be written.
+		q.vi.breakLink(AsyncCompletionProt, nil, true)
+		q.vi.nic.raise(AsyncError{VI: q.vi, Descriptor: d, Code: AsyncCompletionProt})
+	}
 }
 
 // opStatus returns the operation bits of a completion.

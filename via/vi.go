@@ -70,6 +70,9 @@ func (n *NIC) CreateVi(attrs ViAttributes, cfg ViConfig) (*VI, error) {
 	case n.vis >= n.limits.MaxVI:
 		return nil, fmt.Errorf("create vi: %d exist: %w", n.vis, ErrResource)
 	}
+	if cfg.SendCQ.entries == 0 || cfg.RecvCQ.entries == 0 {
+		return nil, fmt.Errorf("create vi: completion queue is destroyed: %w", ErrInvalidParameter)
+	}
 	use.count++
 	n.vis++
 	cfg.SendCQ.bound++
@@ -130,13 +133,14 @@ func (vi *VI) Stats() LinkStats {
 	return vi.last
 }
 
-// Destroy destroys an idle VI with empty queues (VipDestroyVi).
+// Destroy destroys an idle VI with empty queues (VipDestroyVi): everything posted
+// has completed and the completions have been polled.
 func (vi *VI) Destroy() error {
 	if s := vi.State(); s != StateIdle {
 		return fmt.Errorf("destroy vi in state %v: %w", s, ErrResource)
 	}
-	if !vi.send.empty() || !vi.recv.empty() {
-		return fmt.Errorf("destroy vi: descriptors are posted: %w", ErrResource)
+	if !vi.send.empty() || !vi.recv.empty() || vi.send.untaken+vi.recv.untaken != 0 {
+		return fmt.Errorf("destroy vi: descriptors are posted or not taken off its queues: %w", ErrResource)
 	}
 	n := vi.nic
 	n.mu.Lock()
@@ -151,6 +155,14 @@ func (vi *VI) Destroy() error {
 	vi.recv.cq.bound--
 	vi.send.cq, vi.recv.cq = nil, nil
 	return nil
+}
+
+// queue returns the receive or the send queue.
+func (vi *VI) queue(recv bool) *workQueue {
+	if recv {
+		return &vi.recv
+	}
+	return &vi.send
 }
 
 // PostSend posts a Send, RDMA Write or RDMA Read and rings the doorbell
@@ -173,7 +185,7 @@ func (vi *VI) StageSend(d *Descriptor) error { return vi.post(&vi.send, d) }
 func (vi *VI) PostRecv(d *Descriptor) error { return vi.post(&vi.recv, d) }
 
 func (vi *VI) post(q *workQueue, d *Descriptor) error {
-	if d == nil || d.mem.nic != vi.nic || q.cq == nil {
+	if d == nil || d.mem == nil || d.mem.nic != vi.nic || q.cq == nil {
 		return ErrInvalidParameter
 	}
 	if d.addr%DescriptorAlignment != 0 || !d.mem.live.Load() || d.mem.Tag() != vi.attrs.Ptag.id {
@@ -202,10 +214,12 @@ func (vi *VI) post(q *workQueue, d *Descriptor) error {
 func (vi *VI) postError(d *Descriptor, code AsyncCode) {
 	vi.nic.raise(AsyncError{VI: vi, Descriptor: d, Code: code})
 	switch {
+	case vi.State() == StateIdle && code == AsyncOverrun:
+		vi.pendingError = fmt.Errorf("%v while idle: %w", code, ErrResource)
 	case vi.State() == StateIdle:
-		vi.pendingError = fmt.Errorf("%v while idle", code)
+		vi.pendingError = fmt.Errorf("%v while idle: %w", code, ErrInvalidParameter)
 	case vi.State() == StateConnected && vi.attrs.Reliability != UnreliableDelivery:
-		vi.breakLink(code, nil, false)
+		vi.breakLink(code, nil, true)
 	}
 }
 
@@ -236,7 +250,20 @@ func (vi *VI) linkEvent(d *Done) {
 		return
 	}
 	vi.nic.raise(AsyncError{VI: vi, Code: d.Event, Cause: d.Cause})
-	vi.send.advance()
+	vi.resume(&vi.send)
+}
+
+// resume hands the link what waited for room or a fence. The consumer rang when
+// it posted; what the link gets only now needs a doorbell of its own.
+func (vi *VI) resume(q *workQueue) {
+	if q.next == q.tail {
+		return
+	}
+	before := q.next
+	q.advance()
+	if q.next != before {
+		vi.Doorbell()
+	}
 }
 
 // breakLink moves a connected VI to the error state: the link is closed, and
