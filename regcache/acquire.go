@@ -143,7 +143,7 @@ func (c *Cache) miss(a *Arena, granule int, tag via.Ptag, access Access) (*regio
 		if !c.reserve() {
 			s.mu.Unlock()
 			// Others may take what is freed here; that is no reason to go on for ever.
-			if attempt >= 2*c.budget+8 || !c.evictOne() {
+			if attempt >= 2*c.budget+8 || !c.evictOne() && c.exhausted() {
 				c.count.overBudget.Add(1)
 				return nil, ErrBudget
 			}

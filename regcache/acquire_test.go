@@ -91,7 +91,7 @@ func TestSecondAcquireHits(t *testing.T) {
 }
 
 func TestTagAndAccessAreExact(t *testing.T) {
-	r := newRig(t, 1, Config{MaxRegions: 8})
+	r := newRig(t, 1, Config{MaxRegions: 16})
 	second := must(r.nic.CreatePtag())(t)
 	seen := map[uint32]bool{}
 	for _, tag := range []via.Ptag{r.tag, second} {

@@ -114,4 +114,7 @@ func (c *Cache) reserve() bool {
 	}
 }
 
+// exhausted reports whether no budget is left.
+func (c *Cache) exhausted() bool { return c.reserved.Load() >= int64(c.budget) }
+
 func (c *Cache) unreserve() { c.reserved.Add(-1) }

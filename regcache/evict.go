@@ -45,9 +45,11 @@ func (c *Cache) endLocked(s *granuleSlot, r *region) bool {
 	if err := r.memory.Deregister(); err != nil {
 		c.count.deregisterFailures.Add(1)
 	}
-	c.live.remove(r)
 	c.count.deregistrations.Add(1)
+	// In this order: a miss that finds no budget looks for a region to wait for,
+	// and must see this one or its budget.
 	c.unreserve()
+	c.live.remove(r)
 	return true
 }
 
@@ -143,14 +145,13 @@ func (c *Cache) withdraw(s *granuleSlot) (leased int) {
 	return leased
 }
 
-// retire ends the retention of a region and counts it. The policy may call back,
-// so no lock is held. What is not retained the policy has given up or refused.
+// retire ends the retention of a region and counts it. The bit is cleared before
+// the policy is told, which would count the end as its own otherwise. The policy
+// may call back, so no lock is held. What is not retained the policy has given
+// up or refused already.
 func (c *Cache) retire(r *region, count *atomic.Uint64) {
-	if r.state.Load()&stateRetained == 0 {
-		return
-	}
-	c.adviser.forget(r)
 	if cleared, _ := r.unretain(); cleared {
 		count.Add(1)
+		c.adviser.forget(r)
 	}
 }

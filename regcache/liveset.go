@@ -29,28 +29,29 @@ func (l *liveSet) remove(r *region) {
 	l.gone += r.uses.Load()
 }
 
-// victim returns an idle region that was not used since the hand last passed
-// it, or nil if all are leased. Regions about to be deregistered qualify: to end
-// them is to wait for whoever has begun.
+// victim returns a region that is not leased, preferably one that was not used
+// since the hand last passed it, or nil if all are leased. Regions that are being
+// deregistered qualify: to end them is to wait for whoever has begun.
 func (l *liveSet) victim() *region {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	var used *region
 	for range 2 * len(l.regions) {
 		if l.hand >= len(l.regions) {
 			l.hand = 0
 		}
 		r := l.regions[l.hand]
 		l.hand++
-		s := r.state.Load()
-		if s&stateLeases != 0 {
+		if !r.unused() {
 			continue
 		}
-		if s == stateRetained && r.used.Swap(false) {
+		if r.used.Swap(false) {
+			used = r
 			continue
 		}
 		return r
 	}
-	return nil
+	return used
 }
 
 // idle returns how many regions are not leased.
@@ -59,7 +60,7 @@ func (l *liveSet) idle() int {
 	defer l.mu.Unlock()
 	n := 0
 	for _, r := range l.regions {
-		if r.state.Load()&stateLeases == 0 {
+		if r.unused() {
 			n++
 		}
 	}
@@ -86,7 +87,7 @@ func (l *liveSet) hits() (hits uint64, leased int) {
 	hits = l.gone
 	for _, r := range l.regions {
 		hits += r.uses.Load()
-		if r.state.Load()&stateLeases != 0 {
+		if !r.unused() {
 			leased++
 		}
 	}

@@ -178,18 +178,32 @@ type rig struct {
 
 func newRig(t testing.TB, granules int, cfg Config) *rig {
 	t.Helper()
+	r := newRigNoCleanup(t, granules, cfg)
+	t.Cleanup(func() { r.finish(t) })
+	return r
+}
+
+// failer is what testing.TB and rapid.T have in common and the rig needs.
+type failer interface {
+	Helper()
+	Fatal(...any)
+	Fatalf(string, ...any)
+}
+
+// newRigNoCleanup returns a rig whose user calls finish.
+func newRigNoCleanup(t failer, granules int, cfg Config) *rig {
+	t.Helper()
 	o := newOracle()
 	o.most = cfg.MaxRegions
 	nic := must(via.OpenNic(o, ""))(t)
 	r := &rig{o: o, nic: nic, tag: must(nic.CreatePtag())(t)}
 	r.Cache = must(New(nic, cfg))(t)
 	r.arena = must(r.NewArena(granules * r.Granule()))(t)
-	t.Cleanup(func() { r.finish(t) })
 	return r
 }
 
 // finish closes everything and checks the ledger.
-func (r *rig) finish(t testing.TB) {
+func (r *rig) finish(t failer) {
 	t.Helper()
 	if err := r.Close(); err != nil {
 		t.Fatalf("Close: %v", err)
@@ -215,7 +229,7 @@ func (r *rig) buf(granule, off, n int) []byte {
 }
 
 // acquire leases the first page of a granule.
-func (r *rig) acquire(t testing.TB, granule int) Lease {
+func (r *rig) acquire(t failer, granule int) Lease {
 	t.Helper()
 	l, err := r.Acquire(r.buf(granule, 0, 4096), r.tag, RemoteRead)
 	if err != nil {
@@ -227,8 +241,8 @@ func (r *rig) acquire(t testing.TB, granule int) Lease {
 // region returns the registration of a granule for the rig's tag, or nil.
 func (r *rig) region(granule int) *region { return r.arena.slots[granule].find(r.tag, RemoteRead) }
 
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
+func must[T any](v T, err error) func(failer) T {
+	return func(t failer) T {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)

@@ -1,6 +1,10 @@
 package regcache
 
-import "github.com/viablk/viablk/via"
+import (
+	"math/bits"
+
+	"github.com/viablk/viablk/via"
+)
 
 // pages follows which parts of a pool have pages, so that a burst of large slots
 // does not keep its memory for ever. Memory that was not needed through a whole
@@ -9,6 +13,7 @@ import "github.com/viablk/viablk/via"
 type pages struct {
 	chunks []chunk
 	size   int    // bytes of a chunk
+	shift  uint   // log2 of it
 	idle   int    // chunks that have pages and no slot
 	puts   uint32 // slots given back
 	never  bool   // the system does not take pages back
@@ -30,12 +35,13 @@ const (
 
 func (p *pages) init(size int) {
 	p.size = min(size, chunkSize)
+	p.shift = uint(bits.TrailingZeros(uint(p.size)))
 	p.chunks = make([]chunk, size/p.size)
 }
 
 // use notes that a slot covers [off, off+n).
 func (p *pages) use(off, n int) {
-	for i := off / p.size; i <= (off+n-1)/p.size; i++ {
+	for i := off >> p.shift; i <= (off+n-1)>>p.shift; i++ {
 		c := &p.chunks[i]
 		if c.slots == 0 && c.touched {
 			p.idle--
@@ -49,7 +55,7 @@ func (p *pages) use(off, n int) {
 // that left more free memory with pages than is kept.
 func (p *pages) release(off, n int) bool {
 	window := p.puts / windowPuts
-	for i := off / p.size; i <= (off+n-1)/p.size; i++ {
+	for i := off >> p.shift; i <= (off+n-1)>>p.shift; i++ {
 		c := &p.chunks[i]
 		c.slots--
 		c.window = window
@@ -62,11 +68,12 @@ func (p *pages) release(off, n int) bool {
 }
 
 // discardOld gives back chunks that no slot used in the window that ends, and
-// returns the bytes.
+// returns the bytes. Like discardFree it begins at the end: the allocator fills
+// a pool from the beginning.
 func (p *pages) discardOld(a *via.Arena) uint64 {
 	ended := p.puts/windowPuts - 1
 	bytes := 0
-	for i, left := 0, discards; i < len(p.chunks) && left > 0 && p.idle*p.size > keepFree; i++ {
+	for i, left := len(p.chunks)-1, discards; i >= 0 && left > 0 && p.idle*p.size > keepFree; i-- {
 		if c := &p.chunks[i]; c.touched && c.slots == 0 && c.window != ended {
 			bytes += p.discard(a, i)
 			left--
@@ -75,8 +82,8 @@ func (p *pages) discardOld(a *via.Arena) uint64 {
 	return uint64(bytes)
 }
 
-// discardFree gives back free chunks until no more than keepFree is left, from
-// the end: the allocator fills a pool from the beginning.
+// discardFree gives back free chunks until no more than keepFree is left, and
+// returns the bytes.
 func (p *pages) discardFree(a *via.Arena) int {
 	bytes := 0
 	for i := len(p.chunks) - 1; i >= 0 && p.idle*p.size > keepFree && !p.never; i-- {

@@ -76,6 +76,12 @@ func (r *region) unretain() (cleared, idle bool) {
 	return was&stateRetained != 0, was == stateRetained
 }
 
+// unused reports whether no lease is out. Visitors of a dead region are none.
+func (r *region) unused() bool {
+	s := r.state.Load()
+	return s&stateLeases == 0 || s&stateDead != 0
+}
+
 // die ends the region if it is neither retained nor leased.
 func (r *region) die() bool { return r.state.CompareAndSwap(0, stateDead) }
 

@@ -3,7 +3,6 @@ package regcache
 import (
 	"runtime"
 	"sync"
-	"testing"
 	"time"
 )
 
@@ -58,7 +57,7 @@ func (s *scripted) close() {
 }
 
 // eventually waits for what another goroutine is certain to do.
-func eventually(t testing.TB, what string, done func() bool) {
+func eventually(t failer, what string, done func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !done(); runtime.Gosched() {
 		if time.Now().After(deadline) {
@@ -68,7 +67,7 @@ func eventually(t testing.TB, what string, done func() bool) {
 }
 
 // settle waits until the reaper has ended what is to be ended.
-func (r *rig) settle(t testing.TB) {
+func (r *rig) settle(t failer) {
 	t.Helper()
 	eventually(t, "the reaper", func() bool {
 		return len(r.live.selected(func(r *region) bool {

@@ -1,0 +1,285 @@
+package regcache
+
+import (
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/viablk/viablk/via"
+)
+
+// Each test stops the protocol at one point and lets somebody else act there.
+
+// gate stops Register or Deregister of the oracle until it is opened.
+type gate struct {
+	reached, open chan struct{}
+	once          sync.Once
+}
+
+func newGate() *gate { return &gate{reached: make(chan struct{}), open: make(chan struct{})} }
+
+// pass stops the first caller; later ones go through.
+func (g *gate) pass() {
+	g.once.Do(func() {
+		close(g.reached)
+		<-g.open
+	})
+}
+
+func TestEvictionBetweenLookupAndUse(t *testing.T) {
+	s, cfg := newScripted(Config{MaxRegions: 4})
+	r := newRig(t, 4, cfg)
+	warm := r.acquire(t, 1) // raises the pressure, so that hits are told
+	defer warm.Release()
+	l := r.acquire(t, 0)
+	l.Release()
+	touched := 0
+	s.onTouch = func(r *region) { touched++; s.evict(r) }
+	for range touchEvery {
+		l := r.acquire(t, 0)
+		r.o.use(&l)()
+		if live, _, _ := r.o.count(); live != 2 {
+			t.Fatal("evicted under a lease")
+		}
+		l.Release()
+	}
+	r.settle(t)
+	if touched != 1 {
+		t.Errorf("the policy was told %d times of %d hits", touched, touchEvery)
+	}
+	if live, _, _ := r.o.count(); live != 1 || r.region(0) != nil {
+		t.Errorf("%d regions are live, want 1", live)
+	}
+	if s := r.Stats(); s.Evicted != 1 || s.Hits != touchEvery {
+		t.Errorf("stats %+v", s)
+	}
+}
+
+func TestEvictionDuringOffer(t *testing.T) {
+	s, cfg := newScripted(Config{})
+	r := newRig(t, 1, cfg)
+	s.onOffer = func(r *region) bool { s.evict(r); s.evict(r); return true }
+	l := r.acquire(t, 0)
+	if got := r.region(0).state.Load(); got != 1 {
+		t.Errorf("state %#x, want one lease", got)
+	}
+	r.o.use(&l)()
+	l.Release()
+	r.settle(t)
+	if live, _, _ := r.o.count(); live != 0 {
+		t.Error("the region outlives its lease")
+	}
+}
+
+func TestEvictionOfWhatIsGone(t *testing.T) {
+	s, cfg := newScripted(Config{})
+	r := newRig(t, 1, cfg)
+	l := r.acquire(t, 0)
+	old := l.region
+	l.Release()
+	if err := r.Invalidate(r.buf(0, 0, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.forgot) != 1 || s.forgot[0] != old {
+		t.Error("the policy was not told to forget")
+	}
+	s.evict(old)
+	fresh := r.acquire(t, 0)
+	s.evict(old) // lands late, while the granule is registered again
+	r.o.use(&fresh)()
+	fresh.Release()
+	if got := r.region(0).state.Load(); got != stateRetained {
+		t.Errorf("state %#x of the new region", got)
+	}
+}
+
+func TestEvictionDuringDeregister(t *testing.T) {
+	s, cfg := newScripted(Config{})
+	r := newRig(t, 1, cfg)
+	l := r.acquire(t, 0)
+	old := l.region
+	l.Release()
+	g := newGate()
+	hook := func(*via.Memory) { g.pass() }
+	r.o.onDeregister.Store(&hook)
+	s.evict(old)
+	<-g.reached
+	s.evict(old)
+	r.reaper.push(old)
+	// A lookup that found the region before it was taken out.
+	if r.hit(old) {
+		t.Error("a dead region is leased")
+	}
+	if got := old.state.Load(); got != stateDead {
+		t.Errorf("state %#x after the visitor left", got)
+	}
+	// Everybody else waits for the granule, and registers anew.
+	fresh := make(chan Lease)
+	go func() {
+		l, err := r.Acquire(r.buf(0, 0, 1), r.tag, RemoteRead)
+		if err != nil {
+			t.Error(err)
+		}
+		fresh <- l
+	}()
+	close(g.open)
+	again := <-fresh
+	if again.Handle() == old.handle || r.nic.LookupMemory(old.handle) != nil {
+		t.Error("the old handle lives on")
+	}
+	r.o.use(&again)()
+	again.Release()
+}
+
+func TestConcurrentMissesRegisterOnce(t *testing.T) {
+	r := newRig(t, 1, Config{})
+	g := newGate()
+	hook := func(*via.Memory) error { g.pass(); return nil }
+	r.o.onRegister.Store(&hook)
+	var wg sync.WaitGroup
+	leases := make([]Lease, 4)
+	for i := range leases {
+		wg.Go(func() {
+			l, err := r.Acquire(r.buf(0, i*8, 8), r.tag, RemoteRead)
+			if err != nil {
+				t.Error(err)
+			}
+			leases[i] = l
+		})
+	}
+	<-g.reached
+	close(g.open)
+	wg.Wait()
+	if _, registered, _ := r.o.count(); registered != 1 {
+		t.Errorf("%d registrations", registered)
+	}
+	if s := r.Stats(); s.Misses != 1 || s.Hits != 3 || s.LeasedRegions != 1 {
+		t.Errorf("stats %+v", s)
+	}
+	for i := range leases {
+		leases[i].Release()
+	}
+}
+
+// A region on its way to the reaper is found by a hit first.
+func TestHitRevivesWhatTheReaperHasNotReached(t *testing.T) {
+	s, cfg := newScripted(Config{})
+	r := newRig(t, 2, cfg)
+	first, second := r.acquire(t, 0), r.acquire(t, 1)
+	one, two := first.region, second.region
+	first.Release()
+	second.Release()
+	g := newGate()
+	hook := func(*via.Memory) { g.pass() }
+	r.o.onDeregister.Store(&hook)
+	s.evict(one)
+	<-g.reached // the reaper is busy
+	s.evict(two)
+	if got := two.state.Load(); got != 0 {
+		t.Fatalf("state %#x", got)
+	}
+	l := r.acquire(t, 1)
+	if l.region != two {
+		t.Fatal("the region was not revived")
+	}
+	close(g.open)
+	eventually(t, "the reaper to pass it over", func() bool { return !two.queued.Load() })
+	r.o.use(&l)()
+	l.Release()
+	r.settle(t)
+	if live, _, _ := r.o.count(); live != 0 {
+		t.Errorf("%d regions are live", live)
+	}
+}
+
+// The budget is the reaper's until the NIC has let go. A miss waits for it
+// rather than to refuse or to exceed the limit.
+func TestMissWaitsForTheReapersBudget(t *testing.T) {
+	s, cfg := newScripted(Config{MaxRegions: 1})
+	r := newRig(t, 2, cfg)
+	l := r.acquire(t, 0)
+	old := l.region
+	l.Release()
+	g := newGate()
+	hook := func(*via.Memory) { g.pass() }
+	r.o.onDeregister.Store(&hook)
+	s.evict(old)
+	<-g.reached
+	done := make(chan error)
+	go func() {
+		l, err := r.Acquire(r.buf(1, 0, 1), r.tag, RemoteRead)
+		l.Release()
+		done <- err
+	}()
+	close(g.open)
+	if err := <-done; err != nil {
+		t.Errorf("Acquire: %v", err)
+	}
+}
+
+// Two misses of different granules and budget for one.
+func TestBudgetTakenByARegistrationUnderWay(t *testing.T) {
+	r := newRig(t, 2, Config{MaxRegions: 1})
+	g := newGate()
+	hook := func(*via.Memory) error { g.pass(); return nil }
+	r.o.onRegister.Store(&hook)
+	done := make(chan Lease)
+	go func() {
+		l, err := r.Acquire(r.buf(0, 0, 1), r.tag, RemoteRead)
+		if err != nil {
+			t.Error(err)
+		}
+		done <- l
+	}()
+	<-g.reached
+	if _, err := r.Acquire(r.buf(1, 0, 1), r.tag, RemoteRead); err != ErrBudget {
+		t.Errorf("second registration: %v", err)
+	}
+	close(g.open)
+	l := <-done
+	l.Release()
+}
+
+// Close meets a registration under way: the miss ends first, and its lease holds.
+func TestCloseDuringRegister(t *testing.T) {
+	r := newRig(t, 1, Config{})
+	g := newGate()
+	hook := func(*via.Memory) error { g.pass(); return nil }
+	r.o.onRegister.Store(&hook)
+	leased := make(chan Lease)
+	go func() {
+		l, err := r.Acquire(r.buf(0, 0, 1), r.tag, RemoteRead)
+		if err != nil {
+			t.Error(err)
+		}
+		leased <- l
+	}()
+	<-g.reached
+	closed := make(chan error)
+	go func() { closed <- r.Close() }()
+	eventually(t, "Close to begin", func() bool { return r.closed.Load() })
+	close(g.open)
+	l := <-leased
+	r.o.use(&l)()
+	if err := <-closed; !errors.Is(err, ErrInUse) {
+		t.Errorf("Close: %v", err)
+	}
+	if got := l.region.state.Load(); got != 1 {
+		t.Errorf("state %#x of the leased region, want one lease", got)
+	}
+	l.Release()
+}
+
+func TestInlineDeregister(t *testing.T) {
+	s, cfg := newScripted(Config{InlineDeregister: true})
+	r := newRig(t, 1, cfg)
+	s.onOffer = func(*region) bool { return false }
+	l := r.acquire(t, 0)
+	l.Release()
+	if live, registered, deregistered := r.o.count(); live != 0 || registered != 1 || deregistered != 1 {
+		t.Errorf("%d live, %d registered, %d deregistered after Release", live, registered, deregistered)
+	}
+	if s := r.Stats(); s.Refused != 1 || s.Regions != 0 {
+		t.Errorf("stats %+v", s)
+	}
+}

@@ -1,0 +1,269 @@
+package regcache
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/viablk/viablk/via"
+)
+
+// registrationKey names what the model knows of.
+type registrationKey struct {
+	granule int
+	tag     via.Ptag
+	access  Access
+}
+
+// machine runs a cache beside a model of who has leases. What is registered
+// beyond that is the policy's choice; the model checks that the choice is legal.
+type machine struct {
+	*rig
+	script *scripted // nil with a real policy
+	tags   []via.Ptag
+	leases map[registrationKey][]Lease
+	known  map[registrationKey]*region // registered after the last step
+	closed bool
+}
+
+const modelGranules = 6
+
+// look returns what is registered, from the index itself.
+func (m *machine) look(t *rapid.T) map[registrationKey]*region {
+	found := map[registrationKey]*region{}
+	for g := range m.arena.slots {
+		for r := m.arena.slots[g].head.Load(); r != nil; r = r.next.Load() {
+			k := registrationKey{g, r.tag, r.access}
+			if found[k] != nil {
+				t.Fatalf("%+v is registered twice", k)
+			}
+			found[k] = r
+		}
+	}
+	return found
+}
+
+func (m *machine) drawKey(t *rapid.T) registrationKey {
+	return registrationKey{
+		rapid.IntRange(0, modelGranules-1).Draw(t, "granule"),
+		rapid.SampledFrom(m.tags).Draw(t, "tag"),
+		rapid.SampledFrom([]Access{0, RemoteRead, RemoteWrite}).Draw(t, "access"),
+	}
+}
+
+func (m *machine) acquire(t *rapid.T) {
+	k := m.drawKey(t)
+	off := rapid.IntRange(0, m.Granule()-1).Draw(t, "off")
+	n := rapid.IntRange(0, m.Granule()+1).Draw(t, "n")
+	at := k.granule*m.Granule() + off
+	buf := m.arena.Bytes()[at:min(at+n, len(m.arena.Bytes()))]
+	fault := rapid.SampledFrom([]error{nil, nil, nil, nil, syscall.ENOMEM, via.ErrInvalidParameter}).Draw(t, "fault")
+	failures := rapid.IntRange(1, 2).Draw(t, "failures")
+	if fault != nil {
+		m.o.failRegister(failures, fault)
+		defer m.o.onRegister.Store(nil)
+	}
+	l, err := m.Acquire(buf, k.tag, k.access)
+	if want := m.expect(k, off, len(buf), fault, failures, err); !errors.Is(err, want) || want == nil && err != nil {
+		t.Fatalf("Acquire %+v at %d of %d bytes: %v, want %v", k, off, len(buf), err, want)
+	}
+	if err == nil {
+		m.leases[k] = append(m.leases[k], l)
+		m.o.use(&l)()
+	}
+}
+
+// expect returns the error that an Acquire must give.
+func (m *machine) expect(k registrationKey, off, n int, fault error, failures int, got error) error {
+	idle := len(m.known) - len(m.leases)
+	switch {
+	case m.closed:
+		return ErrClosed
+	case n == 0:
+		return ErrNotArena
+	case off+n > m.Granule():
+		return ErrSpans
+	case m.known[k] != nil && (m.script != nil || len(m.leases[k]) > 0):
+		return nil
+	case m.known[k] != nil && got == nil:
+		return nil // a real policy may have given it up in the meantime, or not
+	case len(m.leases) == m.budget:
+		return ErrBudget
+	case fault == nil:
+		return nil
+	case fault == syscall.ENOMEM && failures == 1 && m.script == nil:
+		return got // depends on what the policy has left idle
+	case fault == syscall.ENOMEM && failures == 1 && idle > 0 && !(idle == 1 && len(m.known) == m.budget):
+		return nil // making room has made the difference
+	case fault == syscall.ENOMEM:
+		return ErrBudget
+	default:
+		return fault
+	}
+}
+
+func (m *machine) release(t *rapid.T) {
+	var keys []registrationKey
+	for g := range modelGranules {
+		for _, tag := range m.tags {
+			for access := range RemoteWrite + 1 {
+				if k := (registrationKey{g, tag, access}); len(m.leases[k]) > 0 {
+					keys = append(keys, k)
+				}
+			}
+		}
+	}
+	if len(keys) == 0 {
+		t.Skip("nothing is leased")
+	}
+	m.releaseKey(rapid.SampledFrom(keys).Draw(t, "lease"))
+}
+
+func (m *machine) releaseKey(k registrationKey) {
+	have := m.leases[k]
+	m.o.use(&have[0])()
+	have[0].Release()
+	have[0].Release()
+	if m.leases[k] = have[1:]; len(have) == 1 {
+		delete(m.leases, k)
+	}
+}
+
+func (m *machine) invalidate(t *rapid.T) {
+	from := rapid.IntRange(0, modelGranules-1).Draw(t, "from")
+	to := rapid.IntRange(from, modelGranules-1).Draw(t, "to")
+	err := m.Invalidate(m.arena.Bytes()[from*m.Granule()+100 : to*m.Granule()+200])
+	m.checkWithdrawn(t, err, func(k registrationKey) bool { return k.granule >= from && k.granule <= to })
+}
+
+func (m *machine) invalidateTag(t *rapid.T) {
+	tag := rapid.SampledFrom(m.tags).Draw(t, "tag")
+	m.checkWithdrawn(t, m.InvalidateTag(tag), func(k registrationKey) bool { return k.tag == tag })
+}
+
+// checkWithdrawn checks that of the keys that match only leased ones are
+// registered, and not retained, and that err says so.
+func (m *machine) checkWithdrawn(t *rapid.T, err error, match func(registrationKey) bool) {
+	if m.closed {
+		return
+	}
+	var want error
+	for k, r := range m.look(t) {
+		if !match(k) {
+			continue
+		}
+		if len(m.leases[k]) == 0 {
+			t.Fatalf("%+v is registered still", k)
+		}
+		if r.state.Load()&stateRetained != 0 {
+			t.Fatalf("%+v is retained still", k)
+		}
+		want = ErrInUse
+	}
+	if !errors.Is(err, want) || want == nil && err != nil {
+		t.Fatalf("error %v, want %v", err, want)
+	}
+}
+
+// evict lets the scripted policy give up any region, known or long gone.
+func (m *machine) evict(t *rapid.T) {
+	if m.script == nil {
+		t.Skip("the policy has its own mind")
+	}
+	if r := m.known[m.drawKey(t)]; r != nil {
+		m.script.evict(r)
+		if rapid.Bool().Draw(t, "twice") {
+			m.script.evict(r)
+		}
+	}
+}
+
+func (m *machine) close(t *rapid.T) {
+	if rapid.IntRange(0, 9).Draw(t, "dice") != 0 {
+		t.Skip("not yet")
+	}
+	err := m.Close()
+	m.closed = true
+	if len(m.leases) > 0 != errors.Is(err, ErrInUse) || len(m.leases) == 0 && err != nil {
+		t.Fatalf("Close with %d registrations leased: %v", len(m.leases), err)
+	}
+}
+
+// check holds after every step.
+func (m *machine) check(t *rapid.T) {
+	if m.script != nil {
+		m.settle(t)
+	}
+	found := m.look(t)
+	for k, leases := range m.leases {
+		r := found[k]
+		if r == nil {
+			t.Fatalf("%+v is leased and not registered", k)
+		}
+		if s := r.state.Load(); s&stateLeases != uint64(len(leases)) || s&stateDead != 0 {
+			t.Fatalf("%+v has state %#x and %d leases", k, s, len(leases))
+		}
+		if m.closed && r.state.Load()&stateRetained != 0 {
+			t.Fatalf("%+v is retained in a closed cache", k)
+		}
+	}
+	s := m.Stats()
+	if s.Regions > s.MaxRegions || s.PeakRegions > s.MaxRegions {
+		t.Fatalf("budget exceeded: %+v", s)
+	}
+	if m.script != nil {
+		live, registered, deregistered := m.o.count()
+		if live != len(found) || registered-deregistered != live || s.Regions != live ||
+			s.Registrations != uint64(registered) || s.Deregistrations != uint64(deregistered) {
+			t.Fatalf("ledger: %d live, %d indexed, %d - %d, %+v", live, len(found), registered, deregistered, s)
+		}
+		for k, r := range found {
+			if len(m.leases[k]) == 0 && r.state.Load() != stateRetained {
+				t.Fatalf("%+v is idle with state %#x", k, r.state.Load())
+			}
+		}
+	}
+	m.known = found
+}
+
+func testModel(t *testing.T, cfg Config, script bool) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := &machine{leases: map[registrationKey][]Lease{}, known: map[registrationKey]*region{}}
+		cfg := cfg
+		cfg.MaxRegions = rapid.IntRange(1, 5).Draw(t, "budget")
+		if script {
+			m.script, cfg = newScripted(cfg)
+			m.script.onOffer = func(*region) bool { return rapid.IntRange(0, 3).Draw(t, "offer") != 0 }
+		}
+		m.rig = newRigNoCleanup(t, modelGranules, cfg)
+		m.tags = []via.Ptag{m.tag}
+		second, err := m.nic.CreatePtag()
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.tags = append(m.tags, second)
+		t.Repeat(map[string]func(*rapid.T){
+			"acquire": m.acquire, "release": m.release, "evict": m.evict,
+			"invalidate": m.invalidate, "invalidateTag": m.invalidateTag,
+			"close": m.close, "": m.check,
+		})
+		for k := range m.leases {
+			for len(m.leases[k]) > 0 {
+				m.releaseKey(k)
+			}
+		}
+		m.rig.finish(t)
+	})
+}
+
+func TestModelWithScriptedPolicy(t *testing.T) { testModel(t, Config{}, true) }
+
+func TestModelWithInlineDeregister(t *testing.T) {
+	testModel(t, Config{InlineDeregister: true}, true)
+}
+
+func TestModelWithClock(t *testing.T) { testModel(t, Config{Policy: PolicyClock}, false) }
+
+func TestModelWithRistretto(t *testing.T) { testModel(t, Config{Policy: PolicyRistretto}, false) }
