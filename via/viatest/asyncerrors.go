@@ -1,0 +1,256 @@
+package viatest
+
+import (
+	"github.com/viablk/viablk/via"
+)
+
+var asyncCases = []kitCase{
+	{"ReceiveQueueEmpty", Functional, "a message that meets no receive breaks both ends; the receiver hears why", 0, receiveQueueEmpty},
+	{"ImmediateMeetsNoReceive", Functional, "the immediate data of an RDMA Write needs a receive as a Send does", 0, immediateMeetsNoReceive},
+	{"MessageTooLong", EarlyAdopter, "a message longer than its receive is a length error and breaks both ends", 0, messageTooLong},
+	{"PostMisaligned", Functional, "a descriptor off its alignment is refused, reported and breaks the connection", 0, postMisaligned},
+	{"PostWithdrawn", Functional, "a descriptor in memory that is not registered is refused, reported and breaks the connection", 0, postWithdrawn},
+	{"PostForeignTag", Functional, "a descriptor in memory of another tag is refused as one in no memory", 0, postForeignTag},
+	{"SendOverrun", Functional, "one Send more than the queue holds is refused, reported and breaks the connection", 0, sendOverrun},
+	{"ReceiveOverrun", Functional, "one receive more than the queue holds is refused, reported and breaks the connection", 0, receiveOverrun},
+	{"IdleErrorIsRemembered", Functional, "an error met while idle is reported by the next connect", 0, idleErrorRemembered},
+	{"CompletionUnwritable", Functional, "a completion into memory that is gone is reported and breaks the connection", 0, completionUnwritable},
+	{"QueueTooSmall", Functional, "a completion queue that overflows is reported as catastrophic, once", 0, queueTooSmall},
+	{"HandlerMayPost", Functional, "an error handler may post; what it posts completes", 0, handlerMayPost},
+	{"OtherConnectionsSurvive", Functional, "an error breaks its own connection only", 0, othersSurvive},
+}
+
+func receiveQueueEmpty(e *env) {
+	e.connect()
+	s := e.client.send(e.client.buffer(8))
+	e.breaks(e.client, e.server)
+	e.raised(e.server, via.AsyncRecvQueueEmpty)
+	// Reliable delivery may call the Send done before the peer refuses it.
+	st := e.completion(e.client, s).Status & via.StatusErrorMask
+	if st != 0 && st != via.StatusFlushed && st != via.StatusTransportError && st != via.StatusRemoteDescError {
+		e.t.Errorf("the send completed with %v", st|via.StatusDone)
+	}
+	if e.client.count(via.AsyncRecvQueueEmpty) != 0 {
+		e.t.Errorf("the sender's receive queue is called empty")
+	}
+}
+
+func immediateMeetsNoReceive(e *env) {
+	e.connect()
+	e.client.writeImmediate(1, at(e.server.buffer(8)), e.client.buffer(8))
+	e.breaks(e.client, e.server)
+	e.raised(e.server, via.AsyncRecvQueueEmpty)
+}
+
+func messageTooLong(e *env) {
+	e.connect()
+	for _, room := range []int{0, 1, 99} {
+		dst, canary := e.server.buffer(room), e.server.buffer(200)
+		fill(canary.b, 8)
+		r, next := e.server.recv(dst), e.server.recv(e.server.buffer(100))
+		e.client.send(e.client.buffer(100))
+		e.fails(e.server, r, via.StatusLengthError)
+		e.fails(e.server, next, via.StatusFlushed)
+		e.breaks(e.client, e.server)
+		e.same(canary.b, pattern(200, 8), "memory behind the receive")
+		e.rejoin()
+	}
+}
+
+// badPost posts a descriptor that the call itself refuses.
+func (e *env) badPost(x *end, d *via.Descriptor, recv bool, code error, reason via.AsyncCode) {
+	e.t.Helper()
+	post := x.vi.PostSend
+	if recv {
+		post = x.vi.PostRecv
+	}
+	e.wants(post(d), code, "post")
+	n := 0
+	for _, a := range x.errors() {
+		if a.Code == reason && a.VI == x.vi && a.Descriptor == d {
+			n++
+		}
+	}
+	if got := x.count(reason); n != 1 || got != 1 {
+		e.t.Errorf("%d callbacks %v, %d with vi and descriptor; want one", got, reason, n)
+	}
+	e.breaks(e.client, e.server)
+	e.raised(e.server, via.AsyncConnectionLost)
+}
+
+func postMisaligned(e *env) {
+	e.connect()
+	for _, off := range []int{8, 32} {
+		for _, recv := range []bool{false, true} {
+			d, err := e.client.descs.NewDescriptor(e.client.dused+off, 64)
+			e.check(err, "make descriptor")
+			e.client.dused += 128
+			build(d, via.OpSend, nil, nil)
+			e.badPost(e.client, d, recv, via.ErrInvalidParameter, via.AsyncPostDescriptor)
+			e.rejoin()
+		}
+	}
+}
+
+// elsewhere returns a descriptor in a region of its own.
+func (e *env) elsewhere(x *end, tag via.Ptag) (*via.Descriptor, *via.Memory) {
+	e.t.Helper()
+	a, err := x.nic.NewArena(4096)
+	e.check(err, "map an arena")
+	m, err := x.nic.RegisterMem(a.Bytes(), via.MemAttributes{Ptag: tag})
+	e.check(err, "register it")
+	e.t.Cleanup(func() { _ = m.Deregister() }) // may be done
+	d, err := m.NewDescriptor(64, 128)
+	e.check(err, "make descriptor")
+	return d, m
+}
+
+func postWithdrawn(e *env) {
+	e.connect()
+	d, m := e.elsewhere(e.client, e.client.tag)
+	build(d, via.OpSend, nil, nil)
+	e.check(m.Deregister(), "deregister")
+	e.badPost(e.client, d, false, via.ErrInvalidParameter, via.AsyncPostDescriptor)
+}
+
+func postForeignTag(e *env) {
+	e.connect()
+	tag, err := e.client.nic.CreatePtag()
+	e.check(err, "create tag")
+	d, _ := e.elsewhere(e.client, tag)
+	build(d, via.OpRecv, nil, nil)
+	e.badPost(e.client, d, true, via.ErrInvalidParameter, via.AsyncPostDescriptor)
+}
+
+// shallow connects VIs whose queues hold depth descriptors.
+func (e *env) shallow(depth int) {
+	e.t.Helper()
+	for _, x := range []*end{e.client, e.server} {
+		x.vi = x.newViOn(x.attributes(), via.ViConfig{SendCQ: x.cq, RecvCQ: x.cq, SendDepth: depth, RecvDepth: depth})
+	}
+	e.join(e.client.vi, e.server.vi)
+}
+
+func sendOverrun(e *env) {
+	const depth = 5
+	e.shallow(depth)
+	for range depth {
+		e.server.recv()
+	}
+	for range depth {
+		e.client.stage(build(e.client.desc(0), via.OpSend, nil, nil))
+	}
+	e.badPost(e.client, build(e.client.desc(0), via.OpSend, nil, nil), false, via.ErrResource, via.AsyncOverrun)
+}
+
+func receiveOverrun(e *env) {
+	const depth = 5
+	e.shallow(depth)
+	for range depth {
+		e.client.recv()
+	}
+	e.badPost(e.client, build(e.client.desc(0), via.OpRecv, nil, nil), true, via.ErrResource, via.AsyncOverrun)
+}
+
+func idleErrorRemembered(e *env) {
+	e.idle()
+	d, err := e.client.descs.NewDescriptor(e.client.dused+8, 64)
+	e.check(err, "make descriptor")
+	build(d, via.OpRecv, nil, nil)
+	e.wants(e.client.vi.PostRecv(d), via.ErrInvalidParameter, "post a misaligned receive while idle")
+	e.state(e.client, via.StateIdle)
+	if n := e.client.count(via.AsyncPostDescriptor); n != 1 {
+		e.t.Errorf("%d callbacks, want one", n)
+	}
+	l := e.listen(e.service())
+	_, err = e.client.vi.Connect(e.timeout(), l.Addr())
+	e.wants(err, via.ErrInvalidParameter, "connect after an error while idle")
+	e.state(e.client, via.StateIdle)
+	e.join(e.client.vi, e.server.vi)
+}
+
+func completionUnwritable(e *env) {
+	e.connect()
+	d, m := e.elsewhere(e.server, e.server.tag)
+	build(d, via.OpRecv, nil, nil)
+	if err := e.server.vi.PostRecv(d); err != nil { // not booked: its bytes stay as they are
+		e.t.Fatalf("post: %v", err)
+	}
+	e.check(m.Deregister(), "deregister the descriptor's memory")
+	before := append([]byte(nil), d.Bytes()...)
+	e.client.send()
+	var one [1]via.Completion
+	e.until("the report", func() bool {
+		for _, x := range []*end{e.client, e.server} {
+			if n := x.cq.Poll(one[:]); n == 1 && x == e.client {
+				x.take(one[:])
+			}
+		}
+		return e.server.count(via.AsyncCompletionProt) != 0
+	})
+	if a := e.server.errors()[0]; a.Descriptor != d || a.VI != e.server.vi {
+		e.t.Errorf("the callback is %+v", a)
+	}
+	e.breaks(e.server, e.client)
+	e.same(d.Bytes(), before, "memory of the descriptor")
+}
+
+func queueTooSmall(e *env) {
+	x := e.client
+	cq := x.newCQ(4)
+	vi := x.newViOn(x.attributes(), via.ViConfig{SendCQ: cq, RecvCQ: cq, SendDepth: 8, RecvDepth: 8})
+	for range 8 {
+		if err := vi.PostRecv(build(x.desc(0), via.OpRecv, nil, nil)); err != nil {
+			e.t.Fatalf("post: %v", err)
+		}
+	}
+	e.check(vi.Disconnect(), "disconnect")
+	errs := x.errors()
+	if len(errs) != 1 || errs[0].Code != via.AsyncCatastrophic || errs[0].CQ != cq {
+		e.t.Errorf("callbacks %+v, want one catastrophic error of the queue", errs)
+	}
+	for cq.Poll(x.batch[:]) != 0 {
+	}
+}
+
+func handlerMayPost(e *env) {
+	e.connect()
+	var posted *via.Descriptor
+	x := e.server
+	x.nic.ErrorCallback(func(a via.AsyncError) {
+		x.record(a)
+		if posted == nil {
+			posted = x.send()
+		}
+	})
+	x.recv()
+	e.check(e.client.vi.Disconnect(), "disconnect")
+	e.until("the callback", func() bool { return posted != nil })
+	e.flushed(x, posted)
+	x.nic.ErrorCallback(nil) // the default handler logs
+	e.rejoin()
+	e.check(e.client.vi.Disconnect(), "disconnect")
+	e.breaks(x)
+	if n := x.count(via.AsyncConnectionLost); n != 0 {
+		e.t.Errorf("the handler is called after it was taken back")
+	}
+}
+
+func othersSurvive(e *env) {
+	e.connect()
+	good := [2]*via.VI{e.client.vi, e.server.vi}
+	e.idle()
+	e.join(e.client.vi, e.server.vi)
+	e.client.write(nowhere, e.client.buffer(8))
+	e.breaks(e.client, e.server)
+	e.client.vi, e.server.vi = good[0], good[1]
+	src, dst := e.client.buffer(100), e.server.buffer(100)
+	fill(src.b, 2)
+	r := e.server.recv(dst)
+	e.ok(e.client, e.client.send(src))
+	e.ok(e.server, r)
+	e.ok(e.client, e.client.write(at(dst), src))
+	e.same(dst.b, pattern(100, 2), "message on the other connection")
+	e.state(e.client, via.StateConnected)
+	e.state(e.server, via.StateConnected)
+}

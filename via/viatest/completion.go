@@ -1,0 +1,277 @@
+package viatest
+
+import (
+	"fmt"
+
+	"github.com/viablk/viablk/via"
+	"golang.org/x/sys/unix"
+)
+
+var completionCases = []kitCase{
+	{"ArmFalseWhenReady", Functional, "Arm refuses while Poll has something to return", 0, armFalseWhenReady},
+	{"WakeUpAfterArm", Functional, "after Arm the next completion makes the file descriptor readable, and Poll consumes it", 0, wakeUpAfterArm},
+	{"NoLostWakeUp", Functional, "a consumer that sleeps between Arm and readiness misses nothing", 0, noLostWakeUp},
+	{"WakeUpOnDisconnect", Functional, "the loss of a connection wakes a sleeping consumer", 0, wakeUpOnDisconnect},
+	{"SleepingSender", Functional, "a sender that sleeps because the fabric is full wakes when there is room", 0, sleepingSender},
+	{"ManyVIsOneQueue", EarlyAdopter, "64 VIs share one completion queue", 0, manyVIs},
+	{"SeparateQueues", EarlyAdopter, "a VI's send and receive queue may complete to different queues", 0, separateQueues},
+	{"SmallBatches", EarlyAdopter, "polling one completion at a time loses none", 0, smallBatches},
+	{"FileDescriptorIsStable", Functional, "a completion queue keeps its file descriptor", 0, stableFD},
+}
+
+// readable reports whether a file descriptor is readable now.
+func (e *env) readable(fd int) bool {
+	e.t.Helper()
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, 0)
+	if err != nil {
+		e.t.Fatalf("poll completion queue's file descriptor: %v", err)
+	}
+	return n == 1
+}
+
+func armFalseWhenReady(e *env) {
+	e.connect()
+	e.server.recv()
+	e.ok2(e.client, e.client.send())
+	if !e.server.sleep() {
+		e.t.Fatalf("a message does not wake the consumer")
+	}
+	if e.server.cq.Arm() {
+		e.t.Fatalf("Arm accepts although a message is there")
+	}
+	if e.server.poll() != 1 {
+		e.t.Fatalf("Arm refuses, but Poll returns nothing")
+	}
+	// A completion that is ready inside the user agent counts as well.
+	e.client.recv()
+	e.client.recv()
+	e.check(e.client.vi.Disconnect(), "disconnect")
+	var one [1]via.Completion
+	if e.client.cq.Arm() {
+		e.t.Errorf("Arm accepts with two flushed descriptors to return")
+	}
+	e.client.take(one[:e.client.cq.Poll(one[:])])
+	if e.client.cq.Arm() {
+		e.t.Errorf("Arm accepts with a flushed descriptor to return")
+	}
+}
+
+func wakeUpAfterArm(e *env) {
+	e.connect()
+	for range 20 {
+		r := e.server.recv()
+		e.rests(e.server)
+		e.ok2(e.client, e.client.send())
+		if !e.server.sleep() {
+			e.t.Fatalf("a message does not wake the consumer")
+		}
+		e.ok(e.server, r)
+		for e.client.poll() != 0 {
+		}
+	}
+	e.rests(e.client)
+	e.rests(e.server)
+}
+
+// rests fails the case unless an end with nothing to do can sleep. It may be
+// woken for nothing now and then, but not for ever.
+func (e *env) rests(x *end) {
+	e.t.Helper()
+	for range 10 {
+		for x.poll() != 0 {
+		}
+		if x.cq.Arm() && !e.readable(x.cq.FD()) {
+			return
+		}
+	}
+	e.t.Fatalf("%s has nothing to do and cannot sleep", x.name)
+}
+
+// ok2 waits for a completion and drives only one end.
+func (e *env) ok2(x *end, d *via.Descriptor) {
+	e.t.Helper()
+	e.untilBy("the descriptor", func() bool { _, ok := x.seen[d]; return ok }, x)
+	if c := x.seen[d]; c.Status.Failed() {
+		e.t.Fatalf("%s: descriptor completed with %v", x.name, c.Status)
+	}
+}
+
+// pingPong exchanges messages of 64 bytes and sleeps whenever nothing is ready.
+// A receive is posted before; the end that does not serve begins.
+func (x *end) pingPong(recv *via.Descriptor, rounds int, serve bool) error {
+	send := x.desc(1)
+	src, dst := x.buffer(64), x.buffer(64)
+	post := func() error {
+		x.book(x.vi, false, build(send, via.OpSend, nil, []buf{src}))
+		return x.vi.PostSend(send)
+	}
+	sent, received := serve, false
+	if !serve {
+		if err := post(); err != nil {
+			return err
+		}
+	}
+	for round := 0; ; {
+		x.done = x.done[:0]
+		if x.poll() == 0 && !x.sleep() {
+			return fmt.Errorf("no wake-up in round %d; %v", round, x)
+		}
+		for _, c := range x.done {
+			if c.Status.Failed() {
+				return fmt.Errorf("round %d: %v", round, c.Status)
+			}
+			sent, received = sent || !c.Recv, received || c.Recv
+		}
+		if !sent || !received {
+			continue
+		}
+		sent, received = false, false
+		if round++; round < rounds {
+			x.book(x.vi, true, build(recv, via.OpRecv, nil, []buf{dst}))
+			if err := x.vi.PostRecv(recv); err != nil {
+				return err
+			}
+		} else if !serve {
+			return nil
+		}
+		if err := post(); err != nil || round == rounds {
+			return err
+		}
+	}
+}
+
+func noLostWakeUp(e *env) {
+	e.connect()
+	const rounds = 1500
+	mine, theirs := e.client.recv(e.client.buffer(64)), e.server.recv(e.server.buffer(64))
+	served := make(chan error, 1)
+	go func() { served <- e.server.pingPong(theirs, rounds, true) }()
+	err := e.client.pingPong(mine, rounds, false)
+	e.check(<-served, "server")
+	e.check(err, "client")
+	e.until("the last send to complete", func() bool { send, _ := e.server.vi.QueuesEmpty(); return send })
+}
+
+func wakeUpOnDisconnect(e *env) {
+	for range 10 {
+		e.connect()
+		e.server.recv()
+		woken := e.asleep(1) // the flushed receive
+		e.check(e.client.vi.Disconnect(), "disconnect")
+		e.drive(woken)
+		e.breaks(e.server)
+	}
+}
+
+func sleepingSender(e *env) {
+	e.connect()
+	const count = 100
+	size := int(min(128<<10, maxTransfer(e)))
+	room := e.client.buffer(size)
+	for range count {
+		e.client.recv(room)
+	}
+	src := e.server.buffer(size)
+	for range count {
+		e.server.send(src)
+	}
+	// The server sleeps with sends that wait for room; the client receives
+	// without ever sending.
+	e.drive(e.asleep(count))
+	e.until("the client to receive all", func() bool { return len(e.client.done) == count })
+}
+
+func manyVIs(e *env) {
+	const count = 64
+	var clients, servers []*via.VI
+	attrs := func(x *end) via.ViAttributes { return x.small(4096) }
+	cfg := func(x *end) via.ViConfig {
+		return via.ViConfig{SendCQ: x.cq, RecvCQ: x.cq, SendDepth: 4, RecvDepth: 4}
+	}
+	for range count {
+		clients = append(clients, e.client.newViOn(attrs(e.client), cfg(e.client)))
+		servers = append(servers, e.server.newViOn(attrs(e.server), cfg(e.server)))
+		e.join(clients[len(clients)-1], servers[len(servers)-1])
+	}
+	for round := range 5 {
+		e.client.done, e.server.done = nil, nil
+		arrived := make(map[*via.VI]uint32)
+		for i := range count {
+			i := (i*37 + round) % count // another order each round
+			e.server.postRecv(servers[i], build(e.server.desc(1), via.OpRecv, nil, []buf{e.server.buffer(64)}))
+			d := build(e.client.desc(1), via.OpSend, nil, []buf{e.client.buffer(64)})
+			d.SetImmediate(uint32(i))
+			e.client.postSend(clients[i], d)
+		}
+		e.until("all messages", func() bool { return len(e.server.done) == count && len(e.client.done) == count })
+		for _, c := range e.server.done {
+			arrived[c.VI] = c.Immediate
+		}
+		for i, vi := range servers {
+			if got, ok := arrived[vi]; !ok || got != uint32(i) {
+				e.t.Fatalf("vi %d got the message of vi %d", i, got)
+			}
+		}
+	}
+}
+
+func separateQueues(e *env) {
+	for _, x := range []*end{e.client, e.server} {
+		x.vi = x.newViOn(x.attributes(), via.ViConfig{
+			SendCQ: x.newCQ(queueDepth), RecvCQ: x.newCQ(queueDepth), SendDepth: queueDepth, RecvDepth: queueDepth,
+		})
+	}
+	e.join(e.client.vi, e.server.vi)
+	r := e.server.recv(e.server.buffer(8))
+	s := e.client.send(e.client.buffer(8))
+	e.ok(e.client, s)
+	e.ok(e.server, r)
+	pending := e.server.recv(e.server.buffer(8))
+	e.check(e.client.vi.Disconnect(), "disconnect")
+	e.fails(e.server, pending, via.StatusFlushed)
+	if n := e.server.cq.Poll(e.server.batch[:]) + e.client.cq.Poll(e.client.batch[:]); n != 0 {
+		e.t.Errorf("%d completions on a queue that no vi is bound to", n)
+	}
+}
+
+func smallBatches(e *env) {
+	e.connect()
+	for range 50 {
+		e.server.recv(e.server.buffer(8))
+		e.client.stage(build(e.client.desc(1), via.OpSend, nil, []buf{e.client.buffer(8)}))
+	}
+	e.client.vi.Doorbell()
+	one := make([]via.Completion, 1)
+	for _, x := range []*end{e.client, e.server} {
+		e.until("all completions", func() bool {
+			n := x.cq.Poll(one)
+			x.take(one[:n])
+			return len(x.done) == 50
+		})
+	}
+	for range 20 {
+		e.server.recv()
+	}
+	e.check(e.server.vi.Disconnect(), "disconnect")
+	for i := range 20 {
+		if e.server.cq.Poll(one) != 1 {
+			e.t.Fatalf("flushed receive %d is not returned", i)
+		}
+		e.server.take(one)
+	}
+}
+
+func stableFD(e *env) {
+	fd := e.server.cq.FD()
+	if fd < 0 {
+		e.t.Fatalf("file descriptor %d", fd)
+	}
+	e.connect()
+	e.server.recv()
+	e.ok(e.client, e.client.send())
+	e.rejoin()
+	if got := e.server.cq.FD(); got != fd {
+		e.t.Errorf("file descriptor %d became %d", fd, got)
+	}
+}

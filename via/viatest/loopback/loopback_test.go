@@ -1,0 +1,29 @@
+package loopback_test
+
+import (
+	"testing"
+
+	"github.com/viablk/viablk/via"
+	"github.com/viablk/viablk/via/viatest"
+	"github.com/viablk/viablk/via/viatest/loopback"
+)
+
+func open(t testing.TB) *viatest.Fabric {
+	t.Helper()
+	net := loopback.New()
+	nic := func() *via.NIC {
+		n, err := via.OpenNic(net, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	return &viatest.Fabric{
+		Client: nic(), Server: nic(), Sever: net.Sever,
+		Address: func(discriminator string) via.Address {
+			return via.Address{Host: "server", Discriminator: discriminator}
+		},
+	}
+}
+
+func TestConformance(t *testing.T) { viatest.Run(t, open, nil) }

@@ -1,0 +1,228 @@
+package loopback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/viablk/viablk/via"
+)
+
+// Network is a via.Provider whose devices reach each other by host name. It is
+// safe for concurrent use.
+type Network struct {
+	// access is held shared by every copy and exclusively for a moment by every
+	// change of a region: a change that returned has no copy running under the
+	// former rights.
+	access sync.RWMutex
+
+	mu    sync.Mutex
+	hosts map[string]*listening
+	conns map[*conn]struct{}
+}
+
+// New returns an empty network.
+func New() *Network {
+	return &Network{hosts: make(map[string]*listening), conns: make(map[*conn]struct{})}
+}
+
+// Name returns "loopback".
+func (n *Network) Name() string { return "loopback" }
+
+// Open opens a device; there is only the default one, "".
+func (n *Network) Open(device string) (via.Adapter, error) {
+	if device != "" {
+		return nil, fmt.Errorf("no device %q: %w", device, via.ErrInvalidParameter)
+	}
+	return &adapter{net: n, regions: make(map[uint32]*via.Memory)}, nil
+}
+
+// Sever cuts every connection, as a fault of the fabric does: both ends learn
+// that theirs is lost.
+func (n *Network) Sever() {
+	n.mu.Lock()
+	conns := make([]*conn, 0, len(n.conns))
+	for c := range n.conns {
+		conns = append(conns, c)
+	}
+	n.mu.Unlock()
+	for _, c := range conns {
+		c.mu.Lock()
+		c.breakLocked(lost, lost, errSevered)
+		c.mu.Unlock()
+	}
+}
+
+var (
+	errSevered    = errors.New("the fabric is cut")
+	errPeerClosed = errors.New("the peer disconnected")
+	errRemote     = errors.New("the peer met an error")
+)
+
+// listening is an active Listen.
+type listening struct {
+	net      *Network
+	adapter  *adapter
+	host     string
+	incoming func(via.Incoming)
+	calls    sync.WaitGroup // running calls of incoming
+
+	mu      sync.Mutex
+	closed  bool
+	pending map[*request]struct{} // not yet answered
+}
+
+func (n *Network) listen(a *adapter, host string, incoming func(via.Incoming)) (via.Listening, error) {
+	l := &listening{net: n, adapter: a, host: host, incoming: incoming, pending: make(map[*request]struct{})}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.hosts[host] != nil {
+		return nil, fmt.Errorf("host %q is listened at: %w", host, via.ErrResource)
+	}
+	n.hosts[host] = l
+	return l, nil
+}
+
+// Close stops the listener and refuses what is not yet answered.
+func (l *listening) Close() error {
+	l.net.mu.Lock()
+	if l.net.hosts[l.host] == l {
+		delete(l.net.hosts, l.host)
+	}
+	l.net.mu.Unlock()
+	l.mu.Lock()
+	l.closed = true
+	pending := l.pending
+	l.pending = nil
+	l.mu.Unlock()
+	for r := range pending {
+		_ = r.finish(answer{err: &via.Refused{}}) // it may be answered meanwhile
+	}
+	l.calls.Wait()
+	return nil
+}
+
+// submit hands a request to the listener's consumer.
+func (l *listening) submit(r *request) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	l.pending[r] = struct{}{}
+	l.calls.Add(1)
+	go func() {
+		defer l.calls.Done()
+		l.incoming(r)
+	}()
+	return true
+}
+
+// answer ends a request.
+type answer struct {
+	link  *link
+	reply []byte
+	err   error
+}
+
+// request is a via.Incoming.
+type request struct {
+	from   *adapter
+	l      *listening
+	to     *adapter
+	hello  []byte
+	cfg    via.LinkConfig
+	answer chan answer // holds one
+
+	mu   sync.Mutex
+	done bool // answered or withdrawn
+}
+
+// finish answers the request; the requester knows when it returns.
+func (r *request) finish(a answer) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.done {
+		return fmt.Errorf("connection request is gone: %w", via.ErrTimeout)
+	}
+	r.done = true
+	r.l.mu.Lock()
+	delete(r.l.pending, r)
+	r.l.mu.Unlock()
+	r.answer <- a
+	return nil
+}
+
+// withdraw ends the request by the requester; false means it is answered.
+func (r *request) withdraw() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.done {
+		return false
+	}
+	r.done = true
+	r.l.mu.Lock()
+	delete(r.l.pending, r)
+	r.l.mu.Unlock()
+	return true
+}
+
+// Hello returns the requester's message.
+func (r *request) Hello() []byte { return r.hello }
+
+// RemoteHost names the requester.
+func (r *request) RemoteHost() string { return "loopback" }
+
+// Refuse refuses the request.
+func (r *request) Refuse(reply []byte) error {
+	return r.finish(answer{err: &via.Refused{Reply: reply}})
+}
+
+// Accept connects. Both links exist before either end hears of it.
+func (r *request) Accept(ctx context.Context, reply []byte, cfg via.LinkConfig) (via.Link, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("accept: %w", err)
+	}
+	c := newConn(r.to.net)
+	mine, theirs := c.attach(0, r.to, cfg), c.attach(1, r.from, r.cfg)
+	if err := r.finish(answer{link: theirs, reply: reply}); err != nil {
+		_ = theirs.Close() // first: nobody is left there to be told
+		_ = mine.Close()
+		return nil, err
+	}
+	return mine, nil
+}
+
+// connect asks the listener at a host and waits for its answer.
+func (a *adapter) connect(ctx context.Context, host string, hello []byte, cfg via.LinkConfig) (via.Link, []byte, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", via.ErrTimeout, err)
+	}
+	a.net.mu.Lock()
+	l := a.net.hosts[host]
+	a.net.mu.Unlock()
+	if l == nil {
+		return nil, nil, fmt.Errorf("nobody listens at %q: %w", host, via.ErrNotReachable)
+	}
+	r := &request{from: a, l: l, to: l.adapter, hello: hello, cfg: cfg, answer: make(chan answer, 1)}
+	if !l.submit(r) {
+		return nil, nil, fmt.Errorf("nobody listens at %q: %w", host, via.ErrNotReachable)
+	}
+	select {
+	case ans := <-r.answer:
+		return ans.unpack()
+	case <-ctx.Done():
+		if r.withdraw() {
+			return nil, nil, fmt.Errorf("%w: %w", via.ErrTimeout, context.Cause(ctx))
+		}
+		return (<-r.answer).unpack()
+	}
+}
+
+func (a answer) unpack() (via.Link, []byte, error) {
+	if a.err != nil {
+		return nil, nil, a.err
+	}
+	return a.link, a.reply, nil
+}
