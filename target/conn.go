@@ -80,7 +80,8 @@ type conn struct {
 type exportQueue struct {
 	opened *opened
 	queue  block.Queue
-	active int // requests submitted
+	direct *via.Memory // the disk itself, if it is memory; else nil
+	active int         // requests submitted
 }
 
 func newConn(s *Server, peer string) *conn {
@@ -176,8 +177,12 @@ func (c *conn) release() {
 	c.server.sessions.leave(c, c.server.exports)
 	var errs []error
 	for _, q := range c.queues {
-		if q != nil {
-			errs = append(errs, q.queue.Close())
+		if q == nil {
+			continue
+		}
+		errs = append(errs, q.queue.Close())
+		if q.direct != nil {
+			errs = append(errs, q.direct.Deregister())
 		}
 	}
 	for i := range c.requests {

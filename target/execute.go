@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/carrier"
 	"github.com/viablk/viablk/internal/wire"
 )
 
@@ -15,6 +16,8 @@ func (c *conn) start(r *request) {
 	case cmd.InlineLength > 0:
 		r.block.Data = c.carrier.Receive(r.receive).Data[:cmd.InlineLength]
 		c.submit(r)
+	case cmd.Opcode <= wire.OpWrite && r.queue.direct != nil:
+		c.startDirect(r)
 	case cmd.Opcode <= wire.OpWrite:
 		if !c.awaitMemory.empty() || !c.takeMemory(r) {
 			r.state = awaitMemory
@@ -26,6 +29,19 @@ func (c *conn) start(r *request) {
 	}
 }
 
+// startDirect moves the payload of a transfer between the peer and the memory
+// that is the disk, without a stop in between.
+func (c *conn) startDirect(r *request) {
+	c.stats.count(r.block.Op, uint64(r.command.Length))
+	m := r.queue.direct
+	r.local = carrier.Span{Addr: m.Addr() + r.command.Offset, Handle: m.Handle(), Length: r.command.Length}
+	if r.command.Opcode == wire.OpRead {
+		c.settle(r, wire.StatusOK)
+		return
+	}
+	c.pullOrWait(r)
+}
+
 // takeMemory gets pool memory for a transfer and goes on. It returns false while
 // there is none.
 func (c *conn) takeMemory(r *request) bool {
@@ -34,16 +50,22 @@ func (c *conn) takeMemory(r *request) bool {
 		return false
 	}
 	r.memory = m
-	r.block.Data = m.Data[:r.command.Length]
+	r.local = carrier.Span{Addr: m.Addr, Handle: m.Handle, Length: r.command.Length}
+	r.block.Data = m.Data
 	if r.command.Opcode == wire.OpRead {
 		c.submit(r)
-		return true
+	} else {
+		c.pullOrWait(r)
 	}
+	return true
+}
+
+// pullOrWait pulls a Write's payload, now or when its turn for sends comes.
+func (c *conn) pullOrWait(r *request) {
 	if !c.awaitSends.empty() || !c.pull(r) {
 		r.state = awaitPull
 		c.awaitSends.push(r.slot - c.base)
 	}
-	return true
 }
 
 // pull fetches a Write's payload by RDMA Read, a read for each segment. It

@@ -188,7 +188,7 @@ func (c *conn) queue(handle uint16) *exportQueue {
 	if o == nil {
 		return nil
 	}
-	q, err := o.export.Device.NewQueue(len(c.requests))
+	q, err := c.openQueue(o)
 	if err != nil {
 		c.log.Error("export not opened", "export", o.export.Name, "error", err)
 		return nil
@@ -196,6 +196,24 @@ func (c *conn) queue(handle uint16) *exportQueue {
 	for int(handle) >= len(c.queues) {
 		c.queues = append(c.queues, nil)
 	}
-	c.queues[handle] = &exportQueue{opened: o, queue: q}
-	return c.queues[handle]
+	c.queues[handle] = q
+	return q
+}
+
+// openQueue opens this connection's queue of an export. A disk that is memory is
+// registered, for local use, so that data moves from and to it directly.
+func (c *conn) openQueue(o *opened) (*exportQueue, error) {
+	device := o.export.Device
+	queue, err := device.NewQueue(len(c.requests))
+	if err != nil {
+		return nil, err
+	}
+	q := &exportQueue{opened: o, queue: queue}
+	if m, ok := device.(block.Mapped); ok {
+		q.direct, err = c.server.cfg.NIC.RegisterMem(m.Memory(), via.MemAttributes{Ptag: c.carrier.Tag()})
+		if err != nil {
+			return nil, errors.Join(err, queue.Close())
+		}
+	}
+	return q, nil
 }

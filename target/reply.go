@@ -127,7 +127,11 @@ func (c *conn) sent(s *carrier.Send) {
 		return
 	}
 	if r.state == pulling {
-		c.submit(r)
+		if r.queue.direct != nil {
+			c.settle(r, wire.StatusOK)
+		} else {
+			c.submit(r)
+		}
 		return
 	}
 	c.releaseMemory(r)

@@ -35,17 +35,18 @@ type request struct {
 	queue   *exportQueue
 	block   block.Request
 	memory  regcache.Slot
-	pending int  // RDMA operations and answers under way
-	held    bool // receive is this request's until the backend is done
+	local   carrier.Span // where the payload is: memory, or the disk itself
+	pending int          // RDMA operations and answers under way
+	held    bool         // receive is this request's until the backend is done
 	receive uint32
 	stashed bool // a command arrived before the answer's completion was seen
 	next    uint32
 	nextLen uint32
 }
 
-// span returns a range of the request's memory.
+// span returns a range of the request's payload.
 func (r *request) span(off, n uint32) carrier.Span {
-	return carrier.Span{Addr: r.memory.Addr + uint64(off), Handle: r.memory.Handle, Length: n}
+	return carrier.Span{Addr: r.local.Addr + uint64(off), Handle: r.local.Handle, Length: n}
 }
 
 // releaseMemory gives the request's pool memory back.

@@ -57,6 +57,9 @@ func plainInfo(size int64, features block.Features, readOnly bool) block.Info {
 
 func (m *memory) Info() block.Info { return m.info }
 
+// Memory is [block.Mapped].
+func (m *memory) Memory() []byte { return m.bytes }
+
 func (m *memory) NewQueue(depth int) (block.Queue, error) {
 	return block.NewInlineQueue(depth, block.PayloadLimit, m.run)
 }
