@@ -69,6 +69,9 @@ func TestEvictionDuringOffer(t *testing.T) {
 	if live, _, _ := r.o.count(); live != 0 {
 		t.Error("the region outlives its lease")
 	}
+	if s := r.Stats(); s.Evicted != 1 {
+		t.Errorf("evicted twice, and counted %d times", s.Evicted)
+	}
 }
 
 func TestEvictionOfWhatIsGone(t *testing.T) {
@@ -214,6 +217,17 @@ func TestMissWaitsForTheReapersBudget(t *testing.T) {
 	close(g.open)
 	if err := <-done; err != nil {
 		t.Errorf("Acquire: %v", err)
+	}
+}
+
+// With nothing leased there is always room, wherever the reaper is.
+func TestReaperNeverCostsABounce(t *testing.T) {
+	s, cfg := newScripted(Config{MaxRegions: 1})
+	r := newRig(t, 3, cfg)
+	s.onOffer = func(*region) bool { return false }
+	for i := range 20000 {
+		l := r.acquire(t, i%3)
+		l.Release()
 	}
 }
 
