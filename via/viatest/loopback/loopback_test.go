@@ -27,3 +27,5 @@ func open(t testing.TB) *viatest.Fabric {
 }
 
 func TestConformance(t *testing.T) { viatest.Run(t, open, nil) }
+
+func BenchmarkLoopback(b *testing.B) { viatest.Bench(b, open) }
