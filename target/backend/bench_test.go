@@ -1,0 +1,89 @@
+package backend
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/viablk/viablk/internal/block"
+	"golang.org/x/sys/unix"
+)
+
+// BenchmarkQueue measures a queue at depth 32 with memory of the queue.
+func BenchmarkQueue(b *testing.B) {
+	for _, kind := range []string{"null", "memory", "file"} {
+		for _, op := range []block.Op{block.Read, block.Write} {
+			for _, size := range []int64{4 << 10, 128 << 10} {
+				b.Run(fmt.Sprintf("%s/%v/%dKiB", kind, op, size>>10), func(b *testing.B) {
+					d := benchDisk(b, kind)
+					defer d.Close()
+					benchQueue(b, d, op, size)
+				})
+			}
+		}
+	}
+}
+
+// benchDisk opens a disk of 64 MiB that has been written.
+func benchDisk(b *testing.B, kind string) block.Device {
+	const size = 64 << 20
+	spec := fmt.Sprintf("%s:%d", kind, size)
+	if kind == "file" {
+		spec = "file:" + newFile(b, size)
+	}
+	d := mustOpen(b, spec, Options{})
+	disk, err := block.NewDisk(d)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer disk.Close()
+	for off := int64(0); off < size; off += 1 << 20 {
+		if _, err := disk.WriteAt(fill(1<<20, 1), off); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return d
+}
+
+func benchQueue(b *testing.B, d block.Device, op block.Op, size int64) {
+	const depth = 32
+	q, err := d.NewQueue(depth)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer q.Close()
+	requests := make([]block.Request, depth)
+	free := make([]*block.Request, 0, depth)
+	for i := range requests {
+		free = append(free, &requests[i])
+	}
+	var dst [depth]*block.Request
+	fds := []unix.PollFd{{Fd: int32(q.FD()), Events: unix.POLLIN}}
+	b.SetBytes(size)
+	b.ReportAllocs()
+	b.ResetTimer()
+	for submitted, reaped := 0, 0; reaped < b.N; {
+		for ; len(free) > 0 && submitted < b.N; submitted++ {
+			r := free[len(free)-1]
+			free = free[:len(free)-1]
+			*r = block.Request{Op: op, Length: size, Offset: int64(submitted) * 7919 * 4096 % (32 << 20)}
+			if !q.Reserve(r) || !q.Submit(r) {
+				b.Fatal("refused")
+			}
+		}
+		q.Kick()
+		n := q.Reap(dst[:])
+		for _, r := range dst[:n] {
+			if r.Err != nil {
+				b.Fatal(r.Err)
+			}
+			q.Release(r)
+			free = append(free, r)
+		}
+		reaped += n
+		if n == 0 {
+			if _, ok := q.Arm(); ok {
+				_, _ = unix.Ppoll(fds, nil, nil)
+			}
+		}
+	}
+}

@@ -1,0 +1,86 @@
+package backend
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"testing"
+
+	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/target/backend/backendtest"
+	"golang.org/x/sys/unix"
+)
+
+// loopDevice returns a block device whose content is a new file.
+func loopDevice(t testing.TB) string {
+	t.Helper()
+	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) {
+		t.Skipf("block devices for tests are made by root on kernels with loop devices: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer control.Close()
+	image, err := os.OpenFile(newFile(t, diskSize), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer image.Close()
+	for range 10 { // somebody else may take the free one first
+		n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := fmt.Sprintf("/dev/loop%d", n)
+		device, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = unix.IoctlSetInt(int(device.Fd()), unix.LOOP_SET_FD, int(image.Fd()))
+		if err == unix.EBUSY {
+			device.Close()
+			continue
+		}
+		if err != nil {
+			t.Fatalf("attach %s: %v", path, err)
+		}
+		t.Cleanup(func() {
+			if err := unix.IoctlSetInt(int(device.Fd()), unix.LOOP_CLR_FD, 0); err != nil {
+				t.Errorf("detach %s: %v", path, err)
+			}
+			device.Close()
+		})
+		return path
+	}
+	t.Fatal("no loop device is free")
+	return ""
+}
+
+func TestBlockDevice(t *testing.T) {
+	for _, options := range []string{"", "?direct=1"} {
+		t.Run("file:"+options, func(t *testing.T) {
+			path := loopDevice(t)
+			backendtest.Run(t, func(t testing.TB) block.Device {
+				return mustOpen(t, "file:"+path+options, Options{})
+			}, backendtest.Options{
+				Broken: func(t testing.TB) block.Device {
+					return mustOpen(t, "fault:write=EIO:file:"+path+options, Options{})
+				},
+			})
+		})
+	}
+}
+
+func TestBlockDeviceInfo(t *testing.T) {
+	path := loopDevice(t)
+	d := mustOpen(t, "file:"+path, Options{})
+	defer d.Close()
+	if i := d.Info(); i.Size != diskSize || i.MinimumBlock != 512 {
+		t.Errorf("a block device of %d bytes is %+v", diskSize, i)
+	}
+	if _, err := Open("file:"+path, Options{}); !errors.Is(err, ErrLocked) {
+		t.Errorf("second open of a block device: %v, want ErrLocked", err)
+	}
+}
