@@ -21,15 +21,15 @@ import (
 // call costs tens of nanoseconds, one in eight is enough to rank regions.
 const touchEvery = 8
 
-// Acquire leases the registration of a buffer for a tag and an access, and makes
-// one if there is none. The registration covers the buffer's granule: peers
-// with the tag can reach its neighbours in the granule as well, so memory of
-// different trust belongs in different arenas.
+// Acquire leases the registration of a buffer for a tag and an access, and
+// makes one if there is none. The registration covers the buffer's granule:
+// peers with the tag can reach its neighbours in the granule as well, so memory
+// of different trust belongs in different arenas.
 //
 // A hit neither blocks, locks nor allocates. A miss registers on the caller's
 // goroutine; concurrent misses of one granule register once. Errors are
-// ErrNotArena, ErrSpans, ErrBudget, ErrClosed and those of the NIC; after any of
-// them the caller copies instead.
+// ErrNotArena, ErrSpans, ErrBudget, ErrClosed and those of the NIC; after any
+// of them the caller copies instead.
 func (c *Cache) Acquire(buf []byte, tag via.Ptag, access Access) (Lease, error) {
 	addr := addressOf(buf)
 	a, granule, err := c.locate(addr, uint64(len(buf)))
@@ -61,8 +61,8 @@ func (c *Cache) AcquireCached(buf []byte, tag via.Ptag, access Access) (Lease, b
 }
 
 // Reach returns how many bytes of buf one lease can cover, from its beginning:
-// a buffer that crosses granules is leased piece by piece. 0 means that buf does
-// not begin in an arena.
+// a buffer that crosses granules is leased piece by piece. 0 means that buf
+// does not begin in an arena.
 func (c *Cache) Reach(buf []byte) int {
 	addr := addressOf(buf)
 	a := c.arenaAt(addr)
@@ -142,7 +142,8 @@ func (c *Cache) miss(a *Arena, granule int, tag via.Ptag, access Access) (*regio
 		}
 		if !c.reserve() {
 			s.mu.Unlock()
-			// Others may take what is freed here; that is no reason to go on for ever.
+			// Others may take what is freed here; that is no reason to go on
+			// for ever.
 			if attempt >= 2*c.budget+8 || !c.evictOne() && c.exhausted() {
 				c.count.overBudget.Add(1)
 				return nil, ErrBudget

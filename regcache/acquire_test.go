@@ -188,7 +188,8 @@ func TestRegisterFailures(t *testing.T) {
 	}
 	buf := r.buf(7, 0, 1)
 
-	// One refusal for want of resources: a quarter of the idle goes, then it works.
+	// One refusal for want of resources: a quarter of the idle goes, then it
+	// works.
 	r.o.failRegister(1, syscall.ENOMEM)
 	l := must(r.Acquire(buf, r.tag, RemoteRead))(t)
 	l.Release()

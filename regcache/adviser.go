@@ -13,23 +13,23 @@ type adviser interface {
 	// touch says that a region is being used. It does not allocate per call.
 	touch(r *region)
 
-	// offer asks to keep a new region. False means that it is not kept, and that
-	// the adviser will not mention it again.
+	// offer asks to keep a new region. False means that it is not kept, and
+	// that the adviser will not mention it again.
 	offer(r *region) bool
 
 	// forget says that a region is about to end.
 	forget(r *region)
 
 	// close gives up everything and waits for the adviser's goroutines. Methods
-	// called then or later do nothing; offer returns false. Calls after the first
-	// do nothing.
+	// called then or later do nothing; offer returns false. Calls after the
+	// first do nothing.
 	close()
 }
 
-// retainable returns how many of a budget of regions a policy may keep. The rest
-// is room for what is registered and not kept; with a fifth, the sweep ends few
-// regions on the policy's behalf (3-5 % of them under Zipf's law, 48 % with a
-// sixteenth).
+// retainable returns how many of a budget of regions a policy may keep. The
+// rest is room for what is registered and not kept; with a fifth, the sweep
+// ends few regions on the policy's behalf (3-5 % of them under Zipf's law, 48 %
+// with a sixteenth).
 func retainable(budget int) int { return max(1, budget*4/5) }
 
 // clockAdviser keeps what was used since its hand last passed, and admits one

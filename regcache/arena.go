@@ -11,8 +11,8 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// Arena is mapped memory whose granules the cache registers. It is sparse: pages
-// exist once touched. Its methods are safe for concurrent use.
+// Arena is mapped memory whose granules the cache registers. It is sparse:
+// pages exist once touched. Its methods are safe for concurrent use.
 type Arena struct {
 	cache  *Cache
 	memory *via.Arena

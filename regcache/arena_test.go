@@ -84,8 +84,8 @@ func TestCloseOfAnArena(t *testing.T) {
 	other.Release()
 }
 
-// A goroutine that found its arena before the arena closed must neither register
-// nor lease there.
+// A goroutine that found its arena before the arena closed must neither
+// register nor lease there.
 func TestMissInAClosedArena(t *testing.T) {
 	r := newRig(t, 1, Config{})
 	a := must(r.NewArena(1 << 20))(t)

@@ -5,6 +5,9 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/viablk/viablk/via"
 )
 
 // benchGranules is how many granules a benchmark has registered; the accesses
@@ -111,11 +114,18 @@ func BenchmarkBounce(b *testing.B) {
 }
 
 // BenchmarkCycle reports the hit ratio of a ring of buffers a tenth larger than
-// the budget.
+// the budget, of which a policy keeps four fifths: 73 % is the best. The NIC
+// takes 3 µs to register, as a fast one does.
 func BenchmarkCycle(b *testing.B) {
 	for _, policy := range []Policy{PolicyRistretto, PolicyClock} {
 		b.Run(string(policy), func(b *testing.B) {
 			r := newRigNoCleanup(b, 110, Config{MaxRegions: 100, Policy: policy})
+			slow := func(*via.Memory) error {
+				for begin := time.Now(); time.Since(begin) < 3*time.Microsecond; {
+				}
+				return nil
+			}
+			r.o.onRegister.Store(&slow)
 			g := 0
 			for b.Loop() {
 				l := r.acquire(b, g)

@@ -43,9 +43,9 @@ type Policy string
 
 // The policies.
 const (
-	// PolicyRistretto keeps what is used often (TinyLFU). It is the default: rings
-	// of buffers a little larger than the budget are the worst case of recency and
-	// the best of frequency.
+	// PolicyRistretto keeps what is used often (TinyLFU). It is the default:
+	// rings of buffers a little larger than the budget are the worst case of
+	// recency and the best of frequency.
 	PolicyRistretto Policy = "ristretto"
 
 	// PolicyClock keeps what was used lately, and admits one newcomer in eight
@@ -68,10 +68,10 @@ type Config struct {
 	// DefaultGranule or HugeGranule. 0 means DefaultGranule.
 	Granule int
 
-	// MaxBytes is the hard limit of bytes registered at a time, idle registrations
-	// included; memory registered twice, for two tags, counts twice. 0 means
-	// 256 MiB or half of what the NIC can register, whichever is less. More than
-	// the NIC can register is cut down to that.
+	// MaxBytes is the hard limit of bytes registered at a time, idle
+	// registrations included; memory registered twice, for two tags, counts
+	// twice. 0 means 256 MiB or half of what the NIC can register, whichever is
+	// less. More than the NIC can register is cut down to that.
 	MaxBytes int64
 
 	// MaxRegions is the hard limit of registrations at a time. 0 means what
@@ -81,9 +81,9 @@ type Config struct {
 	// Policy is the adviser. "" means PolicyRistretto.
 	Policy Policy
 
-	// InlineDeregister deregisters on the goroutine that releases the last lease,
-	// for a NIC that does so within a microsecond or two. By default the reaper
-	// does, and Release never waits for the NIC.
+	// InlineDeregister deregisters on the goroutine that releases the last
+	// lease, for a NIC that does so within a microsecond or two. By default the
+	// reaper does, and Release never waits for the NIC.
 	InlineDeregister bool
 
 	adviser func(evict func(*region)) adviser // tests replace the policy

@@ -15,19 +15,19 @@
 //	                             ▲  Acquire: hit  │ Release  Invalidate
 //	                             └──────────── idle, retained ─────▶ dead
 //
-// The index is exact and lock-free: an arena is found by its bounds, a granule by
-// division, its registrations by a short list. One atomic word per registration
-// holds the number of leases and two bits, retained and dead; whoever turns the
-// word from zero to dead deregisters, and nobody else does.
+// The index is exact and lock-free: an arena is found by its bounds, a granule
+// by division, its registrations by a short list. One atomic word per
+// registration holds the number of leases and two bits, retained and dead;
+// whoever turns the word from zero to dead deregisters, and nobody else does.
 //
 // Which idle registrations stay is advised by a policy, ristretto or a clock. A
 // policy owns nothing: all it can do is clear the retained bit. The budget is
-// the cache's own and is never exceeded; a sweep makes room when the policy does
-// not. Slow deregistration happens on one goroutine, the reaper.
+// the cache's own and is never exceeded; a sweep makes room when the policy
+// does not. Slow deregistration happens on one goroutine, the reaper.
 //
 // Memory that can be leased lies in an [Arena] made by the cache, which alone
-// unmaps it. Memory of the Go heap cannot be leased: the runtime takes its pages
-// away behind any registration.
+// unmaps it. Memory of the Go heap cannot be leased: the runtime takes its
+// pages away behind any registration.
 //
 // A caller that gets an error from Acquire copies through its Pool instead.
 package regcache

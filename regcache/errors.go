@@ -5,11 +5,12 @@ import "errors"
 // Errors of the cache. They are returned as they are where a request may meet
 // them, so that the answer "copy instead" costs nothing.
 var (
-	// ErrNotArena says that a buffer is not inside one of the cache's arenas, or
-	// has no bytes.
+	// ErrNotArena says that a buffer is not inside one of the cache's arenas,
+	// or has no bytes.
 	ErrNotArena = errors.New("regcache: buffer is not in an arena")
 
-	// ErrSpans says that a buffer crosses the end of a granule; see [Cache.Reach].
+	// ErrSpans says that a buffer crosses the end of a granule; see
+	// [Cache.Reach].
 	ErrSpans = errors.New("regcache: buffer crosses the end of a granule")
 
 	// ErrBudget says that no more memory may be registered now.
@@ -22,7 +23,7 @@ var (
 	// withdrawn has been; the call is repeated when they are back.
 	ErrInUse = errors.New("regcache: in use")
 
-	// ErrNotAllocated says that a buffer is not one that the arena handed out, or
-	// that it was given back before.
+	// ErrNotAllocated says that a buffer is not one that the arena handed out,
+	// or that it was given back before.
 	ErrNotAllocated = errors.New("regcache: buffer is not allocated")
 )

@@ -9,7 +9,8 @@ import (
 
 // Four ways lead to the end of a region: the policy evicts it, the sweep needs
 // its budget, somebody invalidates it, its arena is closed. All four clear the
-// retained bit and then, if no lease is out, call end; else the last Release does.
+// retained bit and then, if no lease is out, call end; else the last Release
+// does.
 
 // evicted is called by the policy, on any goroutine and with the policy's locks
 // held: it flips a bit and leaves the rest to the reaper.
@@ -46,15 +47,15 @@ func (c *Cache) endLocked(s *granuleSlot, r *region) bool {
 		c.count.deregisterFailures.Add(1)
 	}
 	c.count.deregistrations.Add(1)
-	// In this order: a miss that finds no budget looks for a region to wait for,
-	// and must see this one or its budget.
+	// In this order: a miss that finds no budget looks for a region to wait
+	// for, and must see this one or its budget.
 	c.unreserve()
 	c.live.remove(r)
 	return true
 }
 
-// evictOne ends an idle region, or waits until another goroutine has. It returns
-// false if all regions are leased.
+// evictOne ends an idle region, or waits until another goroutine has. It
+// returns false if all regions are leased.
 func (c *Cache) evictOne() bool {
 	r := c.live.victim()
 	if r == nil {
@@ -145,10 +146,10 @@ func (c *Cache) withdraw(s *granuleSlot) (leased int) {
 	return leased
 }
 
-// retire ends the retention of a region and counts it. The bit is cleared before
-// the policy is told, which would count the end as its own otherwise. The policy
-// may call back, so no lock is held. What is not retained the policy has given
-// up or refused already.
+// retire ends the retention of a region and counts it. The bit is cleared
+// before the policy is told, which would count the end as its own otherwise.
+// The policy may call back, so no lock is held. What is not retained the policy
+// has given up or refused already.
 func (c *Cache) retire(r *region, count *atomic.Uint64) {
 	if cleared, _ := r.unretain(); cleared {
 		count.Add(1)

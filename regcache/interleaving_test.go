@@ -254,7 +254,8 @@ func TestBudgetTakenByARegistrationUnderWay(t *testing.T) {
 	l.Release()
 }
 
-// Close meets a registration under way: the miss ends first, and its lease holds.
+// Close meets a registration under way: the miss ends first, and its lease
+// holds.
 func TestCloseDuringRegister(t *testing.T) {
 	r := newRig(t, 1, Config{})
 	g := newGate()

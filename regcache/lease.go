@@ -20,10 +20,10 @@ func (l *Lease) Addr() uint64 { return l.addr }
 // Handle returns the region's handle.
 func (l *Lease) Handle() uint32 { return l.region.handle }
 
-// Release gives the lease back. No descriptor that names its handle may still be
-// posted. It neither blocks nor allocates, unless the cache deregisters inline.
-// Releasing a released Lease does nothing; releasing two copies of one panics
-// when the cache can tell.
+// Release gives the lease back. No descriptor that names its handle may still
+// be posted. It neither blocks nor allocates, unless the cache deregisters
+// inline. Releasing a released Lease does nothing; releasing two copies of one
+// panics when the cache can tell.
 func (l *Lease) Release() {
 	r := l.region
 	if r == nil {

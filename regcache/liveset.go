@@ -30,8 +30,8 @@ func (l *liveSet) remove(r *region) {
 }
 
 // victim returns a region that is not leased, preferably one that was not used
-// since the hand last passed it, or nil if all are leased. Regions that are being
-// deregistered qualify: to end them is to wait for whoever has begun.
+// since the hand last passed it, or nil if all are leased. Regions that are
+// being deregistered qualify: to end them is to wait for whoever has begun.
 func (l *liveSet) victim() *region {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -18,7 +18,8 @@ type registrationKey struct {
 }
 
 // machine runs a cache beside a model of who has leases. What is registered
-// beyond that is the policy's choice; the model checks that the choice is legal.
+// beyond that is the policy's choice; the model checks that the choice is
+// legal.
 type machine struct {
 	*rig
 	script *scripted // nil with a real policy

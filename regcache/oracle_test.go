@@ -60,6 +60,7 @@ func (o *oracle) NewCQ(int) (via.AdapterCQ, error) { return nil, via.ErrNotSuppo
 func (o *oracle) Listen(string, func(via.Incoming)) (via.Listening, error) {
 	return nil, via.ErrNotSupported
 }
+
 func (o *oracle) Connect(context.Context, string, []byte, via.LinkConfig) (via.Link, []byte, error) {
 	return nil, nil, via.ErrNotSupported
 }
@@ -166,8 +167,8 @@ func (m *oracleMemory) Discard(off, n int) error {
 	return unix.Madvise(m.bytes[off:off+n], unix.MADV_DONTNEED)
 }
 
-// rig is a cache over an oracle, closed with everything given back at the end of
-// the test.
+// rig is a cache over an oracle, closed with everything given back at the end
+// of the test.
 type rig struct {
 	*Cache
 	o     *oracle

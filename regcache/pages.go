@@ -6,10 +6,11 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// pages follows which parts of a pool have pages, so that a burst of large slots
-// does not keep its memory for ever. Memory that was not needed through a whole
-// window of slots is given back, at most a few system calls a window; a busy
-// queue of large slots, whose free memory comes and goes, never pays for one.
+// pages follows which parts of a pool have pages, so that a burst of large
+// slots does not keep its memory for ever. Memory that was not needed through a
+// whole window of slots is given back, at most a few system calls a window; a
+// busy queue of large slots, whose free memory comes and goes, never pays for
+// one.
 type pages struct {
 	chunks []chunk
 	size   int    // bytes of a chunk

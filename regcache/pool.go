@@ -82,8 +82,9 @@ func NewPool(nic *via.NIC, size int, attrs via.MemAttributes) (*Pool, error) {
 		stats:  PoolStats{Size: size},
 	}
 	p.pages.init(size)
-	// A stack holds at most a sixteenth of the pool, so that all of them together
-	// keep the allocator from joining blocks only for as long as there is room.
+	// A stack holds at most a sixteenth of the pool, so that all of them
+	// together keep the allocator from joining blocks only for as long as there
+	// is room.
 	for block := leastSlot; block <= size/16; block *= 2 {
 		p.stacks = append(p.stacks, stack{limit: min(stackDepth, size/16/block)})
 	}
@@ -121,8 +122,8 @@ func (p *Pool) Get(n int) (Slot, bool) {
 }
 
 // Put gives a slot back. No descriptor that names its memory may still be
-// posted. To put a slot twice, or into another pool, is a mistake of the program
-// and panics.
+// posted. To put a slot twice, or into another pool, is a mistake of the
+// program and panics.
 func (p *Pool) Put(s Slot) {
 	if s.pool != p || p.holder[s.unit] != s.holder {
 		panic(fmt.Sprintf("regcache: slot at %#x is not out of this pool", s.Addr))

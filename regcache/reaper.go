@@ -3,8 +3,9 @@ package regcache
 import "sync/atomic"
 
 // reaper ends regions on a goroutine of its own: what a NIC needs to deregister
-// is kept from the goroutine that released the last lease and from the policy's.
-// It works through everything that gathered while it was busy or asleep.
+// is kept from the goroutine that released the last lease and from the
+// policy's. It works through everything that gathered while it was busy or
+// asleep.
 type reaper struct {
 	head atomic.Pointer[region] // a stack, linked by region.link
 	wake chan struct{}          // holds one

@@ -8,12 +8,11 @@ import (
 
 // The state word of a region: leases in the low half, two bits above.
 //
-//	word                          meaning
-//	retained + n leases           in use, stays when they are back
-//	n leases                      in use, deregistered when they are back
-//	retained                      idle, the policy or a sweep may end it
-//	0                             idle, about to be deregistered; a hit revives it
-//	dead (+ visitors)             deregistered or being so; never revived
+//	retained + n leases    in use, stays when they are back
+//	n leases               in use, deregistered when they are back
+//	retained               idle, the policy or a sweep may end it
+//	0                      idle, about to be deregistered; a hit revives it
+//	dead (+ visitors)      deregistered or being so; never revived
 //
 // Retained is set once, when the region is made, and cleared at most once.
 // Only the transition 0 -> dead, made once and under the granule's lock,
@@ -26,10 +25,10 @@ const (
 )
 
 // region is a registration of one granule for one tag and access. It is made
-// for one registration and never used for another, so that a stale pointer meets
-// a dead state word and not someone else's registration. It fills two cache
-// lines of its own: regions in use by different goroutines do not disturb each
-// other.
+// for one registration and never used for another, so that a stale pointer
+// meets a dead state word and not someone else's registration. It fills two
+// cache lines of its own: regions in use by different goroutines do not disturb
+// each other.
 type region struct {
 	state atomic.Uint64
 	uses  atomic.Uint64 // hits; every eighth tells the policy

@@ -6,14 +6,14 @@ import (
 	"github.com/dgraph-io/ristretto/v2"
 )
 
-// ristrettoAdviser keeps what is used most often. Ristretto is asked for nothing
-// but that: its Set is seen late or never, it may refuse after having accepted,
-// and it evicts what is in use. The rules by which it is harmless:
+// ristrettoAdviser keeps what is used most often. Ristretto is asked for
+// nothing but that: its Set is seen late or never, it may refuse after having
+// accepted, and it evicts what is in use. The rules by which it is harmless:
 //
-//   - Keys go through a bijection. Equal hashes would lose values without OnExit,
-//     and the default hash of numbers puts all granules into one shard.
-//   - OnExit clears a bit. It runs on ristretto's goroutine, under its locks, and
-//     with nil for what is not there.
+//   - Keys go through a bijection. Equal hashes would lose values without
+//     OnExit, and the default hash of numbers is no hash.
+//   - OnExit clears a bit. It runs on ristretto's goroutine, under its locks,
+//     and with nil for what is not there.
 //   - Get comes before Set, or a newcomer has frequency zero and is rejected.
 //   - Nothing is called while Close runs or after: Set and Get would send on a
 //     closed channel. Wait, Clear and lifetimes are not used.

@@ -26,9 +26,9 @@ func pattern(kind int, rng *rand.Rand, granules int) func() int {
 	}
 }
 
-// TestStress lets goroutines lease, release and invalidate while the policy, the
-// sweep, the reaper and failing registrations do their worst. The oracle panics
-// at the first double registration or use after deregistration.
+// TestStress lets goroutines lease, release and invalidate while the policy,
+// the sweep, the reaper and failing registrations do their worst. The oracle
+// panics at the first double registration or use after deregistration.
 func TestStress(t *testing.T) {
 	cases := map[string]Config{
 		"ristretto":        {Policy: PolicyRistretto},
