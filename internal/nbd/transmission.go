@@ -158,13 +158,12 @@ func (t *transmission) done() bool {
 
 // sleep waits for the socket, the queue, or the server to have something to do.
 func (t *transmission) sleep() error {
-	wait := time.Duration(-1)
-	if t.underWay > 0 {
-		d, ok := t.queue.Arm()
-		if !ok {
-			return nil
-		}
-		wait = d
+	if t.underWay == 0 {
+		t.queue.Reap(nil) // its turn: an idle remote device keeps its connection alive
+	}
+	wait, ok := t.queue.Arm()
+	if !ok && t.underWay > 0 {
+		return nil
 	}
 	fds := [...]unix.PollFd{
 		{Fd: -1},
@@ -181,9 +180,7 @@ func (t *transmission) sleep() error {
 	if client.Events != 0 { // else a hang-up would wake for nothing
 		client.Fd = int32(t.sock)
 	}
-	if t.underWay > 0 {
-		device.Fd = int32(t.queue.FD())
-	}
+	device.Fd = int32(t.queue.FD())
 	patience, err := t.patience()
 	if err != nil {
 		return err
