@@ -37,7 +37,7 @@ const (
 	wantSpace = 2 // wake me when you consume
 	wantShift = 2
 
-	ringSize    = 128 << 10 // bytes, power of two
+	ringSize    = 256 << 10 // bytes, power of two
 	segmentSize = offRecords + ringSize
 )
 
