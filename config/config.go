@@ -61,20 +61,23 @@ type Attach struct {
 	// means it is given by --nbd.
 	NBD string `mapstructure:"nbd"`
 
-	// Connections is the number of VIA connections to the target.
-	Connections int `mapstructure:"connections"`
-
-	// Depth is the number of requests under way on one connection.
+	// Depth is the number of requests under way on one connection. Zero leaves it to
+	// the target.
 	Depth int `mapstructure:"depth"`
 
-	// InlineMax is the longest payload in bytes that travels inside a message.
+	// InlineMax is the longest payload in bytes that travels inside a message. Zero
+	// leaves it to the target.
 	InlineMax Size `mapstructure:"inline_max"`
+
+	// MaxIO is the longest VIA command in bytes; longer requests are cut. Zero
+	// leaves it to the target.
+	MaxIO Size `mapstructure:"max_io"`
 
 	// ReadOnly opens the remote export for reading only.
 	ReadOnly bool `mapstructure:"read_only"`
 
-	// Heartbeat is the idle time after which a connection is probed.
-	Heartbeat time.Duration `mapstructure:"heartbeat"`
+	// Timeout is how long connecting and logging in may take.
+	Timeout time.Duration `mapstructure:"timeout"`
 }
 
 // NBD is the section of NBD serving, in the target and in the initiator.
@@ -123,12 +126,7 @@ func Default() Config {
 			Heartbeat:   time.Second,
 			Spin:        20 * time.Microsecond,
 		},
-		Attach: Attach{
-			Connections: 1,
-			Depth:       128,
-			InlineMax:   4 * KiB,
-			Heartbeat:   time.Second,
-		},
+		Attach: Attach{Timeout: 10 * time.Second},
 		NBD: NBD{
 			Connections:      100,
 			Depth:            128,

@@ -102,10 +102,14 @@ func (a Attach) validate(bad *complaints) {
 			bad.add("attach.nbd", "%v", err)
 		}
 	}
-	bad.bounds("attach.connections", a.Connections, 1, 128)
-	bad.bounds("attach.depth", a.Depth, 1, maximumDepth)
-	bad.size("attach.inline_max", a.InlineMax, minimumInline, maximumInline)
-	bad.duration("attach.heartbeat", a.Heartbeat, minimumTimeout, maximumTimeout)
+	bad.bounds("attach.depth", a.Depth, 0, maximumDepth)
+	if a.InlineMax != 0 {
+		bad.size("attach.inline_max", a.InlineMax, minimumInline, maximumInline)
+	}
+	if a.MaxIO != 0 {
+		bad.size("attach.max_io", a.MaxIO, minimumIO, maximumIO)
+	}
+	bad.duration("attach.timeout", a.Timeout, minimumTimeout, maximumTimeout)
 }
 
 func (n NBD) validate(bad *complaints) {

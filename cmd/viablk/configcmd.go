@@ -1,0 +1,99 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/viablk/viablk/config"
+)
+
+func (a *app) configCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "Check or show a configuration",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(a.configCheckCommand(), a.configShowCommand())
+	return cmd
+}
+
+// checkResult is what "viablk config check" prints.
+type checkResult struct {
+	Schema   string           `json:"schema"` // viablk.config-check/v1
+	File     string           `json:"file"`
+	Problems []config.Problem `json:"problems"` // empty: the configuration is right
+}
+
+func (a *app) configCheckCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check FILE",
+		Short: "Report everything that is wrong with a configuration file",
+		Long: `Report everything that is wrong with a configuration file, as it would apply
+under the present environment. Nothing is opened but the file itself.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			_, err := config.Load(args[0], nil)
+			var bad *config.Error
+			if err != nil && !errors.As(err, &bad) {
+				return err
+			}
+			result := checkResult{Schema: "viablk.config-check/v1", File: args[0], Problems: []config.Problem{}}
+			if bad != nil {
+				result.Problems = bad.Problems
+			}
+			return a.printCheck(result)
+		},
+	}
+}
+
+// printCheck prints the result; its exit code is part of it.
+func (a *app) printCheck(result checkResult) error {
+	var err error
+	if a.output == "json" {
+		err = a.printJSON(result)
+	} else {
+		for _, p := range result.Problems {
+			fmt.Fprintln(a.stdout, p)
+		}
+	}
+	if err == nil && len(result.Problems) > 0 {
+		return &exit{code: exitConfiguration}
+	}
+	return err
+}
+
+// effective is what "viablk config show" prints.
+type effective struct {
+	Schema   string           `json:"schema"` // viablk.config/v1
+	File     string           `json:"file"`
+	Settings []config.Setting `json:"settings"`
+}
+
+func (a *app) configShowCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "show [FILE]",
+		Short: "Print the value of every key and where it comes from",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			file := ""
+			if len(args) == 1 {
+				file = args[0]
+			}
+			e, err := a.load(file, nil)
+			if err != nil {
+				return err
+			}
+			if a.output == "json" {
+				return a.printJSON(effective{Schema: "viablk.config/v1", File: file, Settings: e.Settings})
+			}
+			rows := [][]string{{"KEY", "VALUE", "ORIGIN"}}
+			for _, s := range e.Settings {
+				rows = append(rows, []string{s.Key, fmt.Sprint(s.Value), string(s.Origin)})
+			}
+			return a.printTable(rows)
+		},
+	}
+}

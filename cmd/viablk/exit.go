@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"strings"
+	"syscall"
+
+	"github.com/viablk/viablk/config"
+	"github.com/viablk/viablk/internal/nbd"
+	"github.com/viablk/viablk/target/backend"
+	"github.com/viablk/viablk/via"
+)
+
+// The exit codes. Those from 64 on are of sysexits.h.
+const (
+	exitOK            = 0
+	exitFailure       = 1
+	exitFalse         = 2
+	exitUsage         = 64
+	exitTryAgain      = 75
+	exitPermission    = 77
+	exitConfiguration = 78
+)
+
+// exitHelp documents the exit codes.
+const exitHelp = `Exit codes:
+  0   success
+  1   failure
+  2   the condition asked for is false
+  64  the command line is wrong
+  75  unreachable, or in use by somebody else: try again later
+  77  permission denied
+  78  the configuration is wrong`
+
+// exit is an error with its exit code. An exit without err is silent: the code
+// is the answer.
+type exit struct {
+	code int
+	err  error
+}
+
+func (e *exit) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit code %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exit) Unwrap() error { return e.err }
+
+// usage is an error of the command line.
+func usage(format string, arguments ...any) error {
+	return &exit{exitUsage, fmt.Errorf(format, arguments...)}
+}
+
+// unreachable is the failure to connect to somebody: it depends on the cause
+// whether trying again helps.
+func unreachable(err error) error {
+	var name *net.DNSError
+	var network net.Error
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return &exit{exitPermission, err}
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, context.DeadlineExceeded), errors.Is(err, io.EOF),
+		errors.As(err, &name), errors.As(err, &network),
+		errors.Is(err, via.ErrNotReachable), errors.Is(err, via.ErrNoMatch),
+		errors.Is(err, via.ErrTimeout), errors.Is(err, via.ErrReject):
+		return &exit{exitTryAgain, err}
+	}
+	return err
+}
+
+// exitCode returns the exit code of an error that is not nil.
+func exitCode(err error) int {
+	var coded *exit
+	var configuration *config.Error
+	switch {
+	case errors.As(err, &coded):
+		return coded.code
+	case errors.As(err, &configuration) && configuration.FlagsOnly():
+		return exitUsage
+	case errors.As(err, &configuration), errors.Is(err, backend.ErrUsage):
+		return exitConfiguration
+	case errors.Is(err, fs.ErrPermission):
+		return exitPermission
+	case errors.Is(err, syscall.EADDRINUSE), errors.Is(err, syscall.EBUSY), errors.Is(err, nbd.ErrInUse), errors.Is(err, backend.ErrLocked):
+		return exitTryAgain
+	}
+	return exitFailure
+}
+
+// report prints an error as one line and returns its exit code.
+func (a *app) report(err error) int {
+	code := exitCode(err)
+	var silent *exit
+	if errors.As(err, &silent) && silent.err == nil {
+		return code
+	}
+	message := strings.Join(strings.Fields(err.Error()), " ")
+	if a.output == "json" {
+		line, _ := json.Marshal(map[string]any{"error": map[string]any{"code": code, "message": message}})
+		fmt.Fprintf(a.stderr, "%s\n", line)
+	} else {
+		fmt.Fprintf(a.stderr, "viablk: %s\n", message)
+	}
+	return code
+}

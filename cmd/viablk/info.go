@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/viablk/viablk/config"
+	"github.com/viablk/viablk/internal/nbd"
+)
+
+// can are the capabilities that --can asks for, with the words of nbdinfo.
+var can = map[string]func(export) bool{
+	"connect":    func(export) bool { return true },
+	"read":       func(export) bool { return true },
+	"write":      func(e export) bool { return !e.ReadOnly },
+	"cache":      func(e export) bool { return e.CanCache },
+	"df":         func(e export) bool { return e.CanDF },
+	"fast-zero":  func(e export) bool { return e.CanFastZero },
+	"flush":      func(e export) bool { return e.CanFlush },
+	"fua":        func(e export) bool { return e.CanFUA },
+	"multi-conn": func(e export) bool { return e.CanMultiConn },
+	"trim":       func(e export) bool { return e.CanTrim },
+	"zero":       func(e export) bool { return e.CanZero },
+}
+
+// is are the properties that --is asks for.
+var is = map[string]func(export) bool{
+	"read-only":  func(e export) bool { return e.ReadOnly },
+	"rotational": func(e export) bool { return e.Rotational },
+	"tls":        func(export) bool { return false },
+}
+
+// infoOptions are what "viablk info" is asked for; at most one is set.
+type infoOptions struct {
+	size    bool
+	can, is string
+}
+
+// questions counts what is set.
+func (o infoOptions) questions() int {
+	n := 0
+	for _, set := range []bool{o.size, o.can != "", o.is != ""} {
+		if set {
+			n++
+		}
+	}
+	return n
+}
+
+func (a *app) infoCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "info URI",
+		Short: "Describe an export",
+		Long: `Describe the export that a VIA or NBD URI names.
+
+--can and --is print nothing: the exit code is 0 if it is so and 2 if not.
+  --can ` + words(can) + `
+  --is  ` + words(is),
+		Example: `  viablk info via+roce://storage/disk0
+  viablk info --size nbd://localhost/disk0
+  viablk info --can trim nbd://localhost/disk0 && fstrim …`,
+		Args: cobra.ExactArgs(1),
+	}
+	var options infoOptions
+	query := addQueryOptions(cmd)
+	cmd.Flags().BoolVar(&options.size, "size", false, "print the size in bytes alone")
+	cmd.Flags().StringVar(&options.can, "can", "", "ask whether the export can do `WHAT`")
+	cmd.Flags().StringVar(&options.is, "is", "", "ask whether the export is `WHAT`")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if options.questions() > 1 {
+			return usage("--size, --can and --is ask for different things: give one of them")
+		}
+		if _, ok := can[options.can]; !ok && cmd.Flags().Changed("can") {
+			return usage("--can %q: ask for one of %s", options.can, words(can))
+		}
+		if _, ok := is[options.is]; !ok && cmd.Flags().Changed("is") {
+			return usage("--is %q: ask for one of %s", options.is, words(is))
+		}
+		report, err := query.query(cmd.Context(), args[0], infoExport)
+		if err != nil {
+			return err
+		}
+		return a.printInfo(report, options)
+	}
+	return cmd
+}
+
+// words lists what may be asked for.
+func words(m map[string]func(export) bool) string {
+	return strings.Join(slices.Sorted(maps.Keys(m)), ", ")
+}
+
+// infoExport asks for the export that u names.
+func infoExport(ctx context.Context, u config.URI) ([]nbd.ExportInfo, error) {
+	if !u.VIA() {
+		c, err := dialNBD(ctx, u)
+		if err != nil {
+			return nil, err
+		}
+		i, err := nbd.Info(ctx, c, u.Export)
+		return []nbd.ExportInfo{i}, err
+	}
+	infos, err := discoverVIA(ctx, u)
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range infos {
+		if i.Name == u.Export {
+			return []nbd.ExportInfo{i}, nil
+		}
+	}
+	return nil, fmt.Errorf("the target has no export %q; viablk list shows what it has", u.Export)
+}
+
+// printInfo prints the only export of the report, or answers the question.
+func (a *app) printInfo(report exportReport, options infoOptions) error {
+	e := report.Exports[0]
+	answer := true
+	switch {
+	case options.can != "":
+		answer = can[options.can](e)
+	case options.is != "":
+		answer = is[options.is](e)
+	case options.size:
+		if _, err := fmt.Fprintln(a.stdout, e.Size); err != nil {
+			return fmt.Errorf("print: %w", err)
+		}
+	case a.output == "json":
+		return a.printJSON(report)
+	default:
+		return a.printTable(infoRows(report.Protocol, e))
+	}
+	if !answer {
+		return &exit{code: exitFalse}
+	}
+	return nil
+}
+
+// infoRows describes an export line by line.
+func infoRows(protocol string, e export) [][]string {
+	rows := [][]string{
+		{"uri", e.URI},
+		{"protocol", protocol},
+		{"transport", e.Transport},
+		{"export-size", fmt.Sprintf("%d (%s)", e.Size, e.SizeText)},
+	}
+	if e.Description != "" {
+		rows = append(rows, []string{"description", e.Description})
+	}
+	for _, name := range slices.Sorted(maps.Keys(is)) {
+		rows = append(rows, []string{"is " + name, strconv.FormatBool(is[name](e))})
+	}
+	for _, name := range slices.Sorted(maps.Keys(can)) {
+		rows = append(rows, []string{"can " + name, strconv.FormatBool(can[name](e))})
+	}
+	for _, b := range []struct {
+		name string
+		size uint32
+	}{{"minimum", e.BlockMinimum}, {"preferred", e.BlockPreferred}, {"maximum", e.BlockMaximum}} {
+		if b.size > 0 {
+			rows = append(rows, []string{"block size " + b.name, strconv.FormatUint(uint64(b.size), 10)})
+		}
+	}
+	return rows
+}

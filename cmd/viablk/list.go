@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/viablk/viablk/config"
+	"github.com/viablk/viablk/internal/nbd"
+)
+
+// export describes a remote export. The names in JSON are those of nbdinfo, and
+// transport beside them.
+type export struct {
+	nbd.ExportInfo
+	SizeText  string `json:"export-size-str"`
+	URI       string `json:"uri"`
+	Transport string `json:"transport"` // nbd, or the VIA provider
+}
+
+// exportReport is what "viablk list" and "viablk info" print.
+type exportReport struct {
+	Schema   string   `json:"schema"`   // viablk.exports/v1
+	Protocol string   `json:"protocol"` // newstyle-fixed or via
+	TLS      bool     `json:"TLS"`
+	Exports  []export `json:"exports"`
+}
+
+// newExportReport describes exports behind the endpoint of u.
+func newExportReport(u config.URI, infos []nbd.ExportInfo) exportReport {
+	r := exportReport{Schema: "viablk.exports/v1", Protocol: "newstyle-fixed", Exports: []export{}}
+	transport := "nbd"
+	if u.VIA() {
+		r.Protocol, transport = "via", u.Provider
+	}
+	for _, i := range infos {
+		r.Exports = append(r.Exports, export{
+			ExportInfo: i, SizeText: config.Size(i.Size).String(),
+			URI: withExport(u, i.Name), Transport: transport,
+		})
+	}
+	return r
+}
+
+// queryOptions are the flags of commands that ask a server one thing.
+type queryOptions struct{ timeout time.Duration }
+
+// addQueryOptions registers them.
+func addQueryOptions(cmd *cobra.Command) *queryOptions {
+	q := new(queryOptions)
+	cmd.Flags().DurationVar(&q.timeout, "timeout", 10*time.Second, "give up after `TIME`")
+	return q
+}
+
+// query parses the URI argument and asks.
+func (q *queryOptions) query(ctx context.Context, uri string, ask func(context.Context, config.URI) ([]nbd.ExportInfo, error)) (exportReport, error) {
+	u, err := config.ParseURI(uri)
+	if err == nil {
+		err = u.CheckRemote()
+	}
+	if err != nil {
+		return exportReport{}, usage("%v", err)
+	}
+	if q.timeout <= 0 {
+		return exportReport{}, usage("--timeout is more than 0s")
+	}
+	ctx, cancel := context.WithTimeout(ctx, q.timeout)
+	defer cancel()
+	infos, err := ask(ctx, u)
+	if err != nil {
+		return exportReport{}, unreachable(fmt.Errorf("%s: %w", u, err))
+	}
+	return newExportReport(u, infos), nil
+}
+
+func (a *app) listCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list URI",
+		Short: "List the exports of a server",
+		Long:  "List the exports of a VIA target or of any NBD server. The export in URI does not matter.",
+		Example: `  viablk list via+roce://storage/
+  viablk list nbd://localhost -o json`,
+		Args: cobra.ExactArgs(1),
+	}
+	options := addQueryOptions(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		report, err := options.query(cmd.Context(), args[0], listExports)
+		if err != nil {
+			return err
+		}
+		if a.output == "json" {
+			return a.printJSON(report)
+		}
+		rows := [][]string{{"EXPORT", "SIZE", "ACCESS", "URI", "DESCRIPTION"}}
+		for _, e := range report.Exports {
+			size, access := e.SizeText, "rw"
+			if e.ReadOnly {
+				access = "ro"
+			}
+			if e.Error != "" {
+				size, access = "?", "?"
+			}
+			rows = append(rows, []string{e.Name, size, access, e.URI, strings.TrimSpace(e.Description + " " + e.Error)})
+		}
+		return a.printTable(rows)
+	}
+	return cmd
+}
+
+// listExports asks the server behind u for all its exports.
+func listExports(ctx context.Context, u config.URI) ([]nbd.ExportInfo, error) {
+	if u.VIA() {
+		return discoverVIA(ctx, u)
+	}
+	c, err := dialNBD(ctx, u)
+	if err != nil {
+		return nil, err
+	}
+	return nbd.List(ctx, c)
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/viablk/viablk/config"
+	"github.com/viablk/viablk/internal/nbd"
+)
+
+// endpoint is an open NBD listener and its URI, which has the port that the
+// system chose.
+type endpoint struct {
+	uri      config.URI
+	listener net.Listener
+}
+
+// listenNBD opens the NBD listener of a URI.
+func listenNBD(ctx context.Context, u config.URI) (endpoint, error) {
+	network, address := u.Network()
+	l, err := nbd.Listen(ctx, network, address)
+	if errors.Is(err, nbd.ErrInUse) {
+		return endpoint{}, fmt.Errorf("%s: %w: stop its owner, or choose another path", u, err)
+	}
+	var name *net.DNSError
+	if errors.As(err, &name) {
+		return endpoint{}, &exit{exitTryAgain, fmt.Errorf("%s: %w", u, err)}
+	}
+	if err != nil {
+		return endpoint{}, fmt.Errorf("%s: %w", u, err)
+	}
+	if tcp, ok := l.Addr().(*net.TCPAddr); ok && u.Port == 0 {
+		u.Port = tcp.AddrPort().Port()
+	}
+	return endpoint{u, l}, nil
+}
+
+// closeEndpoints closes listeners that nobody serves yet.
+func closeEndpoints(endpoints []endpoint) {
+	for _, e := range endpoints {
+		e.listener.Close()
+	}
+}
+
+// nbdParts serves the endpoints. The first part drains the server, which ends
+// them all.
+func nbdParts(server *nbd.Server, endpoints []endpoint) []part {
+	var parts []part
+	for i, e := range endpoints {
+		p := part{
+			name:  e.uri.String(),
+			serve: func(ctx context.Context) error { return server.Serve(ctx, e.listener) },
+		}
+		if i == 0 {
+			p.drain = server.Drain
+		}
+		parts = append(parts, p)
+	}
+	return parts
+}
+
+// withExport returns the URI of an export at the endpoint of u.
+func withExport(u config.URI, name string) string {
+	u.Export = name
+	return u.String()
+}
+
+// dialNBD connects to the endpoint of an NBD URI.
+func dialNBD(ctx context.Context, u config.URI) (net.Conn, error) {
+	network, address := u.Network()
+	c, err := new(net.Dialer).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, unreachable(fmt.Errorf("connect to %s: %w", u, err))
+	}
+	return c, nil
+}

@@ -1,0 +1,103 @@
+// Command viablk mounts remote disks over user-level RDMA, and serves them.
+//
+// Each command is one file; this one is what they share: the root command, the
+// process's settings, and the way from an error to a line and an exit code. The
+// packages below never see flags, the environment or the configuration file:
+// a command translates [config.Config] into their options.
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+
+	"github.com/spf13/cobra"
+
+	"github.com/viablk/viablk/config"
+)
+
+// minimumProcs is the least number of Ps that a process runs with. The loops of
+// the data path are locked to their threads and sleep in poll(2). A thread that
+// sleeps in a system call keeps its P until the runtime's monitor takes it back
+// after 20 µs to 10 ms, and until then a machine with two processors has one P
+// less for the loop that was just woken. Spare Ps cost some kilobytes and no
+// time.
+const minimumProcs = 16
+
+func main() {
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(max(runtime.NumCPU(), minimumProcs))
+	}
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// app is one run of the program.
+type app struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+
+	output  string // table or json
+	entered bool   // the command line was understood
+}
+
+// run executes the command line and returns the exit code.
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, output: "table"}
+	root := a.root()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.Execute()
+	if err == nil {
+		return exitOK
+	}
+	if !a.entered {
+		err = usage("%v; see %s --help", err, root.Name())
+	}
+	return a.report(err)
+}
+
+// root builds the command tree.
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "viablk",
+		Short: "Mount remote disks over user-level RDMA",
+		Long: `viablk mounts remote disks over user-level RDMA.
+
+A target exports disks; attach turns a remote one into a local NBD device.
+"viablk up" does both in one process, to try it out.
+
+Settings come from flags, then VIABLK_… environment variables, then the file
+named by --config or VIABLK_CONFIG, then defaults; "viablk config show" prints
+where each value comes from.
+
+` + exitHelp,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		DisableAutoGenTag: true,
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if a.output != "table" && a.output != "json" {
+				return fmt.Errorf("--output is table or json, not %q", a.output)
+			}
+			a.entered = true
+			return nil
+		},
+	}
+	root.PersistentFlags().StringVarP(&a.output, "output", "o", "table", "print as `FORMAT`: table or json")
+	root.AddCommand(
+		a.targetCommand(), a.attachCommand(), a.upCommand(),
+		a.listCommand(), a.infoCommand(), a.statusCommand(),
+		a.configCommand(), a.versionCommand(),
+	)
+	return root
+}
+
+// load returns the configuration of a serving command.
+func (a *app) load(file string, flags config.Flags) (config.Effective, error) {
+	if file == "" {
+		file = os.Getenv("VIABLK_CONFIG")
+	}
+	return config.Load(file, flags)
+}

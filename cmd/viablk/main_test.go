@@ -1,0 +1,94 @@
+package main
+
+import (
+	"os"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"viablk": main})
+}
+
+// patience bounds how long a script waits for something that will happen.
+const patience = 30 * time.Second
+
+// The scripts state the contract of the command line: what is printed where,
+// and the exit code.
+func TestScript(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		Deadline:            time.Now().Add(2 * time.Minute),
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("XDG_RUNTIME_DIR", env.WorkDir)
+			env.Setenv("TMPDIR", env.WorkDir+"/.tmp")
+			return os.MkdirAll(env.WorkDir+"/.tmp", 0o700)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"until":   until,
+			"exits":   exits,
+			"capture": capture,
+		},
+	})
+}
+
+// until REGEXP COMMAND… runs a command until its standard output matches.
+func until(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: until REGEXP COMMAND…")
+	}
+	want := regexp.MustCompile(args[0])
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		err := ts.Exec(args[1], args[2:]...)
+		if want.MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("%q never came; the last answer was %v", args[0], err)
+		}
+	}
+}
+
+// logRecord is a line of the log, which shares standard error with the complaint.
+var logRecord = regexp.MustCompile(`(?m)^time=\S+ level=.*\n`)
+
+// exits CODE COMMAND… runs a command, which must have the exit code and print
+// at most one line on standard error beside its log.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE COMMAND…")
+	}
+	got := "0"
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		code := regexp.MustCompile(`^exit status (\d+)$`).FindStringSubmatch(err.Error())
+		if code == nil {
+			ts.Fatalf("%v", err)
+		}
+		got = code[1]
+	}
+	stderr := ts.ReadFile("stderr")
+	if got != args[0] {
+		ts.Fatalf("exit code %s, not %s; standard error: %s", got, args[0], stderr)
+	}
+	if !regexp.MustCompile(`^([^\n]*\n)?$`).MatchString(logRecord.ReplaceAllString(stderr, "")) {
+		ts.Fatalf("standard error is not one line: %q", stderr)
+	}
+}
+
+// capture VARIABLE REGEXP sets a variable to the first group of the regular
+// expression in the last standard output.
+func capture(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: capture VARIABLE REGEXP")
+	}
+	got := regexp.MustCompile(args[1]).FindStringSubmatch(ts.ReadFile("stdout"))
+	if len(got) != 2 {
+		ts.Fatalf("%q does not match", args[1])
+	}
+	ts.Setenv(args[0], got[1])
+}

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/viablk/viablk/config"
+)
+
+// part is something that serves until it is told to end.
+type part struct {
+	name string
+
+	// serve returns the cause when ctx ends, nil after drain, and an error when it
+	// cannot go on. It may be nil for what only has an end.
+	serve func(ctx context.Context) error
+
+	// drain lets what is under way finish. It may be nil for a part that another
+	// part's drain ends too.
+	drain func(ctx context.Context) error
+}
+
+// service runs parts until a signal or an error ends it. The first signal drains
+// the parts one after the other, the last started first, so that what feeds
+// others ends before them; the second one cuts everything off.
+type service struct {
+	log     *slog.Logger
+	timeout time.Duration // for draining
+	signals chan os.Signal
+
+	ctx    context.Context // ends when the parts are to end at once
+	cancel context.CancelCauseFunc
+
+	parts   []part // in the order of their start
+	running sync.WaitGroup
+	failed  chan error // the first failure of a part
+
+	// abandon ends the process. It is called when parts do not end: a request in a
+	// disk that hangs cannot be cut off.
+	abandon func(error)
+	folder  string // that abandon removes; empty for none
+}
+
+// endPatience is how long parts have to end once they were cut off.
+const endPatience = time.Second
+
+// Causes of an end.
+var (
+	errSecondSignal = errors.New("stopped at once by a second signal: requests under way were cut off")
+	errDrainTimeout = errors.New("requests were cut off: they did not finish within drain_timeout")
+	errReleased     = errors.New("the process ends")
+)
+
+// newService catches signals from now on. The caller calls release.
+func (a *app) newService(c config.Config, log *slog.Logger) *service {
+	s := &service{
+		log: log, timeout: c.DrainTimeout,
+		signals: make(chan os.Signal, 2), failed: make(chan error, 1),
+	}
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	s.abandon = func(err error) {
+		code := a.report(err)
+		if s.folder != "" {
+			os.RemoveAll(s.folder)
+		}
+		os.Exit(code)
+	}
+	signal.Notify(s.signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	return s
+}
+
+// release ends the parts that still serve, waits for them, and gives the signals
+// back their usual meaning.
+func (s *service) release() {
+	s.end(errReleased)
+	signal.Stop(s.signals)
+}
+
+// end cuts the parts off and waits for them, but not for ever.
+func (s *service) end(cause error) {
+	s.cancel(cause)
+	ended := make(chan struct{})
+	go func() {
+		s.running.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(endPatience):
+		s.abandon(cause)
+	}
+}
+
+// start starts parts.
+func (s *service) start(parts ...part) {
+	for _, p := range parts {
+		s.parts = append(s.parts, p)
+		if p.serve == nil {
+			continue
+		}
+		s.running.Go(func() {
+			err := p.serve(s.ctx)
+			if err == nil || s.ctx.Err() != nil {
+				return
+			}
+			select {
+			case s.failed <- fmt.Errorf("%s: %w", p.name, err):
+			default: // another one failed first
+			}
+		})
+	}
+}
+
+// wait serves until a signal, the end of done, or the failure of a part. It
+// returns nil if everything under way could finish. All parts have returned when
+// it does.
+func (s *service) wait(done <-chan struct{}) error {
+	var err error
+	select {
+	case got := <-s.signals:
+		s.log.Info("draining", "signal", got.String(), "timeout", s.timeout)
+		err = s.drain()
+	case <-done:
+		err = s.drain()
+	case err = <-s.failed:
+	}
+	if err != nil {
+		s.end(err)
+	} else {
+		s.end(errReleased)
+	}
+	return err
+}
+
+// drain ends the parts, until the time is over or a second signal comes.
+func (s *service) drain() error {
+	ctx, stop := context.WithTimeoutCause(s.ctx, s.timeout, errDrainTimeout)
+	defer stop()
+	finished := make(chan error, 1)
+	go func() {
+		var errs []error
+		for _, p := range slices.Backward(s.parts) {
+			if p.drain == nil {
+				continue
+			}
+			if err := p.drain(ctx); err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", p.name, err))
+			}
+		}
+		finished <- errors.Join(errs...)
+	}()
+	select {
+	case err := <-finished:
+		return err
+	case <-s.signals:
+		return errSecondSignal
+	case <-ctx.Done():
+		return errDrainTimeout
+	}
+}
+
+// newLog returns the log of a serving command.
+func newLog(c config.Log, w io.Writer) *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(c.Level)); err != nil {
+		panic(err) // config.Config.Validate knows the levels
+	}
+	options := &slog.HandlerOptions{Level: level}
+	if os.Getenv("JOURNAL_STREAM") != "" {
+		// The journal has its own time.
+		options.ReplaceAttr = func(groups []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey && len(groups) == 0 {
+				return slog.Attr{}
+			}
+			return a
+		}
+	}
+	if c.Format == "json" {
+		return slog.New(slog.NewJSONHandler(w, options))
+	}
+	return slog.New(slog.NewTextHandler(w, options))
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/viablk/viablk/config"
+)
+
+// recorder notes what happened in which order.
+type recorder struct {
+	mu    sync.Mutex
+	notes []string
+}
+
+func (r *recorder) note(s string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.notes = append(r.notes, s)
+}
+
+// obedient is a part that serves until it is drained or cut off.
+func (r *recorder) obedient(name string) part {
+	drained := make(chan struct{})
+	return part{
+		name: name,
+		serve: func(ctx context.Context) error {
+			select {
+			case <-drained:
+				return nil
+			case <-ctx.Done():
+			}
+			select {
+			case <-drained:
+				return nil
+			default:
+				r.note(name + " cut off")
+				return context.Cause(ctx)
+			}
+		},
+		drain: func(context.Context) error {
+			r.note(name + " drained")
+			close(drained)
+			return nil
+		},
+	}
+}
+
+// stubborn is a part with a request that never finishes.
+func stubborn(draining chan<- struct{}) part {
+	return part{
+		name:  "stubborn",
+		serve: func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) },
+		drain: func(ctx context.Context) error {
+			close(draining)
+			<-ctx.Done()
+			return context.Cause(ctx)
+		},
+	}
+}
+
+func newTestService(t *testing.T, timeout time.Duration) *service {
+	t.Helper()
+	c := config.Default()
+	c.DrainTimeout = timeout
+	s := new(app).newService(c, slog.New(slog.DiscardHandler))
+	s.abandon = func(err error) { t.Errorf("abandoned: %v", err) }
+	t.Cleanup(s.release)
+	return s
+}
+
+func TestPartsDrainInReverseOrder(t *testing.T) {
+	for name, end := range map[string]func(s *service, done chan struct{}){
+		"signal": func(s *service, _ chan struct{}) { s.signals <- syscall.SIGTERM },
+		"done":   func(_ *service, done chan struct{}) { close(done) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newTestService(t, patience)
+			var r recorder
+			s.start(r.obedient("first"))
+			s.start(part{name: "end only", drain: func(context.Context) error { r.note("end only drained"); return nil }})
+			s.start(r.obedient("last"))
+			done := make(chan struct{})
+			end(s, done)
+			if err := s.wait(done); err != nil {
+				t.Fatal(err)
+			}
+			if want := []string{"last drained", "end only drained", "first drained"}; !slices.Equal(r.notes, want) {
+				t.Errorf("got %q, want %q", r.notes, want)
+			}
+		})
+	}
+}
+
+func TestSecondSignalCutsOff(t *testing.T) {
+	s := newTestService(t, time.Hour)
+	draining := make(chan struct{})
+	s.start(stubborn(draining))
+	s.signals <- syscall.SIGTERM
+	go func() {
+		<-draining
+		s.signals <- syscall.SIGTERM
+	}()
+	if err := s.wait(nil); !errors.Is(err, errSecondSignal) {
+		t.Errorf("got %v, want %v", err, errSecondSignal)
+	}
+}
+
+func TestDrainTimesOut(t *testing.T) {
+	s := newTestService(t, 0)
+	s.start(stubborn(make(chan struct{})))
+	s.signals <- syscall.SIGTERM
+	if err := s.wait(nil); !errors.Is(err, errDrainTimeout) {
+		t.Errorf("got %v, want %v", err, errDrainTimeout)
+	}
+}
+
+func TestHangingPartIsAbandoned(t *testing.T) {
+	s := newTestService(t, 0)
+	var abandoned error
+	s.abandon = func(err error) { abandoned = err }
+	hang := make(chan struct{})
+	defer close(hang)
+	s.start(part{
+		name:  "hanging",
+		serve: func(context.Context) error { <-hang; return nil },
+		drain: func(context.Context) error { <-hang; return nil },
+	})
+	s.signals <- syscall.SIGTERM
+	if err := s.wait(nil); !errors.Is(err, errDrainTimeout) || !errors.Is(abandoned, errDrainTimeout) {
+		t.Errorf("got %v, abandoned for %v", err, abandoned)
+	}
+}
+
+func TestFailureOfOnePartEndsAll(t *testing.T) {
+	s := newTestService(t, patience)
+	var r recorder
+	s.start(r.obedient("other"))
+	s.start(part{name: "bad", serve: func(context.Context) error { return syscall.EADDRINUSE }})
+	err := s.wait(nil)
+	if !errors.Is(err, syscall.EADDRINUSE) || err.Error() != "bad: address already in use" {
+		t.Errorf("got %v", err)
+	}
+	if want := []string{"other cut off"}; !slices.Equal(r.notes, want) {
+		t.Errorf("got %q, want %q", r.notes, want)
+	}
+}

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/viablk/viablk/config"
+	"github.com/viablk/viablk/via"
+)
+
+func (a *app) upCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Run a target and an initiator in one process, to try it out",
+		Long: `Run a target and an initiator in one process, joined by VIA over shared memory,
+and serve the remote disk over NBD until SIGTERM. Without --export the disk is
+1 GiB of memory; without --nbd the NBD socket is in a private folder.
+
+With --run the process serves as long as a command runs, which sh -c gets with
+uri, socket and export in its environment, and exits with its exit code.`,
+		Example: `  viablk up
+  viablk up --export disk0=file:./disk0.img --nbd nbd://localhost/disk0
+  viablk up --run 'nbdinfo "$uri" && nbdcopy "$uri" null:'`,
+		Args: cobra.NoArgs,
+	}
+	options := addOptions(cmd, exportOptions, attachOptions, commonOptions)
+	run := cmd.Flags().String("run", "", "serve as long as `COMMAND` runs")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		flags := options.given()
+		if cmd.Flags().Changed("run") && *run == "" {
+			return usage("--run needs a command")
+		}
+		e, err := a.load(options.file, flags)
+		if err != nil {
+			return err
+		}
+		if len(e.Config.Target.Exports) == 0 {
+			e.Config.Target.Exports = []config.Export{{Name: "disk0", Backend: "memory:1GiB"}}
+		}
+		return a.up(cmd.Context(), e, *run)
+	}
+	return cmd
+}
+
+// up serves the disks through the whole chain, until it is told to end or the
+// command has ended.
+func (a *app) up(ctx context.Context, e config.Effective, command string) (err error) {
+	c := e.Config
+	log := newLog(c.Log, a.stderr)
+	svc := a.newService(c, log)
+	defer svc.release()
+	folder, err := os.MkdirTemp("", "viablk-")
+	if err != nil {
+		return fmt.Errorf("make a private folder: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
+	svc.folder = folder
+	local, err := upLocal(c, folder)
+	if err != nil {
+		return err
+	}
+
+	disks, err := openDisks(e)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeDisks(disks)) }()
+	between := config.URI{Provider: "shm", Socket: filepath.Join(folder, "via.sock")}
+	servers, err := openTarget(c.Target, []config.URI{between}, disks, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, servers.close()) }()
+	defer svc.release()
+	svc.start(servers.parts()...)
+
+	remotes, err := attachDisks(ctx, c, svc, between, local, disks, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeAttached(remotes)) }()
+	g, err := startGateway(ctx, c, svc, "up", local, remotes, log)
+	if err != nil {
+		return err
+	}
+	first := g.endpoint.uri
+	first.Export = remotes[0].Name
+	if command != "" {
+		return a.runChild(svc, command, first)
+	}
+	if err := a.printReady(g.ready); err != nil {
+		return err
+	}
+	if a.output == "table" {
+		fmt.Fprintf(a.stdout, tryLines, first)
+	}
+	return svc.wait(nil)
+}
+
+// tryLines shows what can be done with the disk.
+const tryLines = `
+try:
+  nbdinfo '%[1]s'
+  nbdcopy --progress '%[1]s' null:
+  fio --name=try --ioengine=nbd --uri='%[1]s' --rw=randread --bs=4k --iodepth=32 --time_based --runtime=5
+`
+
+// attachDisks attaches every disk of the target in this process.
+func attachDisks(ctx context.Context, c config.Config, svc *service, between, local config.URI, disks []disk, log *slog.Logger) ([]attached, error) {
+	var remotes []attached
+	for _, d := range disks {
+		between.Export = d.Name
+		options := c.Attach
+		options.ReadOnly = options.ReadOnly || d.isReadOnly()
+		remote, err := dialOwn(ctx, svc, between, options, log)
+		if err != nil {
+			return nil, errors.Join(err, closeAttached(remotes))
+		}
+		x := d.Export
+		x.ReadOnly = options.ReadOnly
+		if local.Export != "" {
+			x.Name = local.Export
+		}
+		remotes = append(remotes, attached{x, remote})
+	}
+	return remotes, nil
+}
+
+// dialOwn is dialVIA to the target of this process, which has just started and
+// may not listen yet.
+func dialOwn(ctx context.Context, svc *service, u config.URI, c config.Attach, log *slog.Logger) (*remoteDisk, error) {
+	for deadline := time.Now().Add(c.Timeout); ; {
+		remote, err := dialVIA(ctx, u, c, log)
+		early := errors.Is(err, via.ErrNotReachable) || errors.Is(err, via.ErrNoMatch)
+		if !early || time.Now().After(deadline) {
+			return remote, err
+		}
+		select {
+		case failure := <-svc.failed:
+			return nil, failure
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// upLocal returns the URI of the NBD server.
+func upLocal(c config.Config, folder string) (config.URI, error) {
+	if c.Attach.NBD == "" {
+		return config.URI{Socket: filepath.Join(folder, "nbd.sock")}, nil
+	}
+	local, err := config.ParseURI(c.Attach.NBD)
+	if err != nil {
+		return config.URI{}, err
+	}
+	if local.Export != "" && len(c.Target.Exports) > 1 {
+		return config.URI{}, usage("--nbd names one export and there are %d: name none, each keeps its own", len(c.Target.Exports))
+	}
+	return local, nil
+}

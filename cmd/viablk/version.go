@@ -1,0 +1,57 @@
+package main
+
+import (
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// versionInfo is what "viablk version" prints.
+type versionInfo struct {
+	Schema   string `json:"schema"` // viablk.version/v1
+	Version  string `json:"version"`
+	Revision string `json:"revision"` // of the sources; empty if built outside their repository
+	Modified bool   `json:"modified"` // the sources differed from the revision
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+}
+
+// version reads what the go command wrote into the binary.
+func version() versionInfo {
+	v := versionInfo{
+		Schema: "viablk.version/v1", Version: "unknown",
+		Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+	}
+	build, ok := debug.ReadBuildInfo()
+	if !ok {
+		return v
+	}
+	if build.Main.Version != "" {
+		v.Version = build.Main.Version
+	}
+	for _, s := range build.Settings {
+		switch s.Key {
+		case "vcs.revision":
+			v.Revision = s.Value
+		case "vcs.modified":
+			v.Modified = s.Value == "true"
+		}
+	}
+	return v
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			v := version()
+			if a.output == "json" {
+				return a.printJSON(v)
+			}
+			return a.printTable([][]string{{"viablk", v.Version, v.Go, v.Platform}})
+		},
+	}
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/viablk/viablk/config"
+	"github.com/viablk/viablk/initiator"
+	"github.com/viablk/viablk/internal/nbd"
+	"github.com/viablk/viablk/via"
+)
+
+// remoteDisk is an open remote disk with the NIC that reaches it.
+type remoteDisk struct {
+	uri    config.URI
+	device *initiator.Device
+	close  func() error // closes disk and NIC, once
+}
+
+// dialVIA opens the disk that a VIA URI names. The caller closes it.
+func dialVIA(ctx context.Context, u config.URI, c config.Attach, log *slog.Logger) (*remoteDisk, error) {
+	nic, err := openNIC(u, log)
+	if err != nil {
+		return nil, err
+	}
+	device, err := initiator.Dial(ctx, initiator.Config{
+		NIC:       nic,
+		Host:      hostOf(u),
+		Export:    u.Export,
+		ReadOnly:  c.ReadOnly,
+		Depth:     c.Depth,
+		InlineMax: int(c.InlineMax),
+		MaxIO:     int(c.MaxIO),
+		Timeout:   c.Timeout,
+		Log:       log,
+	})
+	if err != nil {
+		return nil, errors.Join(refusal(err), nic.Close())
+	}
+	return &remoteDisk{u, device, sync.OnceValue(func() error {
+		if err := errors.Join(device.Close(), nic.Close()); err != nil {
+			return fmt.Errorf("close %s: %w", u, err)
+		}
+		return nil
+	})}, nil
+}
+
+// refusal adds to the failure to open a disk whether trying again helps. An
+// errno is the target's answer, and not that it is away.
+func refusal(err error) error {
+	if errors.Is(err, via.ErrNotReachable) || errors.Is(err, via.ErrNoMatch) ||
+		errors.Is(err, via.ErrTimeout) || errors.Is(err, via.ErrReject) || errors.Is(err, context.DeadlineExceeded) {
+		return unreachable(err)
+	}
+	return err
+}
+
+// part ends the process when the session with the target has ended: without it
+// the disk only fails.
+func (r *remoteDisk) part() part {
+	return part{
+		name: r.uri.String(),
+		serve: func(ctx context.Context) error {
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-r.device.Done():
+			}
+			err := r.device.Err()
+			if err == nil {
+				return nil // closed by us
+			}
+			return &exit{exitTryAgain, err}
+		},
+		drain: func(context.Context) error { return r.close() },
+	}
+}
+
+// discoverVIA lists the exports of the target behind a VIA URI.
+func discoverVIA(ctx context.Context, u config.URI) (infos []nbd.ExportInfo, err error) {
+	nic, err := openNIC(u, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, nic.Close()) }()
+	c := initiator.Config{NIC: nic, Host: hostOf(u)}
+	if deadline, ok := ctx.Deadline(); ok {
+		c.Timeout = time.Until(deadline)
+	}
+	list, err := initiator.Discover(ctx, c)
+	if err != nil {
+		return nil, refusal(err)
+	}
+	for _, x := range list {
+		infos = append(infos, nbd.ExportInfo{
+			Name: x.Name, Description: x.Description, Size: int64(x.Size),
+			ReadOnly: x.ReadOnly, Rotational: x.Rotational, CanFlush: x.CanFlush, CanFUA: x.CanFUA,
+			CanTrim: x.CanTrim, CanZero: x.CanZero, CanFastZero: x.CanFastZero, CanMultiConn: x.MultiConn,
+		})
+	}
+	return infos, nil
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+
+	"github.com/viablk/viablk/config"
+	"github.com/viablk/viablk/target"
+	"github.com/viablk/viablk/via"
+)
+
+// viaServer is the disks served over one VIA provider.
+type viaServer struct {
+	nic    *via.NIC
+	server *target.Server
+	uris   []config.URI
+}
+
+// viaServers are the disks served over VIA, by provider.
+type viaServers map[string]*viaServer
+
+// openTarget opens a server for each provider among the URIs. The caller closes
+// it after its parts have ended.
+func openTarget(c config.Target, uris []config.URI, disks []disk, log *slog.Logger) (viaServers, error) {
+	servers := make(viaServers)
+	for _, u := range uris {
+		if s := servers[u.Provider]; s != nil {
+			s.uris = append(s.uris, u)
+			continue
+		}
+		nic, err := openNIC(u, log)
+		if err != nil {
+			return nil, errors.Join(err, servers.close())
+		}
+		server, err := target.New(targetConfig(c, nic, disks, log))
+		if err != nil {
+			return nil, errors.Join(err, nic.Close(), servers.close())
+		}
+		servers[u.Provider] = &viaServer{nic, server, []config.URI{u}}
+	}
+	return servers, nil
+}
+
+// targetConfig translates the configuration. There zero stands for the default
+// and a negative duration for none.
+func targetConfig(c config.Target, nic *via.NIC, disks []disk, log *slog.Logger) target.Config {
+	t := target.Config{
+		NIC:            nic,
+		Depth:          c.Depth,
+		InlineMax:      int(c.InlineMax),
+		MaxIO:          int(c.MaxIO),
+		PoolBytes:      int(c.Pool),
+		MaxConnections: c.Connections,
+		Heartbeat:      c.Heartbeat,
+		Spin:           c.Spin,
+		Log:            log,
+	}
+	if t.Spin == 0 {
+		t.Spin = -1
+	}
+	for _, d := range disks {
+		t.Exports = append(t.Exports, target.Export{
+			Name: d.Name, Description: d.Description, Device: d.device,
+			Default: d.Default, ReadOnly: d.ReadOnly,
+		})
+	}
+	return t
+}
+
+// parts serves the URIs. Each server is drained once.
+func (v viaServers) parts() []part {
+	var parts []part
+	for _, s := range v {
+		for i, u := range s.uris {
+			p := part{
+				name:  u.String(),
+				serve: func(ctx context.Context) error { return s.server.Serve(ctx, hostOf(u)) },
+			}
+			if i == 0 {
+				p.drain = s.server.Drain
+			}
+			parts = append(parts, p)
+		}
+	}
+	return parts
+}
+
+// status returns the counters of each server, in the order of the providers.
+func (v viaServers) status() []target.Status {
+	var all []target.Status
+	for _, name := range slices.Sorted(maps.Keys(v)) {
+		all = append(all, v[name].server.Status())
+	}
+	return all
+}
+
+// close closes the devices.
+func (v viaServers) close() error {
+	var errs []error
+	for name, s := range v {
+		if err := s.nic.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("close the %s provider: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
