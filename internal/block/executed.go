@@ -13,7 +13,8 @@ import (
 // most one write and an owner that is awake costs none. That a queue is armed
 // and that it has nothing finished are decided under one lock: a completion
 // comes either before Arm, which then refuses the sleep, or after it, and is
-// then announced.
+// then announced. While operations are brief the sleep has a deadline, and
+// workers may put the announcement off for a few operations.
 type executed struct {
 	*Buffers
 	executor *Executor
@@ -26,6 +27,9 @@ type executed struct {
 	depth     int
 	kicked    uint64 // requests ever handed to the executor
 	sleeping  bool   // Arm was the last word
+	patient   bool   // and it set a deadline
+	since     time.Time
+	idle      int    // calls of Reap since it returned something
 	owed      uint64 // writes to the event that workers did or will do
 
 	available atomic.Int32 // requests in finished, as a hint without the lock
@@ -34,7 +38,8 @@ type executed struct {
 	finished   fifo
 	completed  uint64 // requests ever finished
 	armed      bool
-	announcing int // workers about to write to the event
+	lenient    bool // the announcement may be put off
+	announcing int  // workers about to write to the event
 	closing    *sync.Cond
 }
 
@@ -64,6 +69,9 @@ func (e *Executor) NewQueue(depth, memory int) (Queue, error) {
 	}, nil
 }
 
+// spinsOfPatience is how often an owner calls Reap in about the time of patience.
+const spinsOfPatience = 4096
+
 func (q *executed) Submit(r *Request) bool {
 	if q.held == q.depth {
 		return false
@@ -89,7 +97,8 @@ func (q *executed) Kick() {
 }
 
 func (q *executed) Reap(dst []*Request) int {
-	if q.sleeping {
+	slept := q.sleeping
+	if slept {
 		q.rise()
 	}
 	if q.owed > 0 {
@@ -104,7 +113,24 @@ func (q *executed) Reap(dst []*Request) int {
 		n += got
 	}
 	q.held -= n
+	if n > 0 || q.held == 0 {
+		q.idle = 0
+	} else {
+		q.watch(slept)
+	}
 	return n
+}
+
+// watch is called when nothing has finished: it hurries an executor that counted
+// on brief operations in vain. An owner that does not sleep reads no clock.
+func (q *executed) watch(slept bool) {
+	q.idle++
+	if slept && q.patient && time.Since(q.since) >= patience || q.idle >= spinsOfPatience {
+		q.idle = 0
+		if q.executor.brief.Load() {
+			q.executor.hurry()
+		}
+	}
 }
 
 // rise ends the sleep: either the queue is still armed, or a worker disarmed it
@@ -126,37 +152,61 @@ func (q *executed) Arm() (time.Duration, bool) {
 	if q.immediate.n > 0 {
 		return 0, false
 	}
+	q.patient = q.held > 0 && q.executor.brief.Load()
 	q.mu.Lock()
 	q.armed = q.finished.n == 0
+	q.lenient = q.patient
 	q.sleeping = q.armed
 	q.mu.Unlock()
 	if !q.sleeping {
 		return 0, false
+	}
+	if q.patient {
+		q.since = time.Now()
+		return patience, true
 	}
 	return q.Tidy(), true
 }
 
 func (q *executed) FD() int { return q.event.fd }
 
-// complete hands r back. A worker calls it; r is the owner's from then on.
-func (q *executed) complete(r *Request) {
+// complete hands r back. A worker calls it; r is the owner's from then on. With
+// mayWait, the worker calls announce soon.
+func (q *executed) complete(r *Request, mayWait bool) {
 	q.mu.Lock()
 	q.finished.push(r)
 	q.available.Store(int32(q.finished.n))
 	q.completed++
-	announce := q.armed
-	if announce {
-		q.armed = false
-		q.announcing++
+	if q.closing != nil {
+		q.closing.Signal()
 	}
-	closing := q.closing
-	if closing != nil {
-		closing.Signal()
-	}
-	q.mu.Unlock()
-	if !announce {
+	if mayWait && q.lenient {
+		q.mu.Unlock()
 		return
 	}
+	q.announceLocked()
+}
+
+// announce wakes the owner if it sleeps and something is finished. The queue may
+// have been closed meanwhile.
+func (q *executed) announce() {
+	q.mu.Lock()
+	if q.closing != nil || q.finished.n == 0 {
+		q.mu.Unlock()
+		return
+	}
+	q.announceLocked()
+}
+
+// announceLocked wakes the owner if it sleeps, and drops the lock.
+func (q *executed) announceLocked() {
+	if !q.armed {
+		q.mu.Unlock()
+		return
+	}
+	q.armed = false
+	q.announcing++
+	q.mu.Unlock()
 	q.event.signal()
 	q.mu.Lock()
 	q.announcing--

@@ -1,6 +1,10 @@
 package block
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
 
 // Engine is what a device of an [Executor] does with one request.
 type Engine interface {
@@ -34,15 +38,24 @@ type Engine interface {
 // Flush that arrived before it started, on whichever queue. The others wait
 // without occupying a worker.
 //
-// Workers start when there is work for them and stop with [Executor.Close]. One
-// worker is woken per batch; it wakes the next one if work is left when it
-// starts, so that a batch of operations that turn out to be short is not spread
-// over threads that cost more than they do.
+// Workers start when there is work for them and stop with [Executor.Close]. How
+// many work depends on how long operations take. As long as they take longer than
+// waking a thread, a worker that starts wakes the next one while work is left.
+// While they are brief (writes to the page cache), the workers that are awake do
+// all of them, and wake a sleeping owner once for many. Writes of 4 KiB to a file
+// at depth 32 on two processors: 6.0 µs each if every operation may get a worker
+// of its own, 3.3 µs so, of which pwrite takes 2.9 µs.
+//
+// An operation among brief ones may block all the same. Then the owner of a queue
+// that waits notices, after patience, and has the executor work as if operations
+// took long.
 type Executor struct {
 	engine Engine
 	limit  int // workers
+	brief  atomic.Bool
 
 	mu       sync.Mutex
+	average  time.Duration // of recent operations
 	wake     sync.Cond
 	ready    taskRing
 	flushes  []task // waiting for the next group commit
@@ -64,13 +77,26 @@ type task struct {
 // DefaultWorkers is the number of workers of an executor that nobody told.
 const DefaultWorkers = 32
 
+const (
+	// briefOperation is what waking a thread costs: shorter operations are not
+	// spread over threads.
+	briefOperation = 8 * time.Microsecond
+
+	// patience is how long an owner waits for brief operations.
+	patience = 100 * time.Microsecond
+
+	// batchOfBrief is how many brief operations one worker has to have ahead of it
+	// to be given help, and in how many it announces.
+	batchOfBrief = 16
+)
+
 // NewExecutor returns an executor that runs requests by engine on at most
 // workers goroutines; 0 means [DefaultWorkers].
 func NewExecutor(engine Engine, workers int) *Executor {
 	if workers <= 0 {
 		workers = DefaultWorkers
 	}
-	e := &Executor{engine: engine, limit: workers}
+	e := &Executor{engine: engine, limit: workers, average: time.Millisecond}
 	e.wake.L = &e.mu
 	return e
 }
@@ -95,8 +121,33 @@ func (e *Executor) start(q *executed, batch []*Request) {
 			e.ready.push(task{q, r})
 		}
 	}
+	awake := e.workers - e.idle
+	if !e.brief.Load() || awake == 0 || e.ready.n > 4*batchOfBrief*awake {
+		e.wakeLocked()
+	}
+	e.mu.Unlock()
+}
+
+// hurry is called by an owner that has waited for long enough.
+func (e *Executor) hurry() {
+	e.mu.Lock()
+	e.average = time.Millisecond
+	e.brief.Store(false)
 	e.wakeLocked()
 	e.mu.Unlock()
+}
+
+// tookLocked learns how long an operation took. When it finds that operations are
+// not brief any more, it wakes a worker, which wakes the others.
+func (e *Executor) tookLocked(d time.Duration) {
+	e.average += (min(d, time.Millisecond) - e.average) / 8
+	brief := e.average < briefOperation
+	if was := e.brief.Load(); was != brief {
+		e.brief.Store(brief)
+		if was {
+			e.wakeLocked()
+		}
+	}
 }
 
 // wakeLocked sets one more worker to work, if there is work and a worker.
@@ -136,17 +187,40 @@ func (e *Executor) work() {
 		if len(e.flushes) > 0 && !e.flushing {
 			e.flushLocked(woken)
 		} else {
-			t := e.ready.pop()
-			if woken {
-				e.wakeLocked()
-			}
-			e.mu.Unlock()
-			t.r.Err = e.engine.Execute(t.r)
-			t.queue.complete(t.r)
-			e.mu.Lock()
+			e.runLocked(woken)
 		}
 		woken = false
 	}
+}
+
+// runLocked runs one task, and the brief ones of the same queue that follow. It
+// drops the lock while it does.
+func (e *Executor) runLocked(woken bool) {
+	t := e.ready.pop()
+	if woken && !e.brief.Load() {
+		e.wakeLocked()
+	}
+	q := t.queue
+	for quiet := 1; ; quiet++ {
+		e.mu.Unlock()
+		began := time.Now()
+		t.r.Err = e.engine.Execute(t.r)
+		took := time.Since(began)
+		mayWait := took < briefOperation && quiet < batchOfBrief
+		q.complete(t.r, mayWait)
+		e.mu.Lock()
+		e.tookLocked(took)
+		if !mayWait {
+			return
+		}
+		if e.ready.n == 0 || e.ready.peek().queue != q || !e.brief.Load() {
+			break
+		}
+		t = e.ready.pop()
+	}
+	e.mu.Unlock()
+	q.announce()
+	e.mu.Lock()
 }
 
 // flushLocked runs one group commit. It drops the lock while it does.
@@ -162,7 +236,7 @@ func (e *Executor) flushLocked(woken bool) {
 	for i, t := range group {
 		t.r.Err = err
 		group[i] = task{}
-		t.queue.complete(t.r)
+		t.queue.complete(t.r, false)
 	}
 	e.mu.Lock()
 	e.flushing = false
@@ -186,6 +260,8 @@ func (t *taskRing) push(x task) {
 	t.items[(t.head+t.n)&(len(t.items)-1)] = x
 	t.n++
 }
+
+func (t *taskRing) peek() *task { return &t.items[t.head&(len(t.items)-1)] }
 
 func (t *taskRing) pop() task {
 	at := t.head & (len(t.items) - 1)
