@@ -58,6 +58,7 @@ func benchQueue(b *testing.B, d block.Device, op block.Op, size int64) {
 	}
 	var dst [depth]*block.Request
 	fds := []unix.PollFd{{Fd: int32(q.FD()), Events: unix.POLLIN}}
+	timeout := new(unix.Timespec)
 	b.SetBytes(size)
 	b.ReportAllocs()
 	b.ResetTimer()
@@ -81,7 +82,10 @@ func benchQueue(b *testing.B, d block.Device, op block.Op, size int64) {
 		}
 		reaped += n
 		if n == 0 {
-			if _, ok := q.Arm(); ok {
+			if d, ok := q.Arm(); ok && d >= 0 {
+				*timeout = unix.NsecToTimespec(int64(d))
+				_, _ = unix.Ppoll(fds, timeout, nil)
+			} else if ok {
 				_, _ = unix.Ppoll(fds, nil, nil)
 			}
 		}

@@ -22,7 +22,7 @@ func (k *kit) model() {
 	m := &modelDisk{kit: k, info: info, base: base, want: make([]byte, region), known: make([]byte, region)}
 	for seed := range uint64(3) {
 		random := rand.New(rand.NewPCG(seed, 0))
-		for step := range 250 {
+		for step := range 150 {
 			if err := m.step(o, random); err != nil {
 				k.Fatalf("seed %d, step %d: %v", seed, step, err)
 			}

@@ -159,7 +159,7 @@ func (k *kit) fields() {
 		k.Error("a read does not fill the memory it was given")
 	}
 	if w.User != 1<<63 || r.User != 7 || w.Op != block.Write || w.Offset != int64(n) || w.Length != int64(n) {
-		k.Errorf("the queue changes a request to %+v", w)
+		k.Errorf("the queue changes a write with User 1<<63 to a %v at %d of %d bytes, User %#x", w.Op, w.Offset, w.Length, w.User)
 	}
 	// A request is used again without being made anew.
 	for i := range 3 {
