@@ -65,9 +65,9 @@ func (a *app) attach(ctx context.Context, c config.Config) (err error) {
 		Name: local.Export, Description: uri.String(), Default: true, ReadOnly: c.Attach.ReadOnly,
 	}, remote}}
 	defer func() { err = errors.Join(err, closeAttached(disks)) }()
-	defer svc.release()
-	g, err := startGateway(ctx, c, svc, "attach", local, disks, log)
-	if err != nil {
+	defer svc.release() // before the disk closes
+	g := &gateway{disks: disks}
+	if err := g.start(ctx, c, svc, "attach", local, log); err != nil {
 		return err
 	}
 	if err := a.printReady(g.ready); err != nil {

@@ -29,24 +29,24 @@ type gateway struct {
 	endpoint endpoint
 	server   *nbd.Server
 	disks    []attached
+	targets  viaServers // in this process too; may be nil
 	ready    readyReport
 }
 
-// startGateway serves the disks, and the status socket, at the NBD URI local.
-func startGateway(ctx context.Context, c config.Config, svc *service, command string, local config.URI, disks []attached, log *slog.Logger) (*gateway, error) {
-	g := &gateway{disks: disks}
+// start serves the disks, and the status socket, at the NBD URI local.
+func (g *gateway) start(ctx context.Context, c config.Config, svc *service, command string, local config.URI, log *slog.Logger) error {
 	status := newStatus(command)
 	var plain []disk
-	for _, d := range disks {
+	for _, d := range g.disks {
 		plain = append(plain, disk{d.Export, d.remote.device})
 	}
 	exports, err := nbdExports(plain)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	g.server = &nbd.Server{Exports: exports, Limits: nbdLimits(c.NBD), Log: log}
 	if g.endpoint, err = listenNBD(ctx, local); err != nil {
-		return nil, err
+		return err
 	}
 	for _, d := range plain {
 		status.Exports = append(status.Exports, exportStatus{
@@ -57,19 +57,19 @@ func startGateway(ctx context.Context, c config.Config, svc *service, command st
 	g.ready = readyReport{processStatus: status}
 	if g.ready.Admin, err = svc.startAdmin(ctx, c.Admin, status, g.fill); err != nil {
 		g.endpoint.listener.Close()
-		return nil, err
+		return err
 	}
-	for _, d := range disks {
+	for _, d := range g.disks {
 		svc.start(d.remote.part())
 	}
 	svc.start(nbdParts(g.server, []endpoint{g.endpoint})...)
-	return g, nil
+	return nil
 }
 
 // fill adds the counters to a status.
 func (g *gateway) fill(s *processStatus) {
 	now := g.server.Status()
-	s.NBD = &now
+	s.NBD, s.Targets = &now, g.targets.status()
 	for _, d := range g.disks {
 		s.Initiators = append(s.Initiators, d.remote.device.Status())
 	}

@@ -27,6 +27,8 @@ func TestScript(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("XDG_RUNTIME_DIR", env.WorkDir)
 			env.Setenv("TMPDIR", env.WorkDir+"/.tmp")
+			// Under the race detector a process sleeps a second before it exits.
+			env.Setenv("GORACE", "atexit_sleep_ms=0")
 			return os.MkdirAll(env.WorkDir+"/.tmp", 0o700)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

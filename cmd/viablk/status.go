@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/viablk/viablk/config"
+	"github.com/viablk/viablk/internal/nbd"
 )
 
 // statusReport is what "viablk status" prints.
@@ -79,26 +81,38 @@ func findStatus(ctx context.Context, c config.Config) ([]processStatus, error) {
 	return processes, nil
 }
 
-// statusRows returns the table: one row for each export of each process.
+// statusRows returns the table: a row for each export as NBD serves it, and one
+// for all exports as a VIA provider serves them.
 func statusRows(processes []processStatus) [][]string {
 	rows := [][]string{{"PID", "COMMAND", "EXPORT", "SIZE", "CONNECTIONS", "READS", "WRITES", "READ", "WRITTEN", "ERRORS", "URI"}}
 	for _, p := range processes {
 		for _, e := range p.Exports {
-			row := []string{
-				strconv.Itoa(p.PID), p.Command, e.Name, config.Size(e.Size).String(),
-				"0", "0", "0", "0", "0", "0", strings.Join(e.URIs, " "),
-			}
+			var x nbd.ExportStatus
 			if p.NBD != nil {
-				for _, x := range p.NBD.Exports {
-					if x.Name == e.Name {
-						for i, n := range []uint64{uint64(x.Connections), x.Reads, x.Writes, x.BytesRead, x.BytesWritten, x.Errors} {
-							row[4+i] = strconv.FormatUint(n, 10)
-						}
-					}
+				if i := slices.IndexFunc(p.NBD.Exports, func(x nbd.ExportStatus) bool { return x.Name == e.Name }); i >= 0 {
+					x = p.NBD.Exports[i]
 				}
 			}
-			rows = append(rows, row)
+			rows = append(rows, slices.Concat(
+				[]string{strconv.Itoa(p.PID), p.Command, e.Name, config.Size(e.Size).String()},
+				numbers(uint64(x.Connections), x.Reads, x.Writes, x.BytesRead, x.BytesWritten, x.Errors),
+				[]string{strings.Join(e.URIs, " ")}))
+		}
+		for _, t := range p.Targets {
+			rows = append(rows, slices.Concat(
+				[]string{strconv.Itoa(p.PID), p.Command, "*", "-"},
+				numbers(uint64(t.Connections), t.Stats.Reads, t.Stats.Writes, t.Stats.BytesRead, t.Stats.BytesWritten, t.Stats.Errors),
+				[]string{"via+" + t.Provider}))
 		}
 	}
 	return rows
+}
+
+// numbers formats counters.
+func numbers(list ...uint64) []string {
+	cells := make([]string, 0, len(list))
+	for _, n := range list {
+		cells = append(cells, strconv.FormatUint(n, 10))
+	}
+	return cells
 }

@@ -70,7 +70,7 @@ func (a *app) target(ctx context.Context, e config.Effective) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, remote.close()) }()
-	defer svc.release()
+	defer svc.release() // before devices and disks close
 
 	status := newStatus("target")
 	for _, d := range disks {

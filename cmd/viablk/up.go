@@ -78,7 +78,7 @@ func (a *app) up(ctx context.Context, e config.Effective, command string) (err e
 		return err
 	}
 	defer func() { err = errors.Join(err, servers.close()) }()
-	defer svc.release()
+	defer svc.release() // before the device closes
 	svc.start(servers.parts()...)
 
 	remotes, err := attachDisks(ctx, c, svc, between, local, disks, log)
@@ -86,8 +86,8 @@ func (a *app) up(ctx context.Context, e config.Effective, command string) (err e
 		return err
 	}
 	defer func() { err = errors.Join(err, closeAttached(remotes)) }()
-	g, err := startGateway(ctx, c, svc, "up", local, remotes, log)
-	if err != nil {
+	g := &gateway{disks: remotes, targets: servers}
+	if err := g.start(ctx, c, svc, "up", local, log); err != nil {
 		return err
 	}
 	first := g.endpoint.uri
