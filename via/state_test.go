@@ -1,0 +1,192 @@
+package via
+
+import (
+	"context"
+	"slices"
+	"testing"
+)
+
+// in brings a VI into a state. Pending lasts only while a call of Connect does,
+// so the test sets it.
+func (b *bench) in(s State) {
+	b.t.Helper()
+	switch s {
+	case StateConnected:
+		b.connect()
+	case StatePending:
+		b.vi.state.Store(int32(StatePending))
+	case StateError:
+		b.connect()
+		b.report(Done{Owner: b.vi, Event: AsyncConnectionLost, Broken: true})
+		b.poll()
+		b.errs = nil
+	}
+	if got := b.vi.State(); got != s {
+		b.t.Fatalf("vi is %v, want %v", got, s)
+	}
+}
+
+// What each event does in each state (VIA 1.0 §2.2; reference part 1.4).
+func TestStates(t *testing.T) {
+	accepting := func(b *bench) error {
+		r := &ConnRequest{nic: b.nic, in: &scriptedIncoming{}, attrs: b.vi.attrs}
+		return r.Accept(context.Background(), b.vi)
+	}
+	connecting := func(b *bench) error {
+		b.p.connect = func(cfg LinkConfig) (Link, []byte, error) {
+			return &scriptedLink{cfg: cfg}, encodeHello(b.vi.attrs, ""), nil
+		}
+		_, err := b.vi.Connect(context.Background(), Address{})
+		return err
+	}
+	failing := func(b *bench) error {
+		b.p.connect = func(LinkConfig) (Link, []byte, error) { return nil, nil, &Refused{Reply: []byte{refuseReject}} }
+		_, err := b.vi.Connect(context.Background(), Address{})
+		return err
+	}
+	overrun := func(b *bench) error {
+		for range 8 {
+			if err := b.vi.PostRecv(b.desc(OpRecv, 8)); err != nil {
+				return err
+			}
+		}
+		return b.vi.PostRecv(b.desc(OpRecv, 8))
+	}
+	lost := func(b *bench) error {
+		b.report(Done{Owner: b.vi, Event: AsyncConnectionLost, Broken: true})
+		b.poll()
+		return nil
+	}
+	for _, c := range []struct {
+		event string
+		do    func(*bench) error
+		from  State
+		err   error
+		to    State
+		codes []AsyncCode
+	}{
+		{"connect", connecting, StateIdle, nil, StateConnected, nil},
+		{"connect", connecting, StatePending, ErrInvalidState, StatePending, nil},
+		{"connect", connecting, StateConnected, ErrInvalidState, StateConnected, nil},
+		{"connect", connecting, StateError, ErrInvalidState, StateError, nil},
+		{"refused connect", failing, StateIdle, ErrReject, StateIdle, nil},
+		{"accept", accepting, StateIdle, nil, StateConnected, nil},
+		{"accept", accepting, StatePending, ErrInvalidState, StatePending, nil},
+		{"accept", accepting, StateConnected, ErrInvalidState, StateConnected, nil},
+		{"accept", accepting, StateError, ErrInvalidState, StateError, nil},
+		{"disconnect", (*bench).disconnect, StateIdle, nil, StateIdle, nil},
+		{"disconnect", (*bench).disconnect, StatePending, ErrInvalidState, StatePending, nil},
+		{"disconnect", (*bench).disconnect, StateConnected, nil, StateIdle, nil},
+		{"disconnect", (*bench).disconnect, StateError, nil, StateIdle, nil},
+		{"destroy", (*bench).destroy, StateIdle, nil, StateIdle, nil},
+		{"destroy", (*bench).destroy, StatePending, ErrResource, StatePending, nil},
+		{"destroy", (*bench).destroy, StateConnected, ErrResource, StateConnected, nil},
+		{"destroy", (*bench).destroy, StateError, ErrResource, StateError, nil},
+		{"loss", lost, StateIdle, nil, StateIdle, nil},
+		{"loss", lost, StatePending, nil, StatePending, nil},
+		{"loss", lost, StateConnected, nil, StateError, []AsyncCode{AsyncConnectionLost}},
+		{"loss", lost, StateError, nil, StateError, nil},
+		{"overrun", overrun, StateIdle, ErrResource, StateIdle, []AsyncCode{AsyncOverrun}},
+		{"overrun", overrun, StateConnected, ErrResource, StateError, []AsyncCode{AsyncOverrun}},
+		{"overrun", overrun, StateError, nil, StateError, nil},
+	} {
+		b := newBench(t, ReliableDelivery)
+		b.in(c.from)
+		err := c.do(b)
+		if c.err == nil {
+			b.must(err)
+		} else {
+			b.wants(err, c.err, c.event)
+		}
+		if got := b.vi.State(); got != c.to {
+			t.Errorf("%s while %v: %v, want %v", c.event, c.from, got, c.to)
+		}
+		if got := b.codes(); !slices.Equal(got, c.codes) {
+			t.Errorf("%s while %v: callbacks %v, want %v", c.event, c.from, got, c.codes)
+		}
+	}
+}
+
+func (b *bench) disconnect() error { return b.vi.Disconnect() }
+func (b *bench) destroy() error    { return b.vi.Destroy() }
+
+// Where a post completes at once, and where it waits or reaches the link.
+func TestPostsByState(t *testing.T) {
+	for _, c := range []struct {
+		state           State
+		sendNow, recvIn bool // a send completes flushed; a receive waits or is taken
+	}{{StateIdle, true, true}, {StatePending, true, true}, {StateConnected, false, true}, {StateError, true, false}} {
+		b := newBench(t, ReliableDelivery)
+		b.in(c.state)
+		r, s := b.recv(8), b.send(OpSend, 8)
+		flushed := func(d *Descriptor) bool { return d.Status() == StatusDone|StatusFlushed|b.opOf(d == r) }
+		if flushed(s) != c.sendNow || flushed(r) == c.recvIn {
+			t.Errorf("%v: send is %v, receive is %v", c.state, s.Status(), r.Status())
+		}
+		want := 0
+		if c.sendNow {
+			want++
+		}
+		if !c.recvIn {
+			want++
+		}
+		if got := len(b.poll()); got != want {
+			t.Errorf("%v: %d completions, want %d", c.state, got, want)
+		}
+	}
+}
+
+func (b *bench) opOf(recv bool) Status {
+	if recv {
+		return StatusOpReceive
+	}
+	return StatusOpSend
+}
+
+// At unreliable delivery errors stay with their descriptor.
+func TestUnreliableDeliveryStaysConnected(t *testing.T) {
+	b := newBench(t, UnreliableDelivery)
+	b.connect()
+	first := b.send(OpSend, 8)
+	bad := b.desc(OpSend, 8)
+	bad.b[offLength]++
+	b.must(b.vi.PostSend(bad))
+	last := b.send(OpSend, 8)
+	if len(b.link.sends) != 1 {
+		t.Fatalf("%d sends reached the link before the faulty one's turn", len(b.link.sends))
+	}
+	b.report(Done{Work: b.link.sends[0], Length: 8})
+	if got := b.poll(); len(got) != 2 || got[0].Descriptor != first || got[1].Descriptor != bad || got[1].Status&StatusErrorMask != StatusLengthError {
+		t.Errorf("completions %+v", got)
+	}
+	if b.vi.State() != StateConnected || len(b.link.sends) != 2 || last.Status() != 0 {
+		t.Errorf("after a faulty descriptor: %v, %d sends at the link", b.vi.State(), len(b.link.sends))
+	}
+	b.wants(b.vi.PostSend(&Descriptor{mem: b.mem, b: b.mem.bytes[8:72], addr: b.mem.addr + 8}), ErrInvalidParameter, "post off alignment")
+	if b.vi.State() != StateConnected || len(b.errs) != 1 {
+		t.Errorf("after a bad post: %v, %d callbacks", b.vi.State(), len(b.errs))
+	}
+	b.report(Done{Owner: b.vi, Event: AsyncRecvQueueEmpty})
+	b.poll()
+	if b.vi.State() != StateConnected || len(b.errs) != 2 || b.errs[1].Code != AsyncRecvQueueEmpty {
+		t.Errorf("after a dropped message: %v, callbacks %v", b.vi.State(), b.codes())
+	}
+}
+
+// scriptedIncoming is a request that can always be accepted.
+type scriptedIncoming struct {
+	hello   []byte
+	answers [][]byte
+	fail    error
+}
+
+func (i *scriptedIncoming) Hello() []byte      { return i.hello }
+func (i *scriptedIncoming) RemoteHost() string { return "peer" }
+func (i *scriptedIncoming) Refuse(reply []byte) error {
+	i.answers = append(i.answers, reply)
+	return nil
+}
+func (i *scriptedIncoming) Accept(_ context.Context, reply []byte, cfg LinkConfig) (Link, error) {
+	i.answers = append(i.answers, reply)
+	return &scriptedLink{cfg: cfg}, i.fail
+}
