@@ -52,11 +52,10 @@ const (
 	// bufferSize is as much as a client gets into its socket at default sizes.
 	bufferSize = 256 << 10
 
-	// After a WRITE of at least largePayload bytes, no more than smallWindow bytes
-	// are received behind its end: what lies in the buffer of the next large payload
-	// has to be copied, what does not is received in place.
+	// Behind the end of a WRITE of at least largePayload bytes, only the next header
+	// is received: if that is a large WRITE too, none of its payload has to be
+	// copied, and a stream of them costs one call each.
 	largePayload = 16 << 10
-	smallWindow  = 4 << 10
 
 	// batchBytes ends a batch, so that the client has replies to work on while the
 	// next requests are executed.
@@ -198,6 +197,7 @@ func (t *transmission) begin() (bool, error) {
 	}
 	in.r += requestHeaderSize
 	in.current = s
+	in.window = bufferSize
 	t.counts[commandCounter(h.command)]++
 	if h.command == cmdDisconnect {
 		t.giveBack(s)
@@ -261,9 +261,8 @@ func (t *transmission) admit() bool {
 	}
 	t.in.phase = awaitPayload
 	t.in.got = 0
-	t.in.window = bufferSize
 	if length >= largePayload {
-		t.in.window = smallWindow
+		t.in.window = requestHeaderSize
 	}
 	return true
 }
