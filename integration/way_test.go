@@ -1,0 +1,90 @@
+package integration
+
+import (
+	"path/filepath"
+	"testing"
+)
+
+// disk is an export for a test.
+type disk struct {
+	name, spec string
+}
+
+// service is a disk that NBD clients reach in some way.
+type service struct {
+	uri    string
+	target *process // that has the disk
+	attach *process // that clients connect to
+}
+
+// way is a way from an NBD client to a disk.
+type way struct {
+	name  string
+	serve func(t testing.TB, binary string, d disk) service
+}
+
+// ways are all of them: what holds for a client holds on each.
+var ways = []way{
+	{"nbd-unix", func(t testing.TB, binary string, d disk) service {
+		p := startTarget(t, binary, "nbd+unix:///?socket="+filepath.Join(folder(t), "n"), d)
+		return service{p.uri(d.name, "nbd+unix"), p, p}
+	}},
+	{"nbd-tcp", func(t testing.TB, binary string, d disk) service {
+		p := startTarget(t, binary, "nbd://127.0.0.1:0", d)
+		return service{p.uri(d.name, "nbd"), p, p}
+	}},
+	{"chain", func(t testing.TB, binary string, d disk) service {
+		p := startTarget(t, binary, "via+shm:///?socket="+filepath.Join(folder(t), "v"), d)
+		a := attachDisk(t, binary, p, d.name)
+		return service{a.uri(d.name, "nbd+unix"), p, a}
+	}},
+	{"up", func(t testing.TB, binary string, d disk) service {
+		p := startBinary(t, binary, "up", "--export", d.name+"="+d.spec,
+			"--admin", filepath.Join(folder(t), "up"))
+		return service{p.uri(d.name, "nbd+unix"), p, p}
+	}},
+}
+
+// chainWay is the way through two processes.
+var chainWay = ways[2]
+
+// startTarget starts a target that serves disks at one URI.
+func startTarget(t testing.TB, binary, listen string, disks ...disk) *process {
+	t.Helper()
+	args := []string{"target", "--listen", listen, "--admin", filepath.Join(folder(t), "target")}
+	for _, d := range disks {
+		args = append(args, "--export", d.name+"="+d.spec)
+	}
+	return startBinary(t, binary, args...)
+}
+
+// attachDisk attaches a disk of a target, under its own name.
+func attachDisk(t testing.TB, binary string, p *process, name string, more ...string) *process {
+	t.Helper()
+	place := folder(t)
+	args := []string{
+		"attach", p.uri(name, "via+shm"),
+		"--nbd", "nbd+unix:///" + name + "?socket=" + filepath.Join(place, "n"),
+		"--admin", filepath.Join(place, "attach"),
+	}
+	return startBinary(t, binary, append(args, more...)...)
+}
+
+// eachWay runs a test on every way to a disk.
+func eachWay(t *testing.T, d func(t testing.TB) disk, test func(t *testing.T, s service)) {
+	for _, w := range ways {
+		t.Run(w.name, func(t *testing.T) {
+			test(t, w.serve(t, binary(t), d(t)))
+		})
+	}
+}
+
+// memoryDisk is a disk in memory.
+func memoryDisk(size string) func(testing.TB) disk {
+	return func(testing.TB) disk { return disk{"disk", "memory:" + size} }
+}
+
+// fileDisk is a disk in a sparse file.
+func fileDisk(size int64) func(testing.TB) disk {
+	return func(t testing.TB) disk { return disk{"disk", "file:" + sparseFile(t, size)} }
+}
