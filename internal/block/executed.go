@@ -13,7 +13,7 @@ import (
 // most one write and an owner that is awake costs none. That a queue is armed
 // and that it has nothing finished are decided under one lock: a completion
 // comes either before Arm, which then refuses the sleep, or after it, and is
-// then announced. While operations are brief the sleep has a deadline, and
+// then announced. While operations are short the sleep has a deadline, and
 // workers may put the announcement off for a few operations.
 type executed struct {
 	*Buffers
@@ -122,12 +122,12 @@ func (q *executed) Reap(dst []*Request) int {
 }
 
 // watch is called when nothing has finished: it hurries an executor that counted
-// on brief operations in vain. An owner that does not sleep reads no clock.
+// on short operations in vain. An owner that does not sleep reads no clock.
 func (q *executed) watch(slept bool) {
 	q.idle++
 	if slept && q.patient && time.Since(q.since) >= patience || q.idle >= spinsOfPatience {
 		q.idle = 0
-		if q.executor.brief.Load() {
+		if q.executor.short.Load() {
 			q.executor.hurry()
 		}
 	}
@@ -152,7 +152,7 @@ func (q *executed) Arm() (time.Duration, bool) {
 	if q.immediate.n > 0 {
 		return 0, false
 	}
-	q.patient = q.held > 0 && q.executor.brief.Load()
+	q.patient = q.held > 0 && q.executor.short.Load()
 	q.mu.Lock()
 	q.armed = q.finished.n == 0
 	q.lenient = q.patient

@@ -41,18 +41,18 @@ type Engine interface {
 // Workers start when there is work for them and stop with [Executor.Close]. How
 // many work depends on how long operations take. As long as they take longer than
 // waking a thread, a worker that starts wakes the next one while work is left.
-// While they are brief (writes to the page cache), the workers that are awake do
+// While they are short (writes to the page cache), the workers that are awake do
 // all of them, and wake a sleeping owner once for many. Writes of 4 KiB to a file
 // at depth 32 on two processors: 6.0 µs each if every operation may get a worker
 // of its own, 3.3 µs so, of which pwrite takes 2.9 µs.
 //
-// An operation among brief ones may block all the same. Then the owner of a queue
+// An operation among short ones may block all the same. Then the owner of a queue
 // that waits notices, after patience, and has the executor work as if operations
 // took long.
 type Executor struct {
 	engine Engine
 	limit  int // workers
-	brief  atomic.Bool
+	short  atomic.Bool
 
 	mu       sync.Mutex
 	average  time.Duration // of recent operations
@@ -78,16 +78,16 @@ type task struct {
 const DefaultWorkers = 32
 
 const (
-	// briefOperation is what waking a thread costs: shorter operations are not
+	// shortOperation is what waking a thread costs: shorter operations are not
 	// spread over threads.
-	briefOperation = 8 * time.Microsecond
+	shortOperation = 8 * time.Microsecond
 
-	// patience is how long an owner waits for brief operations.
+	// patience is how long an owner waits for short operations.
 	patience = 100 * time.Microsecond
 
-	// batchOfBrief is how many brief operations one worker has to have ahead of it
-	// to be given help, and in how many it announces.
-	batchOfBrief = 16
+	// batchOfShort is after how many short operations a worker announces them. With
+	// four times as many ahead of it, it is given help.
+	batchOfShort = 16
 )
 
 // NewExecutor returns an executor that runs requests by engine on at most
@@ -122,7 +122,10 @@ func (e *Executor) start(q *executed, batch []*Request) {
 		}
 	}
 	awake := e.workers - e.idle
-	if !e.brief.Load() || awake == 0 || e.ready.n > 4*batchOfBrief*awake {
+	if e.flushing {
+		awake-- // a flush is never short
+	}
+	if !e.short.Load() || awake == 0 || e.ready.n > 4*batchOfShort*awake {
 		e.wakeLocked()
 	}
 	e.mu.Unlock()
@@ -132,18 +135,18 @@ func (e *Executor) start(q *executed, batch []*Request) {
 func (e *Executor) hurry() {
 	e.mu.Lock()
 	e.average = time.Millisecond
-	e.brief.Store(false)
+	e.short.Store(false)
 	e.wakeLocked()
 	e.mu.Unlock()
 }
 
 // tookLocked learns how long an operation took. When it finds that operations are
-// not brief any more, it wakes a worker, which wakes the others.
+// not short any more, it wakes a worker, which wakes the others.
 func (e *Executor) tookLocked(d time.Duration) {
 	e.average += (min(d, time.Millisecond) - e.average) / 8
-	brief := e.average < briefOperation
-	if was := e.brief.Load(); was != brief {
-		e.brief.Store(brief)
+	short := e.average < shortOperation
+	if was := e.short.Load(); was != short {
+		e.short.Store(short)
 		if was {
 			e.wakeLocked()
 		}
@@ -185,7 +188,7 @@ func (e *Executor) work() {
 			continue
 		}
 		if len(e.flushes) > 0 && !e.flushing {
-			e.flushLocked(woken)
+			e.flushLocked()
 		} else {
 			e.runLocked(woken)
 		}
@@ -193,11 +196,11 @@ func (e *Executor) work() {
 	}
 }
 
-// runLocked runs one task, and the brief ones of the same queue that follow. It
+// runLocked runs one task, and the short ones of the same queue that follow. It
 // drops the lock while it does.
 func (e *Executor) runLocked(woken bool) {
 	t := e.ready.pop()
-	if woken && !e.brief.Load() {
+	if woken && !e.short.Load() {
 		e.wakeLocked()
 	}
 	q := t.queue
@@ -206,14 +209,14 @@ func (e *Executor) runLocked(woken bool) {
 		began := time.Now()
 		t.r.Err = e.engine.Execute(t.r)
 		took := time.Since(began)
-		mayWait := took < briefOperation && quiet < batchOfBrief
+		mayWait := took < shortOperation && quiet < batchOfShort
 		q.complete(t.r, mayWait)
 		e.mu.Lock()
 		e.tookLocked(took)
 		if !mayWait {
 			return
 		}
-		if e.ready.n == 0 || e.ready.peek().queue != q || !e.brief.Load() {
+		if e.ready.n == 0 || e.ready.peek().queue != q || !e.short.Load() {
 			break
 		}
 		t = e.ready.pop()
@@ -224,12 +227,10 @@ func (e *Executor) runLocked(woken bool) {
 }
 
 // flushLocked runs one group commit. It drops the lock while it does.
-func (e *Executor) flushLocked(woken bool) {
+func (e *Executor) flushLocked() {
 	e.flushing = true
 	e.group, e.flushes = e.flushes, e.group[:0]
-	if woken {
-		e.wakeLocked()
-	}
+	e.wakeLocked() // for what is ready meanwhile
 	group := e.group
 	e.mu.Unlock()
 	err := e.engine.Execute(group[0].r)

@@ -103,7 +103,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 		attempt: func(r *Request) bool { return r.User%5 == 0 },
 		execute: func(r *Request) error {
 			if r.User%256 == 1 {
-				time.Sleep(time.Millisecond) // now and then one is not brief
+				time.Sleep(time.Millisecond) // now and then one is not short
 			}
 			return nil
 		},
@@ -199,13 +199,13 @@ func TestArmRefusesWhileSomethingIsFinished(t *testing.T) {
 	}
 }
 
-// makeBrief teaches the executor that operations are brief.
-func makeBrief(t *testing.T, e *Executor, q *executed) {
+// makeShort teaches the executor that operations are short.
+func makeShort(t *testing.T, e *Executor, q *executed) {
 	t.Helper()
 	requests := make([]Request, 8)
-	for start := time.Now(); !e.brief.Load(); {
+	for start := time.Now(); !e.short.Load(); {
 		if time.Since(start) > watchdog {
-			t.Fatal("the executor does not learn that operations are brief")
+			t.Fatal("the executor does not learn that operations are short")
 		}
 		for i := range requests {
 			requests[i] = Request{Op: Write}
@@ -216,7 +216,7 @@ func makeBrief(t *testing.T, e *Executor, q *executed) {
 	}
 }
 
-func TestLongOperationAmongBriefOnes(t *testing.T) {
+func TestLongOperationAmongShortOnes(t *testing.T) {
 	for name, sleeps := range map[string]bool{"owner sleeps": true, "owner spins": false} {
 		t.Run(name, func(t *testing.T) {
 			gate := make(chan struct{})
@@ -229,7 +229,7 @@ func TestLongOperationAmongBriefOnes(t *testing.T) {
 			defer e.Close()
 			q := newExecuted(t, e, 32)
 			defer q.Close()
-			makeBrief(t, e, q)
+			makeShort(t, e, q)
 
 			// One that blocks between others: whether these were done before, and their
 			// announcement put off, or wait behind it, the owner gets them.

@@ -174,41 +174,45 @@ func TestWriteErrorsAreOfOneRequest(t *testing.T) {
 	}
 }
 
+// flushFailures are the ways in which making data durable fails; each returns the
+// answer to the request that it happens to.
+var flushFailures = map[string]func(*broken, *block.Disk) error{
+	"flush": func(k *broken, disk *block.Disk) error {
+		k.onSync = func() (error, bool) { return syscall.EIO, k.syncs == 1 }
+		return disk.Sync()
+	},
+	"flush without space": func(k *broken, disk *block.Disk) error {
+		k.onSync = func() (error, bool) { return syscall.ENOSPC, k.syncs == 1 }
+		return disk.Sync()
+	},
+	"durable write": func(k *broken, disk *block.Disk) error {
+		failed := false
+		k.onWrite = func(_ int, _ []byte, _ int64, dsync bool) (int, error, bool) {
+			hit := dsync && !failed
+			failed = true
+			return 0, syscall.EIO, hit
+		}
+		_, err := disk.WriteAtFUA(fill(512, 1), 0)
+		return err
+	},
+	"durable write that lost others": func(k *broken, disk *block.Disk) error {
+		failed := false
+		k.onWrite = func(_ int, _ []byte, _ int64, dsync bool) (int, error, bool) {
+			hit := dsync && !failed
+			failed = true
+			return 0, syscall.ENOSPC, hit
+		}
+		_, err := disk.WriteAtFUA(fill(512, 1), 0)
+		return err
+	},
+	"durable zeroes": func(k *broken, disk *block.Disk) error {
+		k.onSync = func() (error, bool) { return syscall.EIO, k.syncs == 1 }
+		return disk.WriteZeroes(0, 4096, block.FUA)
+	},
+}
+
 func TestFailedFlushLatches(t *testing.T) {
-	for name, cause := range map[string]func(*broken, *block.Disk) error{
-		"flush": func(k *broken, disk *block.Disk) error {
-			k.onSync = func() (error, bool) { return syscall.EIO, k.syncs == 1 }
-			return disk.Sync()
-		},
-		"flush without space": func(k *broken, disk *block.Disk) error {
-			k.onSync = func() (error, bool) { return syscall.ENOSPC, k.syncs == 1 }
-			return disk.Sync()
-		},
-		"durable write": func(k *broken, disk *block.Disk) error {
-			failed := false
-			k.onWrite = func(_ int, _ []byte, _ int64, dsync bool) (int, error, bool) {
-				hit := dsync && !failed
-				failed = true
-				return 0, syscall.EIO, hit
-			}
-			_, err := disk.WriteAtFUA(fill(512, 1), 0)
-			return err
-		},
-		"durable write that lost others": func(k *broken, disk *block.Disk) error {
-			failed := false
-			k.onWrite = func(_ int, _ []byte, _ int64, dsync bool) (int, error, bool) {
-				hit := dsync && !failed
-				failed = true
-				return 0, syscall.ENOSPC, hit
-			}
-			_, err := disk.WriteAtFUA(fill(512, 1), 0)
-			return err
-		},
-		"durable zeroes": func(k *broken, disk *block.Disk) error {
-			k.onSync = func() (error, bool) { return syscall.EIO, k.syncs == 1 }
-			return disk.WriteZeroes(0, 4096, block.FUA)
-		},
-	} {
+	for name, cause := range flushFailures {
 		t.Run(name, func(t *testing.T) {
 			k := &broken{}
 			disk, path := openBroken(t, k)

@@ -63,40 +63,14 @@ func TestCreatedFile(t *testing.T) {
 	}
 }
 
-func TestRefusedSpecifications(t *testing.T) {
-	dir := t.TempDir()
-	path, odd, empty := newFile(t, 1<<20), newFile(t, 1000), newFile(t, 0)
-	socket := filepath.Join(dir, "socket")
-	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	for spec, want := range map[string]struct {
-		is   error
-		says string
-	}{
-		"":                               {ErrUsage, "no kind of disk"},
-		"disk.img":                       {ErrUsage, "no kind of disk"},
-		"rbd:pool/image":                 {ErrUsage, "unknown kind of disk"},
-		"memory:":                        {ErrUsage, "not a number"},
-		"memory:1KB":                     {ErrUsage, "write K or KiB"},
-		"memory:0":                       {ErrUsage, "empty"},
-		"memory:513":                     {ErrUsage, "make it 1024"},
-		"memory:1M?direct=1":             {ErrUsage, `no option "direct"`},
-		"null:1M?readonly=perhaps":       {ErrUsage, "not 0 or 1"},
-		"null:1M?readonly=1&readonly=0":  {ErrUsage, "given twice"},
-		"file:":                          {ErrUsage, "needs a path"},
-		"file:" + dir:                    {ErrUsage, "is a directory"},
-		"file:" + socket:                 {ErrUsage, "neither a regular file nor"},
-		"file:/dev/null":                 {ErrUsage, "neither a regular file nor"},
-		"file:" + dir + "/missing":       {fs.ErrNotExist, "create it"},
-		"file:" + path + "/below":        {nil, "not a directory"},
-		"file:" + odd:                    {ErrUsage, "make it 1024"},
-		"file:" + empty:                  {ErrUsage, "is empty"},
-		"file:" + path + "?create=17":    {ErrUsage, "make it 512"},
-		"file:" + path + "?size=1G":      {ErrUsage, `no option "size"`},
-		"file:/100%.img":                 {ErrUsage, "%25"},
+// refusal is what Open says about a bad specification.
+type refusal struct {
+	is   error
+	says string
+}
+
+func TestRefusedWrappers(t *testing.T) {
+	for spec, want := range map[string]refusal{
 		"delay:read=5ms":                 {ErrUsage, "wraps no disk"},
 		"delay:read=5:memory:1M":         {ErrUsage, "such as 5ms"},
 		"delay:seek=5ms:memory:1M":       {ErrUsage, "OP is"},
@@ -108,21 +82,60 @@ func TestRefusedSpecifications(t *testing.T) {
 		"fault:write=EIO@1%x:memory:1M":  {ErrUsage, "not a number"},
 		"fault:sync=EIO:memory:1M":       {ErrUsage, "OP is"},
 		"volatile:nothing":               {ErrUsage, "no kind of disk"},
+	} {
+		t.Run(spec, func(t *testing.T) { wantRefusal(t, spec, want) })
+	}
+}
+
+func wantRefusal(t *testing.T, spec string, want refusal) {
+	t.Helper()
+	d, err := Open(spec, Options{})
+	if err == nil {
+		d.Close()
+		t.Fatal("Open succeeds")
+	}
+	if want.is != nil && !errors.Is(err, want.is) || !strings.Contains(err.Error(), want.says) {
+		t.Errorf("Open: %v; want %v that says %q", err, want.is, want.says)
+	}
+	if strings.Contains(err.Error(), "\n") {
+		t.Errorf("%q is more than one line", err)
+	}
+}
+
+func TestRefusedSpecifications(t *testing.T) {
+	dir := t.TempDir()
+	path, odd, empty := newFile(t, 1<<20), newFile(t, 1000), newFile(t, 0)
+	socket := filepath.Join(dir, "socket")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	for spec, want := range map[string]refusal{
+		"":                              {ErrUsage, "no kind of disk"},
+		"disk.img":                      {ErrUsage, "no kind of disk"},
+		"rbd:pool/image":                {ErrUsage, "unknown kind of disk"},
+		"memory:":                       {ErrUsage, "not a number"},
+		"memory:1KB":                    {ErrUsage, "write K or KiB"},
+		"memory:0":                      {ErrUsage, "empty"},
+		"memory:513":                    {ErrUsage, "make it 1024"},
+		"memory:1M?direct=1":            {ErrUsage, `no option "direct"`},
+		"null:1M?readonly=perhaps":      {ErrUsage, "not 0 or 1"},
+		"null:1M?readonly=1&readonly=0": {ErrUsage, "given twice"},
+		"file:":                         {ErrUsage, "needs a path"},
+		"file:" + dir:                   {ErrUsage, "is a directory"},
+		"file:" + socket:                {ErrUsage, "neither a regular file nor"},
+		"file:/dev/null":                {ErrUsage, "neither a regular file nor"},
+		"file:" + dir + "/missing":      {fs.ErrNotExist, "create it"},
+		"file:" + path + "/below":       {nil, "not a directory"},
+		"file:" + odd:                   {ErrUsage, "make it 1024"},
+		"file:" + empty:                 {ErrUsage, "is empty"},
+		"file:" + path + "?create=17":   {ErrUsage, "make it 512"},
+		"file:" + path + "?size=1G":     {ErrUsage, `no option "size"`},
+		"file:/100%.img":                {ErrUsage, "%25"},
 		strings.Repeat("volatile:", 40) + "memory:1M": {ErrUsage, "nested"},
 	} {
-		t.Run(spec, func(t *testing.T) {
-			d, err := Open(spec, Options{})
-			if err == nil {
-				d.Close()
-				t.Fatal("Open succeeds")
-			}
-			if want.is != nil && !errors.Is(err, want.is) || !strings.Contains(err.Error(), want.says) {
-				t.Errorf("Open: %v; want %v that says %q", err, want.is, want.says)
-			}
-			if strings.Contains(err.Error(), "\n") {
-				t.Errorf("%q is more than one line", err)
-			}
-		})
+		t.Run(spec, func(t *testing.T) { wantRefusal(t, spec, want) })
 	}
 }
 

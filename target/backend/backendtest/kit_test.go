@@ -181,90 +181,114 @@ func onQueue(s spoiled) func(*disk) {
 	}
 }
 
-func TestBadDisksAreFound(t *testing.T) {
+// badDisk is a disk that a case has to complain about.
+type badDisk struct {
+	name  string
+	kase  string
+	spoil func(*disk)
+}
+
+// badContent are disks that store something else.
+var badContent = []badDisk{
+	{"loses writes", "Model", func(d *disk) {
+		d.run = func(d *disk, r *block.Request) error {
+			if r.Op == block.Write && d.n%7 == 0 {
+				return nil
+			}
+			return d.serve(r)
+		}
+	}},
+	{"misplaces writes", "Pipeline", func(d *disk) {
+		d.run = func(d *disk, r *block.Request) error {
+			if r.Op == block.Write && d.n%40 == 0 {
+				r.Offset ^= 4096
+			}
+			return d.serve(r)
+		}
+	}},
+	{"misplaces writes", "Overlap", func(d *disk) {
+		d.run = func(d *disk, r *block.Request) error {
+			if r.Op == block.Write && d.n > 100 {
+				r.Offset ^= 4096
+			}
+			return d.serve(r)
+		}
+	}},
+	{"ignores zeroes", "Biggest", func(d *disk) {
+		d.run = func(d *disk, r *block.Request) error {
+			if r.Op == block.WriteZeroes {
+				return nil
+			}
+			return d.serve(r)
+		}
+	}},
+	{"claims what it cannot", "Features", func(d *disk) {
+		d.run = func(d *disk, r *block.Request) error {
+			if r.Flags&block.FUA != 0 {
+				return syscall.EINVAL
+			}
+			return d.serve(r)
+		}
+	}},
+	{"refuses fast zeroes too late", "Features", func(d *disk) {
+		d.run = func(d *disk, r *block.Request) error {
+			_ = d.serve(r)
+			if r.Flags&block.FastZero != 0 {
+				return syscall.ENOTSUP
+			}
+			return nil
+		}
+	}},
+}
+
+// badAnswers are disks that describe or answer wrongly.
+var badAnswers = []badDisk{
+	{"has no block size", "Info", func(d *disk) { d.info.MinimumBlock = 0 }},
+	{"changes its mind", "Info", func(d *disk) {
+		d.run = func(d *disk, r *block.Request) error { d.info.Size--; return d.serve(r) }
+	}},
+	{"fails flushes", "ReadOnly", func(d *disk) {
+		d.run = func(d *disk, r *block.Request) error {
+			if r.Op == block.Flush {
+				return syscall.EIO
+			}
+			return d.serve(r)
+		}
+	}},
+	{"changes a request", "Fields", func(d *disk) {
+		d.run = func(d *disk, r *block.Request) error { err := d.serve(r); r.User = 0; return err }
+	}},
+	{"changes a payload", "Fields", func(d *disk) {
+		d.run = func(d *disk, r *block.Request) error {
+			err := d.serve(r)
+			if r.Op == block.Write {
+				r.Data[0]++
+			}
+			return err
+		}
+	}},
+	{"reads after Close", "Close", func(d *disk) {
+		d.run = func(d *disk, r *block.Request) error {
+			if r.Op == block.Read {
+				clear(d.stale)
+				d.stale = r.Data
+			}
+			return d.serve(r)
+		}
+	}},
+	{"allocates", "Allocations", func(d *disk) {
+		d.run = func(d *disk, r *block.Request) error { d.stale = make([]byte, 100); return d.serve(r) }
+	}},
+}
+
+// badQueues returns disks whose queues break the rules.
+func badQueues(t *testing.T) []badDisk {
 	shared := make([]byte, 16<<20)
 	share := func(_ block.Queue, r *block.Request) bool {
 		r.Data, r.Memory = shared[:r.Length:r.Length], ownMemory
 		return true
 	}
-	for _, bad := range []struct {
-		name  string
-		kase  string
-		spoil func(*disk)
-	}{
-		{"loses writes", "Model", func(d *disk) {
-			d.run = func(d *disk, r *block.Request) error {
-				if r.Op == block.Write && d.n%7 == 0 {
-					return nil
-				}
-				return d.serve(r)
-			}
-		}},
-		{"misplaces writes", "Pipeline", func(d *disk) {
-			d.run = func(d *disk, r *block.Request) error {
-				if r.Op == block.Write && d.n%40 == 0 {
-					r.Offset ^= 4096
-				}
-				return d.serve(r)
-			}
-		}},
-		{"misplaces writes", "Overlap", func(d *disk) {
-			d.run = func(d *disk, r *block.Request) error {
-				if r.Op == block.Write && d.n > 100 {
-					r.Offset ^= 4096
-				}
-				return d.serve(r)
-			}
-		}},
-		{"ignores zeroes", "Biggest", func(d *disk) {
-			d.run = func(d *disk, r *block.Request) error {
-				if r.Op == block.WriteZeroes {
-					return nil
-				}
-				return d.serve(r)
-			}
-		}},
-		{"claims what it cannot", "Features", func(d *disk) {
-			d.run = func(d *disk, r *block.Request) error {
-				if r.Flags&block.FUA != 0 {
-					return syscall.EINVAL
-				}
-				return d.serve(r)
-			}
-		}},
-		{"refuses fast zeroes too late", "Features", func(d *disk) {
-			d.run = func(d *disk, r *block.Request) error {
-				_ = d.serve(r)
-				if r.Flags&block.FastZero != 0 {
-					return syscall.ENOTSUP
-				}
-				return nil
-			}
-		}},
-		{"has no block size", "Info", func(d *disk) { d.info.MinimumBlock = 0 }},
-		{"changes its mind", "Info", func(d *disk) {
-			d.run = func(d *disk, r *block.Request) error { d.info.Size--; return d.serve(r) }
-		}},
-		{"fails flushes", "ReadOnly", func(d *disk) {
-			d.run = func(d *disk, r *block.Request) error {
-				if r.Op == block.Flush {
-					return syscall.EIO
-				}
-				return d.serve(r)
-			}
-		}},
-		{"changes a request", "Fields", func(d *disk) {
-			d.run = func(d *disk, r *block.Request) error { err := d.serve(r); r.User = 0; return err }
-		}},
-		{"changes a payload", "Fields", func(d *disk) {
-			d.run = func(d *disk, r *block.Request) error {
-				err := d.serve(r)
-				if r.Op == block.Write {
-					r.Data[0]++
-				}
-				return err
-			}
-		}},
+	return []badDisk{
 		{"takes too few", "Depth", onQueue(spoiled{submit: func(q block.Queue, r *block.Request) bool {
 			return r.User != 7 && q.Submit(r)
 		}})},
@@ -275,19 +299,11 @@ func TestBadDisksAreFound(t *testing.T) {
 		{"loses wake-ups", "Sleep", func(d *disk) {
 			d.queue = func(_ *disk, q block.Queue) block.Queue { return &forgetful{Queue: q, fd: unreadable(t)} }
 		}},
-		{"reads after Close", "Close", func(d *disk) {
-			d.run = func(d *disk, r *block.Request) error {
-				if r.Op == block.Read {
-					clear(d.stale)
-					d.stale = r.Data
-				}
-				return d.serve(r)
-			}
-		}},
-		{"allocates", "Allocations", func(d *disk) {
-			d.run = func(d *disk, r *block.Request) error { d.stale = make([]byte, 100); return d.serve(r) }
-		}},
-	} {
+	}
+}
+
+func TestBadDisksAreFound(t *testing.T) {
+	for _, bad := range slices.Concat(badContent, badAnswers, badQueues(t)) {
 		t.Run(bad.name+"/"+bad.kase, func(t *testing.T) {
 			failures := try(t, bad.kase, newDisk(bad.spoil), Options{})
 			if len(failures) == 0 {

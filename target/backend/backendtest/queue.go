@@ -52,47 +52,8 @@ func (k *kit) reserve() {
 	d := k.device()
 	o := k.owner(d, 4)
 	i := d.Info()
-	longest := int64(i.MaximumPayload)
-
-	// Nothing reserved: any length is granted, again and again.
-	for range 3 {
-		r := &block.Request{Op: block.Write, Length: longest}
-		if !o.queue.Reserve(r) || int64(len(r.Data)) != longest || r.Memory == 0 {
-			k.Fatalf("Reserve of MaximumPayload provides %d bytes, Memory %d", len(r.Data), r.Memory)
-		}
-		o.queue.Release(r)
-		if r.Data != nil || r.Memory != 0 {
-			k.Fatal("Release leaves memory with the request")
-		}
-		o.queue.Release(r) // nothing is reserved: nothing happens
-	}
-
-	// Reserved memory is nobody else's, until none is left.
-	var held []*block.Request
-	for len(held) < 256 {
-		r := &block.Request{Op: block.Write, Length: longest / 16, User: uint64(len(held))}
-		if !o.queue.Reserve(r) {
-			if r.Data != nil || r.Memory != 0 {
-				k.Error("a refused Reserve sets Data or Memory")
-			}
-			break
-		}
-		held = append(held, r)
-		for at := 0; at < len(r.Data); at += 512 {
-			r.Data[at] = byte(r.User)
-		}
-	}
-	if len(held) == 0 {
-		k.Fatalf("Reserve refuses %d bytes with nothing reserved", longest/16)
-	}
-	for _, r := range held {
-		for at := 0; at < len(r.Data); at += 512 {
-			if r.Data[at] != byte(r.User) {
-				k.Fatalf("reservations %d and %d share memory", r.User, r.Data[at])
-			}
-		}
-		o.queue.Release(r)
-	}
+	k.grants(o, int64(i.MaximumPayload))
+	k.exclusive(o, int64(i.MaximumPayload)/16)
 
 	// A read has its memory when it completes, at the latest.
 	r := &block.Request{Op: block.Read, Length: grain(i)}
@@ -108,6 +69,53 @@ func (k *kit) reserve() {
 		r := &block.Request{Op: op, Length: i.Size}
 		if !o.queue.Reserve(r) || r.Data != nil {
 			k.Errorf("Reserve for %v provides %d bytes", op, len(r.Data))
+		}
+		o.queue.Release(r)
+	}
+}
+
+// grants checks that with nothing reserved any length is granted, again and
+// again.
+func (k *kit) grants(o *owner, longest int64) {
+	k.Helper()
+	for range 3 {
+		r := &block.Request{Op: block.Write, Length: longest}
+		if !o.queue.Reserve(r) || int64(len(r.Data)) != longest || r.Memory == 0 {
+			k.Fatalf("Reserve of MaximumPayload provides %d bytes, Memory %d", len(r.Data), r.Memory)
+		}
+		o.queue.Release(r)
+		if r.Data != nil || r.Memory != 0 {
+			k.Fatal("Release leaves memory with the request")
+		}
+		o.queue.Release(r) // nothing is reserved: nothing happens
+	}
+}
+
+// exclusive checks that reserved memory is nobody else's, until none is left.
+func (k *kit) exclusive(o *owner, n int64) {
+	k.Helper()
+	var held []*block.Request
+	for len(held) < 256 {
+		r := &block.Request{Op: block.Write, Length: n, User: uint64(len(held))}
+		if !o.queue.Reserve(r) {
+			if r.Data != nil || r.Memory != 0 {
+				k.Error("a refused Reserve sets Data or Memory")
+			}
+			break
+		}
+		held = append(held, r)
+		for at := 0; at < len(r.Data); at += 512 {
+			r.Data[at] = byte(r.User)
+		}
+	}
+	if len(held) == 0 {
+		k.Fatalf("Reserve refuses %d bytes with nothing reserved", n)
+	}
+	for _, r := range held {
+		for at := 0; at < len(r.Data); at += 512 {
+			if r.Data[at] != byte(r.User) {
+				k.Fatalf("reservations %d and %d share memory", r.User, r.Data[at])
+			}
 		}
 		o.queue.Release(r)
 	}
