@@ -60,7 +60,7 @@ func (g *gateway) start(ctx context.Context, c config.Config, svc *service, comm
 		return err
 	}
 	for _, d := range g.disks {
-		svc.start(d.remote.part())
+		svc.start(d.remote.part(log))
 	}
 	svc.start(nbdParts(g.server, []endpoint{g.endpoint})...)
 	return nil

@@ -59,9 +59,10 @@ func refusal(err error) error {
 	return err
 }
 
-// part ends the process when the session with the target has ended: without it
-// the disk only fails.
-func (r *remoteDisk) part() part {
+// part keeps the disk: when the session with the target has ended, the disk stays
+// and answers every request with EIO, so that its users see errors and not the
+// end of their device.
+func (r *remoteDisk) part(log *slog.Logger) part {
 	return part{
 		name: r.uri.String(),
 		serve: func(ctx context.Context) error {
@@ -70,11 +71,10 @@ func (r *remoteDisk) part() part {
 				return context.Cause(ctx)
 			case <-r.device.Done():
 			}
-			err := r.device.Err()
-			if err == nil {
-				return nil // closed by us
+			if err := r.device.Err(); err != nil { // nil: closed by us
+				log.Error("the target is lost: requests fail with EIO until this process is started again", "uri", r.uri.String(), "error", err)
 			}
-			return &exit{exitTryAgain, err}
+			return nil
 		},
 		drain: func(context.Context) error { return r.close() },
 	}
