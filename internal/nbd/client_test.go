@@ -106,40 +106,54 @@ func optionReply(option, kind uint32, data ...[]byte) []byte {
 	return append(appendReplyHeader(nil, option, kind, len(all)), all...)
 }
 
-// Servers that lie about lengths, leave, or say what makes no sense: C-2, C-4 and
+// What servers say before they get to the point.
+var (
+	greeting = []byte("NBDMAGICIHAVEOPT\x00\x03")
+	ack      = optionReply(optStructuredReply, repAck)
+)
+
+// exportInformation is the data of the information about an export of n bytes.
+func exportInformation(n uint64) []byte {
+	return append(append(be16(infoExport), be64(n)...), be16(1)...)
+}
+
+// badServers lie about lengths, leave, or say what makes no sense: C-1, C-2, C-4 and
 // the class of CVE-2023-5215.
+var badServers = []struct {
+	name   string
+	list   bool
+	stream [][]byte
+	want   string // of the error; empty: none
+}{
+	{"good", false, [][]byte{greeting, ack, optionReply(optInfo, repInfo, exportInformation(5)), optionReply(optInfo, repAck)}, ""},
+	{"C-1 without structured replies", false, [][]byte{
+		greeting, optionReply(optStructuredReply, repErrUnsupported),
+		optionReply(optInfo, repInfo, exportInformation(5)), optionReply(optInfo, repAck),
+	}, ""},
+	{"C-1 unknown information", false, [][]byte{
+		greeting, ack, optionReply(optInfo, repInfo, be16(77), make([]byte, 50)),
+		optionReply(optInfo, repInfo, exportInformation(5)), optionReply(optInfo, repAck),
+	}, ""},
+	{"C-2 negative size", false, [][]byte{greeting, ack, optionReply(optInfo, repInfo, exportInformation(1<<63))}, "out of range"},
+	{"C-2 reply of 4 GiB", false, [][]byte{greeting, ack, appendReplyHeader(nil, optInfo, repInfo, 0xffffffff)}, "reply of 4294967295 bytes"},
+	{"C-2 name longer than the reply", true, [][]byte{greeting, ack, optionReply(optList, repServer, be32(0xffffffff), []byte("a"))}, "exceeds"},
+	{"C-2 list without end", true, [][]byte{greeting, ack, bytes.Repeat(optionReply(optList, repServer, be32(4000), make([]byte, 4000)), 1)}, "NUL"},
+	{"C-2 endless list", true, [][]byte{greeting, ack, bytes.Repeat(optionReply(optList, repServer, be32(4000), bytes.Repeat([]byte("a"), 8000)), 3000)}, "bytes of replies"},
+	{"no size", false, [][]byte{greeting, ack, optionReply(optInfo, repAck)}, "did not tell the size"},
+	{"short information", false, [][]byte{greeting, ack, optionReply(optInfo, repInfo, []byte{0})}, "unexpected reply"},
+	{"short export information", false, [][]byte{greeting, ack, optionReply(optInfo, repInfo, exportInformation(5)[:10])}, "export information"},
+	{"short block size", false, [][]byte{greeting, ack, optionReply(optInfo, repInfo, be16(infoBlockSize), be32(1))}, "block size"},
+	{"reply to something else", false, [][]byte{greeting, ack, optionReply(optList, repAck)}, "reply to option"},
+	{"bad magic", false, [][]byte{greeting, ack, make([]byte, 40)}, "magic"},
+	{"refusal with text", false, [][]byte{greeting, ack, optionReply(optInfo, repErrPolicy, []byte("no\x1b[2J way"))}, `forbidden ("no\x1b[2J way")`},
+	{"not NBD", false, [][]byte{[]byte("SSH-2.0-OpenSSH_9.2p1 Debian")}, "not an NBD server"},
+	{"old style", false, [][]byte{[]byte("NBDMAGIC\x00\x00\x42\x02\x81\x86\x12\x53\x00\x03")}, "fixed newstyle"},
+	{"C-4 gone at once", false, nil, "EOF"},
+	{"C-4 gone in a reply", true, [][]byte{greeting, ack, optionReply(optList, repServer, be32(4), []byte("disk"))[:22]}, "EOF"},
+}
+
 func TestBadServers(t *testing.T) {
-	greeting := []byte("NBDMAGICIHAVEOPT\x00\x03")
-	ack := optionReply(optStructuredReply, repAck)
-	size := func(n uint64) []byte { return append(append(be16(infoExport), be64(n)...), be16(1)...) }
-	for _, row := range []struct {
-		name   string
-		list   bool
-		stream [][]byte
-		want   string // of the error; empty: none
-	}{
-		{"good", false, [][]byte{greeting, ack, optionReply(optInfo, repInfo, size(5)), optionReply(optInfo, repAck)}, ""},
-		{"C-1 without structured replies", false, [][]byte{greeting, optionReply(optStructuredReply, repErrUnsupported),
-			optionReply(optInfo, repInfo, size(5)), optionReply(optInfo, repAck)}, ""},
-		{"C-1 unknown information", false, [][]byte{greeting, ack, optionReply(optInfo, repInfo, be16(77), make([]byte, 50)),
-			optionReply(optInfo, repInfo, size(5)), optionReply(optInfo, repAck)}, ""},
-		{"C-2 negative size", false, [][]byte{greeting, ack, optionReply(optInfo, repInfo, size(1<<63))}, "out of range"},
-		{"C-2 reply of 4 GiB", false, [][]byte{greeting, ack, appendReplyHeader(nil, optInfo, repInfo, 0xffffffff)}, "reply of 4294967295 bytes"},
-		{"C-2 name longer than the reply", true, [][]byte{greeting, ack, optionReply(optList, repServer, be32(0xffffffff), []byte("a"))}, "exceeds"},
-		{"C-2 list without end", true, [][]byte{greeting, ack, bytes.Repeat(optionReply(optList, repServer, be32(4000), make([]byte, 4000)), 1)}, "NUL"},
-		{"C-2 endless list", true, [][]byte{greeting, ack, bytes.Repeat(optionReply(optList, repServer, be32(4000), bytes.Repeat([]byte("a"), 8000)), 3000)}, "bytes of replies"},
-		{"no size", false, [][]byte{greeting, ack, optionReply(optInfo, repAck)}, "did not tell the size"},
-		{"short information", false, [][]byte{greeting, ack, optionReply(optInfo, repInfo, []byte{0})}, "unexpected reply"},
-		{"short export information", false, [][]byte{greeting, ack, optionReply(optInfo, repInfo, size(5)[:10])}, "export information"},
-		{"short block size", false, [][]byte{greeting, ack, optionReply(optInfo, repInfo, be16(infoBlockSize), be32(1))}, "block size"},
-		{"reply to something else", false, [][]byte{greeting, ack, optionReply(optList, repAck)}, "reply to option"},
-		{"bad magic", false, [][]byte{greeting, ack, make([]byte, 40)}, "magic"},
-		{"refusal with text", false, [][]byte{greeting, ack, optionReply(optInfo, repErrPolicy, []byte("no\x1b[2J way"))}, `forbidden ("no\x1b[2J way")`},
-		{"not NBD", false, [][]byte{[]byte("SSH-2.0-OpenSSH_9.2p1 Debian")}, "not an NBD server"},
-		{"old style", false, [][]byte{[]byte("NBDMAGIC\x00\x00\x42\x02\x81\x86\x12\x53\x00\x03")}, "fixed newstyle"},
-		{"C-4 gone at once", false, nil, "EOF"},
-		{"C-4 gone in a reply", true, [][]byte{greeting, ack, optionReply(optList, repServer, be32(4), []byte("disk"))[:22]}, "EOF"},
-	} {
+	for _, row := range badServers {
 		t.Run(row.name, func(t *testing.T) {
 			server, client := pair(t)
 			go func() {

@@ -111,7 +111,7 @@ func (c *conn) runTransmission(e *Export) (err error) {
 
 // open counts the connection in at the export and opens a queue on its device.
 func (c *conn) open(e *Export) (*session, error) {
-	if _, err := c.server.enter(c, e); err != nil {
+	if err := c.server.enter(c, e); err != nil {
 		return nil, fmt.Errorf("export %q: %w", e.Name, err)
 	}
 	q, err := e.Device.NewQueue(c.limits.Depth)

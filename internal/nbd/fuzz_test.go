@@ -21,8 +21,10 @@ func FuzzHandshake(f *testing.F) {
 		be32(0xffffffff),
 		bytes.Join([][]byte{be32(3), option(optAbort, nil)}, nil),
 		bytes.Join([][]byte{be32(3), option(optList, nil), option(optInfo, goData("disk", 1, 2, 3)), option(optGo, goData(""))}, nil),
-		bytes.Join([][]byte{be32(3), option(optStructuredReply, nil), option(optGo, goData("", infoBlockSize)),
-			request(0, cmdRead, 1, 0, 512), request(0, cmdDisconnect, 2, 0, 0)}, nil),
+		bytes.Join([][]byte{
+			be32(3), option(optStructuredReply, nil), option(optGo, goData("", infoBlockSize)),
+			request(0, cmdRead, 1, 0, 512), request(0, cmdDisconnect, 2, 0, 0),
+		}, nil),
 		bytes.Join([][]byte{be32(1), option(optExportName, []byte("disk")), request(0, cmdWrite, 1, 0, 512), make([]byte, 512)}, nil),
 		bytes.Join([][]byte{be32(3), option(optStartTLS, nil), option(optSetMeta, make([]byte, 40)), option(optExtendedHeaders, nil)}, nil),
 		bytes.Join([][]byte{be32(3), []byte("IHAVEOPT"), be32(optGo), be32(0xfffffff0)}, nil),
@@ -165,15 +167,15 @@ func checkReplies(t *testing.T, stream, replies []byte) {
 
 // FuzzClient lets a server say anything to the client side of haggling.
 func FuzzClient(f *testing.F) {
-	greeting := []byte("NBDMAGICIHAVEOPT\x00\x03")
-	ack := optionReply(optStructuredReply, repAck)
-	size := bytes.Join([][]byte{be16(infoExport), be64(4096), be16(1)}, nil)
+	size := exportInformation(4096)
 	for _, seed := range [][]byte{
 		{},
 		greeting,
 		bytes.Join([][]byte{greeting, ack, optionReply(optInfo, repInfo, size), optionReply(optInfo, repAck)}, nil),
-		bytes.Join([][]byte{greeting, ack, optionReply(optList, repServer, be32(4), []byte("disk")), optionReply(optList, repAck),
-			optionReply(optInfo, repErrUnknown, []byte("gone"))}, nil),
+		bytes.Join([][]byte{
+			greeting, ack, optionReply(optList, repServer, be32(4), []byte("disk")), optionReply(optList, repAck),
+			optionReply(optInfo, repErrUnknown, []byte("gone")),
+		}, nil),
 	} {
 		f.Add(seed, false)
 		f.Add(seed, true)

@@ -29,205 +29,213 @@ func disks() []Export {
 	}
 }
 
-// TestHandshake goes through the statements of the protocol about negotiation.
-// A row's number is that of the statement in docs/nbd.md.
-func TestHandshake(t *testing.T) {
-	const fullFlags = 0x0001 | 0x0004 | 0x0008 | 0x0020 | 0x0040 | 0x0100 | 0x0800
-	greeted := func(do func(p *peer)) func(*peer) {
-		return func(p *peer) { p.greet(bothFlags); do(p) }
-	}
-	refused := func(option, kind uint32, data ...[]byte) func(*peer) {
-		return greeted(func(p *peer) {
-			p.option(option, data...)
-			p.wantReply(option, kind)
-			p.wantInSync()
+// fullFlags are the transmission flags of a device with every feature.
+const fullFlags = 0x0001 | 0x0004 | 0x0008 | 0x0020 | 0x0040 | 0x0100 | 0x0800
+
+// greeted is a script that begins after the flags.
+func greeted(do func(p *peer)) func(*peer) {
+	return func(p *peer) { p.greet(bothFlags); do(p) }
+}
+
+// refused is a script with one option, which is refused.
+func refused(option, kind uint32, data ...[]byte) func(*peer) {
+	return greeted(func(p *peer) {
+		p.option(option, data...)
+		p.wantReply(option, kind)
+		p.wantInSync()
+	})
+}
+
+// handshakes are the statements of the protocol about negotiation. A row's number
+// is that of the statement in docs/nbd.md.
+var handshakes = []struct {
+	name string
+	do   func(p *peer)
+}{
+	{"H-03 without fixed newstyle only EXPORT_NAME is answered", func(p *peer) {
+		p.greet(0)
+		p.option(optList)
+		p.wantReply(optList, repErrInvalid)
+		p.option(optExportName, []byte("disk"))
+		p.get(8 + 2 + 124)
+		p.wantAlive()
+	}},
+	{"H-04 EXPORT_NAME without zeroes", greeted(func(p *peer) {
+		p.option(optExportName, []byte("disk"))
+		want := append(be64(8<<20), be16(fullFlags)...)
+		if got := p.get(10); !bytes.Equal(got, want) {
+			p.t.Fatalf("got % x, want % x", got, want)
+		}
+		p.wantAlive()
+	})},
+	{"H-04 EXPORT_NAME with zeroes", func(p *peer) {
+		p.greet(1)
+		p.option(optExportName, nil)
+		if got := p.get(134); !bytes.Equal(got[10:], make([]byte, 124)) {
+			p.t.Fatal("padding is not zero")
+		}
+		p.wantAlive()
+	}},
+	{"H-04 no zeroes after GO", func(p *peer) {
+		p.greet(1)
+		p.option(optGo, goData("disk"))
+		p.infos(optGo)
+		p.wantAlive()
+	}},
+	{"H-05 EXPORT_NAME of an unknown export closes without a byte", greeted(func(p *peer) {
+		p.option(optExportName, []byte("nobody"))
+		p.wantEnd()
+	})},
+	{"H-06 ABORT is acknowledged", greeted(func(p *peer) {
+		p.option(optAbort)
+		p.wantReply(optAbort, repAck)
+		p.wantEnd()
+	})},
+	{"H-06 ABORT with data is acknowledged", greeted(func(p *peer) {
+		p.option(optAbort, []byte("for a reason"))
+		p.wantReply(optAbort, repAck)
+		p.wantEnd()
+	})},
+	{"H-07 LIST names every export", greeted(func(p *peer) {
+		p.option(optList)
+		for _, want := range []string{"disk", "aligned", "plain", "readonly", "single"} {
+			data := p.wantReply(optList, repServer)
+			if got := string(data[4 : 4+binary.BigEndian.Uint32(data)]); got != want {
+				p.t.Fatalf("listed %q, want %q", got, want)
+			}
+		}
+		p.wantReply(optList, repAck)
+		p.wantInSync()
+	})},
+	{"H-07 LIST with data", refused(optList, repErrInvalid, []byte("x"))},
+	{"H-08 unknown option without data", refused(77, repErrUnsupported)},
+	{"H-08 unknown option with data", refused(77, repErrUnsupported, make([]byte, 60000))},
+	{"H-09 data over the limit is skipped", refused(77, repErrTooBig, make([]byte, 65<<10))},
+	{"H-09 data of 4 GiB", greeted(func(p *peer) {
+		p.put([]byte("IHAVEOPT"), be32(optGo), be32(0xffffffff), []byte("data"))
+		p.wantEnd()
+	})},
+	{"H-10 name longer than the option", refused(optGo, repErrInvalid, be32(5), []byte("disk"), be16(0))},
+	{"H-10 name length 0xffffffff", refused(optGo, repErrInvalid, be32(0xffffffff), []byte("disk"), be16(0))},
+	{"H-10 name length 0xfffffffa", refused(optInfo, repErrInvalid, be32(0xfffffffa), []byte("disk"), be16(0))},
+	{"H-10 no data", refused(optGo, repErrInvalid)},
+	{"H-10 five bytes", refused(optInfo, repErrInvalid, be32(0), []byte{0})},
+	{"H-10 trailing bytes", refused(optGo, repErrInvalid, goData("disk"), []byte{0})},
+	{"H-10 more requests than bytes", refused(optGo, repErrInvalid, be32(0), be16(2), be16(0))},
+	{"H-10 fewer requests than bytes", refused(optInfo, repErrInvalid, be32(0), be16(1), be16(0), be16(1))},
+	{"H-11 name of 4097 bytes", refused(optGo, repErrInvalid, goData(strings.Repeat("n", 4097)))},
+	{"H-11 name of 4096 bytes", refused(optGo, repErrUnknown, goData(strings.Repeat("\x01", 4096)))},
+	{"H-11 name with NUL", refused(optGo, repErrInvalid, goData("disk\x00"))},
+	{"H-11 name that is not UTF-8", refused(optInfo, repErrInvalid, goData("\xff\xfe"))},
+	{"H-11 EXPORT_NAME of 5000 bytes", greeted(func(p *peer) {
+		p.option(optExportName, make([]byte, 5000))
+		p.wantEnd()
+	})},
+	{"H-11 EXPORT_NAME with NUL is not its prefix", greeted(func(p *peer) {
+		p.option(optExportName, []byte("disk\x00"))
+		p.wantEnd()
+	})},
+	{"H-12 INFO for an unknown export", refused(optInfo, repErrUnknown, goData("nobody", infoName))},
+	{"H-13 INFO then GO tell the same", greeted(func(p *peer) {
+		data := goData("", infoName, infoDescription, infoBlockSize)
+		p.option(optInfo, data)
+		first := p.infos(optInfo)
+		p.option(optGo, data)
+		second := p.infos(optGo)
+		want := fmt.Sprint(map[uint16][]byte{
+			infoExport:      append(be64(8<<20), be16(fullFlags)...),
+			infoName:        []byte("disk"),
+			infoDescription: []byte("the first one"),
+			infoBlockSize:   bytes.Join([][]byte{be32(1), be32(4096), be32(64 << 20)}, nil),
 		})
-	}
-	rows := []struct {
-		name string
-		do   func(p *peer)
-	}{
-		{"H-03 without fixed newstyle only EXPORT_NAME is answered", func(p *peer) {
-			p.greet(0)
-			p.option(optList)
-			p.wantReply(optList, repErrInvalid)
-			p.option(optExportName, []byte("disk"))
-			p.get(8 + 2 + 124)
-			p.wantAlive()
-		}},
-		{"H-04 EXPORT_NAME without zeroes", greeted(func(p *peer) {
-			p.option(optExportName, []byte("disk"))
-			want := append(be64(8<<20), be16(fullFlags)...)
-			if got := p.get(10); !bytes.Equal(got, want) {
-				p.t.Fatalf("got % x, want % x", got, want)
-			}
-			p.wantAlive()
-		})},
-		{"H-04 EXPORT_NAME with zeroes", func(p *peer) {
-			p.greet(1)
-			p.option(optExportName, nil)
-			if got := p.get(134); !bytes.Equal(got[10:], make([]byte, 124)) {
-				p.t.Fatal("padding is not zero")
-			}
-			p.wantAlive()
-		}},
-		{"H-04 no zeroes after GO", func(p *peer) {
-			p.greet(1)
-			p.option(optGo, goData("disk"))
-			p.infos(optGo)
-			p.wantAlive()
-		}},
-		{"H-05 EXPORT_NAME of an unknown export closes without a byte", greeted(func(p *peer) {
-			p.option(optExportName, []byte("nobody"))
-			p.wantEnd()
-		})},
-		{"H-06 ABORT is acknowledged", greeted(func(p *peer) {
-			p.option(optAbort)
-			p.wantReply(optAbort, repAck)
-			p.wantEnd()
-		})},
-		{"H-06 ABORT with data is acknowledged", greeted(func(p *peer) {
-			p.option(optAbort, []byte("for a reason"))
-			p.wantReply(optAbort, repAck)
-			p.wantEnd()
-		})},
-		{"H-07 LIST names every export", greeted(func(p *peer) {
-			p.option(optList)
-			for _, want := range []string{"disk", "aligned", "plain", "readonly", "single"} {
-				data := p.wantReply(optList, repServer)
-				if got := string(data[4 : 4+binary.BigEndian.Uint32(data)]); got != want {
-					p.t.Fatalf("listed %q, want %q", got, want)
-				}
-			}
-			p.wantReply(optList, repAck)
+		if fmt.Sprint(first) != want || fmt.Sprint(second) != want {
+			p.t.Fatalf("INFO %v, GO %v, want %v", first, second, want)
+		}
+		p.wantAlive()
+	})},
+	{"H-14 INFO for one export, GO for an unknown one", greeted(func(p *peer) {
+		p.option(optInfo, goData("disk"))
+		p.infos(optInfo)
+		p.option(optGo, goData("nobody"))
+		p.wantReply(optGo, repErrUnknown)
+		p.wantInSync()
+	})},
+	{"H-15 unknown and repeated information requests", greeted(func(p *peer) {
+		p.option(optInfo, goData("disk", 99, infoName, infoName, 0xffff, 4))
+		if infos := p.infos(optInfo); len(infos) != 3 || string(infos[infoName]) != "disk" {
+			p.t.Fatalf("got %v", infos)
+		}
+		p.wantInSync()
+	})},
+	{"H-16 STRUCTURED_REPLY with data", refused(optStructuredReply, repErrInvalid, []byte("x"))},
+	{"H-16 STRUCTURED_REPLY twice", greeted(func(p *peer) {
+		for range 2 {
+			p.option(optStructuredReply)
+			p.wantReply(optStructuredReply, repAck)
+		}
+		p.option(optGo, goData(""))
+		if flags := p.infos(optGo)[infoExport][8:]; !bytes.Equal(flags, be16(fullFlags|flagSendDF)) {
+			p.t.Fatalf("flags % x", flags)
+		}
+		p.structured = true
+		p.wantAlive()
+	})},
+	{"H-17 LIST_META_CONTEXT", refused(optListMeta, repErrUnsupported, be32(4), []byte("disk"), be32(0))},
+	{"H-17 SET_META_CONTEXT", refused(optSetMeta, repErrUnsupported, be32(4), []byte("disk"), be32(1_000_000))},
+	{"H-21 STARTTLS without TLS", refused(optStartTLS, repErrUnsupported)},
+	{"H-21 STARTTLS with data", refused(optStartTLS, repErrUnsupported, []byte("hello"))},
+	{"H-22 EXTENDED_HEADERS", refused(optExtendedHeaders, repErrUnsupported)},
+	{"H-24 options of one handshake are limited", greeted(func(p *peer) {
+		for range 32 {
+			p.option(77)
+			p.wantReply(77, repErrUnsupported)
+		}
+		p.option(optAbort)
+		p.wantEnd()
+	})},
+	{"H-24 listing allows to ask for each export", greeted(func(p *peer) {
+		p.option(optList)
+		for kind := repServer; kind != repAck; {
+			kind, _ = p.reply(optList)
+		}
+		for range 31 + 5 {
 			p.wantInSync()
-		})},
-		{"H-07 LIST with data", refused(optList, repErrInvalid, []byte("x"))},
-		{"H-08 unknown option without data", refused(77, repErrUnsupported)},
-		{"H-08 unknown option with data", refused(77, repErrUnsupported, make([]byte, 60000))},
-		{"H-09 data over the limit is skipped", refused(77, repErrTooBig, make([]byte, 65<<10))},
-		{"H-09 data of 4 GiB", greeted(func(p *peer) {
-			p.put([]byte("IHAVEOPT"), be32(optGo), be32(0xffffffff), []byte("data"))
-			p.wantEnd()
-		})},
-		{"H-10 name longer than the option", refused(optGo, repErrInvalid, be32(5), []byte("disk"), be16(0))},
-		{"H-10 name length 0xffffffff", refused(optGo, repErrInvalid, be32(0xffffffff), []byte("disk"), be16(0))},
-		{"H-10 name length 0xfffffffa", refused(optInfo, repErrInvalid, be32(0xfffffffa), []byte("disk"), be16(0))},
-		{"H-10 no data", refused(optGo, repErrInvalid)},
-		{"H-10 five bytes", refused(optInfo, repErrInvalid, be32(0), []byte{0})},
-		{"H-10 trailing bytes", refused(optGo, repErrInvalid, goData("disk"), []byte{0})},
-		{"H-10 more requests than bytes", refused(optGo, repErrInvalid, be32(0), be16(2), be16(0))},
-		{"H-10 fewer requests than bytes", refused(optInfo, repErrInvalid, be32(0), be16(1), be16(0), be16(1))},
-		{"H-11 name of 4097 bytes", refused(optGo, repErrInvalid, goData(strings.Repeat("n", 4097)))},
-		{"H-11 name of 4096 bytes", refused(optGo, repErrUnknown, goData(strings.Repeat("\x01", 4096)))},
-		{"H-11 name with NUL", refused(optGo, repErrInvalid, goData("disk\x00"))},
-		{"H-11 name that is not UTF-8", refused(optInfo, repErrInvalid, goData("\xff\xfe"))},
-		{"H-11 EXPORT_NAME of 5000 bytes", greeted(func(p *peer) {
-			p.option(optExportName, make([]byte, 5000))
-			p.wantEnd()
-		})},
-		{"H-11 EXPORT_NAME with NUL is not its prefix", greeted(func(p *peer) {
-			p.option(optExportName, []byte("disk\x00"))
-			p.wantEnd()
-		})},
-		{"H-12 INFO for an unknown export", refused(optInfo, repErrUnknown, goData("nobody", infoName))},
-		{"H-13 INFO then GO tell the same", greeted(func(p *peer) {
-			data := goData("", infoName, infoDescription, infoBlockSize)
-			p.option(optInfo, data)
-			first := p.infos(optInfo)
-			p.option(optGo, data)
-			second := p.infos(optGo)
-			want := fmt.Sprint(map[uint16][]byte{
-				infoExport:      append(be64(8<<20), be16(fullFlags)...),
-				infoName:        []byte("disk"),
-				infoDescription: []byte("the first one"),
-				infoBlockSize:   bytes.Join([][]byte{be32(1), be32(4096), be32(64 << 20)}, nil),
-			})
-			if fmt.Sprint(first) != want || fmt.Sprint(second) != want {
-				p.t.Fatalf("INFO %v, GO %v, want %v", first, second, want)
-			}
-			p.wantAlive()
-		})},
-		{"H-14 INFO for one export, GO for an unknown one", greeted(func(p *peer) {
-			p.option(optInfo, goData("disk"))
-			p.infos(optInfo)
-			p.option(optGo, goData("nobody"))
-			p.wantReply(optGo, repErrUnknown)
-			p.wantInSync()
-		})},
-		{"H-15 unknown and repeated information requests", greeted(func(p *peer) {
-			p.option(optInfo, goData("disk", 99, infoName, infoName, 0xffff, 4))
-			if infos := p.infos(optInfo); len(infos) != 3 || string(infos[infoName]) != "disk" {
-				p.t.Fatalf("got %v", infos)
-			}
-			p.wantInSync()
-		})},
-		{"H-16 STRUCTURED_REPLY with data", refused(optStructuredReply, repErrInvalid, []byte("x"))},
-		{"H-16 STRUCTURED_REPLY twice", greeted(func(p *peer) {
-			for range 2 {
-				p.option(optStructuredReply)
-				p.wantReply(optStructuredReply, repAck)
-			}
-			p.option(optGo, goData(""))
-			if flags := p.infos(optGo)[infoExport][8:]; !bytes.Equal(flags, be16(fullFlags|flagSendDF)) {
-				p.t.Fatalf("flags % x", flags)
-			}
-			p.structured = true
-			p.wantAlive()
-		})},
-		{"H-17 LIST_META_CONTEXT", refused(optListMeta, repErrUnsupported, be32(4), []byte("disk"), be32(0))},
-		{"H-17 SET_META_CONTEXT", refused(optSetMeta, repErrUnsupported, be32(4), []byte("disk"), be32(1_000_000))},
-		{"H-21 STARTTLS without TLS", refused(optStartTLS, repErrUnsupported)},
-		{"H-21 STARTTLS with data", refused(optStartTLS, repErrUnsupported, []byte("hello"))},
-		{"H-22 EXTENDED_HEADERS", refused(optExtendedHeaders, repErrUnsupported)},
-		{"H-24 options of one handshake are limited", greeted(func(p *peer) {
-			for range 32 {
-				p.option(77)
-				p.wantReply(77, repErrUnsupported)
-			}
-			p.option(optAbort)
-			p.wantEnd()
-		})},
-		{"H-24 listing allows to ask for each export", greeted(func(p *peer) {
-			p.option(optList)
-			for kind := repServer; kind != repAck; {
-				kind, _ = p.reply(optList)
-			}
-			for range 31 + 5 {
-				p.wantInSync()
-			}
-			p.option(optAbort)
-			p.wantEnd()
-		})},
-		{"T-23 GO without asking for a block size that matters", greeted(func(p *peer) {
-			p.option(optGo, goData("aligned"))
-			if got := p.wantReply(optGo, repInfo); !bytes.Equal(got[:6], append(be16(infoBlockSize), be32(4096)...)) {
-				p.t.Fatalf("information % x", got)
-			}
-			p.wantReply(optGo, repErrBlockSizeReqd)
-			p.option(optGo, goData("aligned", infoBlockSize))
-			p.infos(optGo)
-			p.want(0, 0, cmdRead, 4096, 4096)
-		})},
-		{"T-10 READ_ONLY flag", greeted(func(p *peer) {
-			p.option(optInfo, goData("readonly"))
-			if flags := p.infos(optInfo)[infoExport][8:]; !bytes.Equal(flags, be16(0x0001|0x0002|0x0004|0x0008|0x0100)) {
-				p.t.Fatalf("flags % x", flags)
-			}
-		})},
-		{"T-14 a device without features has no flags", greeted(func(p *peer) {
-			p.option(optInfo, goData("plain"))
-			if flags := p.infos(optInfo)[infoExport][8:]; !bytes.Equal(flags, be16(0x0001)) {
-				p.t.Fatalf("flags % x", flags)
-			}
-		})},
-		{"option magic", greeted(func(p *peer) {
-			p.put([]byte("IHAVEOPS"), be32(optAbort), be32(0))
-			p.wantEnd()
-		})},
-	}
+		}
+		p.option(optAbort)
+		p.wantEnd()
+	})},
+	{"T-23 GO without asking for a block size that matters", greeted(func(p *peer) {
+		p.option(optGo, goData("aligned"))
+		if got := p.wantReply(optGo, repInfo); !bytes.Equal(got[:6], append(be16(infoBlockSize), be32(4096)...)) {
+			p.t.Fatalf("information % x", got)
+		}
+		p.wantReply(optGo, repErrBlockSizeReqd)
+		p.option(optGo, goData("aligned", infoBlockSize))
+		p.infos(optGo)
+		p.want(0, 0, cmdRead, 4096, 4096)
+	})},
+	{"T-10 READ_ONLY flag", greeted(func(p *peer) {
+		p.option(optInfo, goData("readonly"))
+		if flags := p.infos(optInfo)[infoExport][8:]; !bytes.Equal(flags, be16(0x0001|0x0002|0x0004|0x0008|0x0100)) {
+			p.t.Fatalf("flags % x", flags)
+		}
+	})},
+	{"T-14 a device without features has no flags", greeted(func(p *peer) {
+		p.option(optInfo, goData("plain"))
+		if flags := p.infos(optInfo)[infoExport][8:]; !bytes.Equal(flags, be16(0x0001)) {
+			p.t.Fatalf("flags % x", flags)
+		}
+	})},
+	{"option magic", greeted(func(p *peer) {
+		p.put([]byte("IHAVEOPS"), be32(optAbort), be32(0))
+		p.wantEnd()
+	})},
+}
+
+// TestHandshake goes through handshakes, one connection each.
+func TestHandshake(t *testing.T) {
 	f := serve(t, Limits{}, disks()...)
-	for _, row := range rows {
+	for _, row := range handshakes {
 		t.Run(row.name, func(t *testing.T) {
 			p := f.dial()
 			p.t = t

@@ -34,7 +34,6 @@ type session struct {
 	info       block.Info
 	queue      block.Queue
 	structured bool
-	counters   *exportCounters
 }
 
 // Ends of a handshake that are no fault of the server.

@@ -9,14 +9,15 @@ import (
 	"github.com/viablk/viablk/internal/block"
 )
 
-// phase is what the loop expects next from the client.
+// phase is what the loop expects next from the client. All ends of a request lead
+// back to awaitHeader.
 //
-//	            ┌──────────────────── READ, FLUSH, … ───┐
-//	            ▼                                       │
-//	─▶ awaitHeader ──WRITE or READ──▶ awaitMemory ──────┤
-//	     ▲    │ └──refused WRITE──▶ discarding ─────────┤
-//	     │    └──DISC, end──▶ ended      │              │
-//	     └─────────── submitted ◀── awaitPayload ◀──────┘ WRITE
+//	─▶ awaitHeader ─┬─ FLUSH, TRIM, WRITE_ZEROES ──────────▶ submitted
+//	                ├─ READ ──▶ awaitMemory ───────────────▶ submitted
+//	                ├─ WRITE ─▶ awaitMemory ─▶ awaitPayload ▶ submitted
+//	                ├─ refused WRITE ─▶ discarding ────────▶ answered
+//	                ├─ anything else refused ──────────────▶ answered
+//	                └─ DISC, end of the stream ─▶ ended
 type phase uint8
 
 const (

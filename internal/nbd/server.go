@@ -216,8 +216,8 @@ func (s *Server) checkIdleLocked() {
 	}
 }
 
-// enter counts a connection in at the export, and returns its counters there.
-func (s *Server) enter(c *conn, e *Export) (*exportCounters, error) {
+// enter counts a connection in at the export.
+func (s *Server) enter(c *conn, e *Export) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.exports == nil {
@@ -229,12 +229,12 @@ func (s *Server) enter(c *conn, e *Export) (*exportCounters, error) {
 		s.exports[e.Name] = x
 	}
 	if e.Connections > 0 && x.connections >= e.Connections {
-		return nil, errTooMany
+		return errTooMany
 	}
 	x.connections++
 	c.export = e.Name
 	c.counters = x
-	return x, nil
+	return nil
 }
 
 // leave undoes enter and keeps the connection's counts with the export.
