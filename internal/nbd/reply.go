@@ -70,7 +70,9 @@ func (t *transmission) reap() bool {
 			errno := syscall.Errno(0)
 			if r.Err != nil {
 				errno = replyErrno(r)
-				s.why = fmt.Sprintf("%s: %v", s.header.name(), r.Err)
+				if t.structured {
+					s.why = fmt.Sprintf("%s: %v", s.header.name(), r.Err)
+				}
 			} else if r.Op == block.Read && len(r.Data) != int(r.Length) {
 				errno = syscall.EIO // a broken device must not shift the stream
 			}

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/viablk/viablk/internal/block"
 )
 
@@ -124,6 +126,54 @@ func TestDeviceSeesFlags(t *testing.T) {
 	p.want(0, cmdFlagFUA, cmdFlush, 0, 0)
 	if r := seen.Load().(block.Request); r.Op != block.Flush || r.Flags != 0 {
 		t.Errorf("FLUSH: device got %+v", r)
+	}
+}
+
+// T-09 a FLUSH on one connection reaches the device after every write that was
+// answered on another.
+func TestFlushAcrossConnections(t *testing.T) {
+	shapes(t, Limits{}, func(t *testing.T, f *fixture, m *memory, p *peer) {
+		other := f.enter("", p.structured)
+		for i := range 50 {
+			data := pattern(4096, byte(i))
+			var flushed atomic.Bool
+			m.failWith(func(r *block.Request) error {
+				if r.Op == block.Flush {
+					flushed.Store(bytes.Equal(m.snapshot()[:4096], data))
+				}
+				return nil
+			})
+			p.want(0, 0, cmdWrite, 0, 4096, data)
+			other.want(0, 0, cmdFlush, 0, 0)
+			if !flushed.Load() {
+				t.Fatal("the flush came before the write")
+			}
+		}
+	})
+}
+
+// T-24 small replies over TCP are not held back.
+func TestNoDelay(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.(*net.TCPConn).SetNoDelay(false); err != nil {
+		t.Fatal(err)
+	}
+	s, err := takeSocket(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	if on, err := unix.GetsockoptInt(int(s), unix.IPPROTO_TCP, unix.TCP_NODELAY); err != nil || on == 0 {
+		t.Errorf("TCP_NODELAY is %d, %v", on, err)
 	}
 }
 
