@@ -64,7 +64,7 @@ func fio(t testing.TB, uri string, args ...string) []fioJob {
 }
 
 // verify makes fio read back what it wrote, and stop at the first difference.
-var verify = []string{"--verify=crc32c", "--verify_fatal=1", "--verify_dump=0"}
+var verify = []string{"--verify=crc32c", "--verify_fatal=1", "--verify_dump=0", "--verify_state_save=0"}
 
 // withVerify adds arguments to verify.
 func withVerify(args ...string) []string { return append(args, verify...) }

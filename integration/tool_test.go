@@ -114,7 +114,8 @@ func startTool(t testing.TB, name string, args ...string) *tool {
 func startPath(t testing.TB, env []string, path string, args ...string) *tool {
 	t.Helper()
 	c := &tool{cmd: exec.Command(path, args...), ended: make(chan struct{})}
-	c.cmd.Env = append([]string{"PATH=" + toolPath, "HOME=/nonexistent", "LC_ALL=C"}, env...)
+	// With the race detector a process would sleep a second before it ends.
+	c.cmd.Env = append([]string{"PATH=" + toolPath, "HOME=/nonexistent", "LC_ALL=C", "GORACE=atexit_sleep_ms=0"}, env...)
 	c.cmd.Stdout, c.cmd.Stderr = &c.stdout, &c.stderr
 	must(t, startCommand(c.cmd))
 	go func() {
