@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"testing"
+	"time"
 )
 
 // load keeps depth requests under way on one connection, without allocating.
@@ -50,6 +51,16 @@ func start(t testing.TB, m *memory) net.Conn {
 		<-ended
 	})
 	return client
+}
+
+// A queue with nothing under way gets its turn when it asks for it.
+func TestIdleQueueGetsItsTurn(t *testing.T) {
+	m := newMemory(1 << 20)
+	m.beat = time.Millisecond
+	start(t, m)
+	for m.idle.Load() < 10 {
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // In steady state the server allocates nothing.

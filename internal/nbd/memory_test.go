@@ -24,6 +24,8 @@ type memory struct {
 	leaked atomic.Int64 // reservations not released when a queue was closed
 
 	fail func(*block.Request) error // if set, decides the result of a request
+	beat time.Duration              // if set, idle queues want a turn that often
+	idle atomic.Int64               // turns given to idle queues
 	hold chan struct{}              // if set, later requests wait until it is closed
 }
 
@@ -152,13 +154,19 @@ func (q *memoryQueue) Submit(r *block.Request) bool {
 func (q *memoryQueue) Kick() {}
 
 func (q *memoryQueue) Reap(dst []*block.Request) int {
+	if len(q.finished) == 0 {
+		q.m.idle.Add(1)
+	}
 	n := copy(dst, q.finished)
 	q.finished = append(q.finished[:0], q.finished[n:]...)
 	return n
 }
 
-func (q *memoryQueue) Arm() (time.Duration, bool) { return -1, len(q.finished) == 0 }
-func (q *memoryQueue) FD() int                    { return -1 }
+func (q *memoryQueue) Arm() (time.Duration, bool) {
+	return orDefault(q.m.beat, -1), len(q.finished) == 0
+}
+
+func (q *memoryQueue) FD() int { return -1 }
 
 func (q *memoryQueue) Close() error {
 	q.m.leaked.Add(int64(q.reserved - len(q.finished)))

@@ -165,6 +165,9 @@ func (t *transmission) sleep() error {
 	if !ok && t.underWay > 0 {
 		return nil
 	}
+	if !ok {
+		wait = 0 // only look at the socket
+	}
 	fds := [...]unix.PollFd{
 		{Fd: -1},
 		{Fd: int32(*t.conn.bell), Events: unix.POLLIN},
