@@ -19,6 +19,7 @@ var packages = map[string]string{
 	"nbdfuse": "libnbd-bin", "nbdsh": "python3-libnbd", "qemu-img": "qemu-utils",
 	"qemu-io": "qemu-utils", "mkfs.ext4": "e2fsprogs", "fsck.ext4": "e2fsprogs",
 	"losetup": "util-linux", "mount": "mount", "umount": "mount", "setpriv": "util-linux",
+	"strace": "strace",
 }
 
 // toolPath puts the system's tools before others of the same name: Python's nbd
