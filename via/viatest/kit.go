@@ -67,6 +67,24 @@ const (
 	NeedsSever               // Fabric.Sever
 )
 
+// problems lists what is wrong with the skips, whatever the provider.
+func (s Skips) problems() []string {
+	known := make(map[string]bool)
+	for _, c := range Cases() {
+		known[c.Name] = true
+	}
+	var out []string
+	for name, reason := range s {
+		switch {
+		case !known[name]:
+			out = append(out, fmt.Sprintf("skip of an unknown case %q", name))
+		case reason == "":
+			out = append(out, fmt.Sprintf("skip of case %q without a reason", name))
+		}
+	}
+	return out
+}
+
 // kitCase is a case and what it does.
 type kitCase struct {
 	name  string
@@ -114,20 +132,8 @@ func Cases() []CaseInfo {
 // releases with the test's Cleanup.
 func Run(t *testing.T, open func(testing.TB) *Fabric, skips Skips) {
 	t.Helper()
-	known := make(map[string]bool)
-	for _, c := range Cases() {
-		if known[c.Name] {
-			t.Fatalf("two cases are named %q", c.Name)
-		}
-		known[c.Name] = true
-	}
-	for name, reason := range skips {
-		switch {
-		case !known[name]:
-			t.Errorf("skip of an unknown case %q", name)
-		case reason == "":
-			t.Errorf("skip of case %q without a reason", name)
-		}
+	for _, problem := range skips.problems() {
+		t.Error(problem)
 	}
 	for _, g := range groups() {
 		t.Run(g.name, func(t *testing.T) {

@@ -251,12 +251,14 @@ func setAttributesMovesTag(e *env) {
 // withdrawWhileWritten takes a region's access away while the peer writes to it
 // without a pause, and checks that the memory rests afterwards.
 func withdrawWhileWritten(e *env, withdraw func(m *via.Memory) error) {
-	const rounds, size = 12, 256 << 10
+	const rounds = 12
+	size := int(maxTransfer(e)) // long enough to be under way most of the time
 	e.connect()
 	b := e.server.buffer(size)
 	src := [2]buf{e.client.buffer(size), e.client.buffer(size)}
 	fill(src[0].b, 1)
 	fill(src[1].b, 2)
+	now := pattern(size, 0) // its pages exist: the copy is quick
 	for range rounds {
 		e.client.dused = 0
 		m := e.region(e.server, b, e.server.open())
@@ -276,7 +278,7 @@ func withdrawWhileWritten(e *env, withdraw func(m *via.Memory) error) {
 		}()
 		e.untilBy("some writes", func() bool { return written.Load() > 3 }, e.server)
 		e.check(withdraw(m), "withdraw")
-		now := append([]byte(nil), b.b...)
+		backwards(now, b.b)
 		e.untilBy("the server to break", func() bool { return e.server.vi.State() == via.StateError }, e.server)
 		<-ended
 		e.same(b.b, now, "memory after its access was withdrawn")
@@ -284,6 +286,16 @@ func withdrawWhileWritten(e *env, withdraw func(m *via.Memory) error) {
 			e.check(m.Deregister(), "deregister")
 		}
 		e.rejoin()
+	}
+}
+
+// backwards copies memory from its end, against the direction in which a late
+// write would run ahead of the copy.
+func backwards(dst, src []byte) {
+	const chunk = 4096
+	for end := len(src); end > 0; end -= chunk {
+		start := max(end-chunk, 0)
+		copy(dst[start:end], src[start:end])
 	}
 }
 
