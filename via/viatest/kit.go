@@ -3,6 +3,7 @@ package viatest
 import (
 	"errors"
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -146,7 +147,7 @@ func Run(t *testing.T, open func(testing.TB) *Fabric, skips Skips) {
 
 // runCase runs a case on a fabric of its own.
 func runCase(t *testing.T, open func(testing.TB) *Fabric, c kitCase, skip string) {
-	before := goleak.IgnoreCurrent()
+	before, files := goleak.IgnoreCurrent(), openFiles(t)
 	t.Run("case", func(t *testing.T) {
 		f := open(t)
 		e := newEnv(t, f)
@@ -166,7 +167,26 @@ func runCase(t *testing.T, open func(testing.TB) *Fabric, c kitCase, skip string
 		if err := goleak.Find(before); err != nil {
 			t.Errorf("goroutines outlive the NICs: %v", err)
 		}
+		if now := openFiles(t); now > files {
+			t.Errorf("%d file descriptors outlive the NICs", now-files)
+		}
 	}
+}
+
+// openFiles counts the process's open file descriptors.
+func openFiles(t *testing.T) int {
+	t.Helper()
+	// The first pipe makes the runtime open descriptors that it keeps.
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatalf("open pipe: %v", err)
+	}
+	_, _ = r.Close(), w.Close()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatalf("count open files: %v", err)
+	}
+	return len(entries)
 }
 
 // patience is how long the kit waits for what must happen. Nothing is decided
