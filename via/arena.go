@@ -56,6 +56,9 @@ func (a *Arena) Discard(off, n int) error {
 	if a.closed {
 		return fmt.Errorf("discard: arena is unmapped: %w", ErrInvalidParameter)
 	}
+	if n == 0 {
+		return nil // not every system takes an empty range
+	}
 	return a.mem.Discard(off, n)
 }
 
