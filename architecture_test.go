@@ -36,7 +36,7 @@ var arrows = map[string][]string{
 	"integration": {anything},
 
 	"initiator": {"via", "regcache", "internal/carrier", "internal/wire", "internal/block"},
-	"target":    {"via", "regcache", "internal/carrier", "internal/wire", "internal/block"},
+	"target":    {"via", "regcache", "internal/carrier", "internal/wire", "internal/block", "internal/spin"},
 	"regcache":  {"via", "internal/buddy"},
 
 	"via":         {},
@@ -51,9 +51,10 @@ var arrows = map[string][]string{
 	"target/backend":             {"internal/block"},
 	"target/backend/backendtest": {"internal/block"},
 
-	"internal/nbd":     {"internal/block"},
+	"internal/nbd":     {"internal/block", "internal/spin"},
 	"internal/block":   {"internal/buddy"},
 	"internal/buddy":   {},
+	"internal/spin":    {},
 	"internal/carrier": {"via"},
 	"internal/wire":    {},
 	"config":           {},

@@ -20,7 +20,6 @@ type Server struct {
 	Log     *slog.Logger // nil: no log. Nothing is logged per request
 
 	draining atomic.Bool
-	spinning atomic.Int32 // connections that look for work now
 
 	mu        sync.Mutex
 	limits    *Limits // with defaults, once used

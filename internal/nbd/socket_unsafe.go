@@ -95,6 +95,3 @@ func sleep(fds []unix.PollFd, timeout time.Duration) {
 	_, _, _ = unix.Syscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(unsafe.SliceData(fds))), uintptr(len(fds)),
 		uintptr(unsafe.Pointer(limit)), 0, 0, 0)
 }
-
-// yield lets another thread of this processor run.
-func yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/spin"
 )
 
 // transmission is the transmission phase of one connection: the socket, the
@@ -44,7 +45,7 @@ type transmission struct {
 	in  inbound
 	out outbound
 
-	idle     idler
+	idle     spin.Spinner
 	receives stall
 	sends    stall
 	counts   tally
@@ -82,7 +83,7 @@ func newTransmission(c *conn, s *session, sock socket) *transmission {
 	}
 	t.in.init()
 	t.out.init(len(t.slots))
-	t.idle.init(c.server, c.limits.Spin)
+	t.idle = spin.New(c.limits.Spin)
 	return t
 }
 

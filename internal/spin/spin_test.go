@@ -1,0 +1,95 @@
+package spin
+
+import (
+	"testing"
+	"time"
+)
+
+// spinOnce spins until the given look finds work; 0 never does. It returns how
+// often it looked.
+func spinOnce(s *Spinner, work int) (looks int, started bool) {
+	if !s.Start() {
+		return 0, false
+	}
+	for s.Again() {
+		if looks++; looks == work {
+			s.Paid()
+			break
+		}
+	}
+	return looks, true
+}
+
+func wantQuiet(t *testing.T) {
+	t.Helper()
+	if n := spinning.Load(); n != 0 {
+		t.Errorf("%d loops spin, none should", n)
+	}
+}
+
+func TestNoBudgetNeverSpins(t *testing.T) {
+	for _, budget := range []time.Duration{0, -1} {
+		s := New(budget)
+		if _, started := spinOnce(&s, 1); started {
+			t.Errorf("a spinner with budget %v spins", budget)
+		}
+	}
+	wantQuiet(t)
+}
+
+func TestSpinThatPaysIsTriedAgain(t *testing.T) {
+	s := New(time.Hour)
+	s.most = 1
+	for range 100 {
+		if looks, started := spinOnce(&s, 1); !started || looks != 1 {
+			t.Fatalf("looked %d times, started %v", looks, started)
+		}
+	}
+	wantQuiet(t)
+}
+
+func TestMissesAreFollowedByMoreSleeps(t *testing.T) {
+	s := New(1) // over at the first look that takes a nanosecond
+	s.most = 1
+	for miss := 1; miss <= maximumMisses+2; miss++ {
+		if _, started := spinOnce(&s, 0); !started {
+			t.Fatalf("miss %d: did not spin", miss)
+		}
+		sleeps := 0
+		for s.skip > 0 {
+			if _, started := spinOnce(&s, 0); started {
+				t.Fatalf("miss %d: spins although %d sleeps are due", miss, s.skip)
+			}
+			sleeps++
+		}
+		if want := 1<<min(miss, maximumMisses) - 1; sleeps != want {
+			t.Errorf("miss %d: %d sleeps follow, want %d", miss, sleeps, want)
+		}
+	}
+	wantQuiet(t)
+}
+
+func TestOnlySoManyLoopsSpin(t *testing.T) {
+	a, b := New(time.Hour), New(time.Hour)
+	a.most, b.most = 1, 1
+	if !a.Start() || !a.Again() {
+		t.Fatal("the first loop does not spin")
+	}
+	if b.Start() {
+		t.Error("a second loop spins beside the first")
+	}
+	a.Paid()
+	if !b.Start() || !b.Again() {
+		t.Error("the second loop does not spin after the first ended")
+	}
+	b.Paid()
+	wantQuiet(t)
+}
+
+func TestSpinningAllocatesNothing(t *testing.T) {
+	s := New(time.Hour)
+	s.most = 1
+	if n := testing.AllocsPerRun(100, func() { spinOnce(&s, 3) }); n != 0 {
+		t.Errorf("a spin allocates %v times", n)
+	}
+}
