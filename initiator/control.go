@@ -19,6 +19,7 @@ type controller struct {
 	current *exchange
 	next    uint32 // ID of a request
 	id      uint32 // of the request under way
+	left    bool   // logged out: the target closes the connection now
 	heard   bool
 	missed  int
 	due     time.Time
@@ -48,6 +49,9 @@ func (k *controller) serve() error {
 		for i := range done[:n] {
 			if err := k.completion(&done[i]); err != nil {
 				return err
+			}
+			if k.left {
+				return nil
 			}
 		}
 		select {
@@ -103,6 +107,7 @@ func (k *controller) completion(e *via.Completion) error {
 		}
 		return sendControl(k.c, &wire.EventAck{ID: v.ID, PathEpoch: pathEpoch, Kind: v.Kind})
 	case k.current != nil && h.ID == k.id:
+		_, k.left = k.current.ask.(*wire.Logout)
 		k.current.answer <- msg
 		k.current = nil
 		return nil
