@@ -114,10 +114,23 @@ func startTool(t testing.TB, name string, args ...string) *tool {
 // startPath is startTool for any program, with additions to its environment.
 func startPath(t testing.TB, env []string, path string, args ...string) *tool {
 	t.Helper()
+	c := newTool(env, path, args...)
+	c.start(t)
+	return c
+}
+
+// newTool is a client that is not started yet.
+func newTool(env []string, path string, args ...string) *tool {
 	c := &tool{cmd: exec.Command(path, args...), ended: make(chan struct{})}
 	// With the race detector a process would sleep a second before it ends.
 	c.cmd.Env = append([]string{"PATH=" + toolPath, "HOME=/nonexistent", "LC_ALL=C", "GORACE=atexit_sleep_ms=0"}, env...)
 	c.cmd.Stdout, c.cmd.Stderr = &c.stdout, &c.stderr
+	return c
+}
+
+// start starts the client. It is killed when the test ends, if it still runs.
+func (c *tool) start(t testing.TB) {
+	t.Helper()
 	must(t, startCommand(c.cmd))
 	go func() {
 		_ = c.cmd.Wait() // the code says it
@@ -125,7 +138,6 @@ func startPath(t testing.TB, env []string, path string, args ...string) *tool {
 		close(c.ended)
 	}()
 	t.Cleanup(c.kill)
-	return c
 }
 
 // kill kills the client and what it started.
