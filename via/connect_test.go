@@ -51,8 +51,11 @@ func TestConnectRefusesAnswers(t *testing.T) {
 		reply []byte
 		want  error
 	}{
-		{nil, ErrInvalidParameter}, {[]byte("garbage of some length"), ErrInvalidParameter},
-		{encodeHello(other, ""), ErrInvalidMTU}, {encodeHello(qos, ""), ErrInvalidQoS}, {encodeHello(level, ""), ErrInvalidReliability},
+		{nil, ErrInvalidParameter},
+		{[]byte("garbage of some length"), ErrInvalidParameter},
+		{encodeHello(other, ""), ErrInvalidMTU},
+		{encodeHello(qos, ""), ErrInvalidQoS},
+		{encodeHello(level, ""), ErrInvalidReliability},
 	} {
 		link := &scriptedLink{}
 		b.p.connect = func(LinkConfig) (Link, []byte, error) { return link, c.reply, nil }

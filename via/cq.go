@@ -100,8 +100,10 @@ func (c *CQ) push(e Completion) bool {
 	if c.tail-c.head == uint32(len(c.ready)) {
 		if !c.overrun {
 			c.overrun = true
-			c.nic.raise(AsyncError{CQ: c, VI: e.VI, Code: AsyncCatastrophic,
-				Cause: fmt.Errorf("completion queue with room for %d entries overflowed", len(c.ready))})
+			c.nic.raise(AsyncError{
+				CQ: c, VI: e.VI, Code: AsyncCatastrophic,
+				Cause: fmt.Errorf("completion queue with room for %d entries overflowed", len(c.ready)),
+			})
 		}
 		return false
 	}

@@ -44,7 +44,6 @@ func newWorkQueue(vi *VI, cq *CQ, depth int, recv bool) workQueue {
 }
 
 func (q *workQueue) empty() bool       { return q.head == q.tail }
-func (q *workQueue) outstanding() int  { return int(q.tail - q.head) }
 func (q *workQueue) at(i uint32) *slot { return &q.slots[i&q.mask] }
 
 // push books a descriptor at the tail. It returns nil if the queue is full.

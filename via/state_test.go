@@ -186,6 +186,7 @@ func (i *scriptedIncoming) Refuse(reply []byte) error {
 	i.answers = append(i.answers, reply)
 	return nil
 }
+
 func (i *scriptedIncoming) Accept(_ context.Context, reply []byte, cfg LinkConfig) (Link, error) {
 	i.answers = append(i.answers, reply)
 	return &scriptedLink{cfg: cfg}, i.fail

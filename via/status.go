@@ -33,10 +33,14 @@ var statusBits = [...]struct {
 	bit  Status
 	text string
 }{
-	{StatusFormatError, "format error"}, {StatusProtectionError, "protection error"},
-	{StatusLengthError, "length error"}, {StatusPartialError, "partial message"},
-	{StatusFlushed, "flushed"}, {StatusTransportError, "transport error"},
-	{StatusRdmaProtError, "remote protection error"}, {StatusRemoteDescError, "remote descriptor error"},
+	{StatusFormatError, "format error"},
+	{StatusProtectionError, "protection error"},
+	{StatusLengthError, "length error"},
+	{StatusPartialError, "partial message"},
+	{StatusFlushed, "flushed"},
+	{StatusTransportError, "transport error"},
+	{StatusRdmaProtError, "remote protection error"},
+	{StatusRemoteDescError, "remote descriptor error"},
 }
 
 // String lists the error bits, or "ok", or "pending".

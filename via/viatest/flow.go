@@ -144,7 +144,7 @@ func bothDirections(e *env) {
 	go func() { result <- server.run() }()
 	err := client.run()
 	// The slower end may need a turn of the other's to get its last bytes away.
-	for end := (error)(nil); ; {
+	for end := error(nil); ; {
 		select {
 		case end = <-result:
 		default:

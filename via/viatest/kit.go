@@ -107,10 +107,18 @@ const levelUnderTest = via.ReliableDelivery
 
 func groups() []group {
 	return []group{
-		{"layout", layoutCases}, {"messaging", messagingCases}, {"rdma", rdmaCases},
-		{"protection", protectionCases}, {"memory", memoryCases}, {"ordering", orderingCases},
-		{"flow", flowCases}, {"completion", completionCases}, {"connection", connectionCases},
-		{"disconnect", disconnectCases}, {"asyncerrors", asyncCases}, {"lifecycle", lifecycleCases},
+		{"layout", layoutCases},
+		{"messaging", messagingCases},
+		{"rdma", rdmaCases},
+		{"protection", protectionCases},
+		{"memory", memoryCases},
+		{"ordering", orderingCases},
+		{"flow", flowCases},
+		{"completion", completionCases},
+		{"connection", connectionCases},
+		{"disconnect", disconnectCases},
+		{"asyncerrors", asyncCases},
+		{"lifecycle", lifecycleCases},
 		{"steady", steadyCases},
 	}
 }

@@ -232,7 +232,11 @@ func descriptorBounds(e *env) {
 	e.check(err, "make the last descriptor")
 	d.Reset(via.OpSend)
 	b := e.client.buffer(8)
-	if !d.AddSegment(b.addr(), b.mem.Handle(), 8) || !d.AddSegment(b.addr(), b.mem.Handle(), 8) || d.AddSegment(b.addr(), b.mem.Handle(), 8) {
-		e.t.Errorf("a descriptor of 64 bytes has not just two segments")
+	segments := 0
+	for segments < 4 && d.AddSegment(b.addr(), b.mem.Handle(), 8) {
+		segments++
+	}
+	if segments != 2 {
+		e.t.Errorf("a descriptor of 64 bytes has room for %d segments, want 2", segments)
 	}
 }

@@ -90,11 +90,11 @@ func (m *modelDisk) step(o *owner, random *rand.Rand) error {
 // execute runs r, with memory of the queue or of its own, and follows or checks.
 func (m *modelDisk) execute(o *owner, r *block.Request, off int64, reserve bool, seed uint64) error {
 	if e := m.info.Check(r.Op, r.Flags, uint64(r.Offset), uint64(r.Length)); e != 0 {
-		return fmt.Errorf("Check refuses %v, flags %b, %d bytes at %d: %w", r.Op, r.Flags, r.Length, r.Offset, e)
+		return fmt.Errorf("the check refuses %v, flags %b, %d bytes at %d: %w", r.Op, r.Flags, r.Length, r.Offset, e)
 	}
 	if r.Op == block.Read || r.Op == block.Write {
 		if reserve && !o.queue.Reserve(r) {
-			return fmt.Errorf("Reserve refuses %d bytes with nothing reserved", r.Length)
+			return fmt.Errorf("no memory for %d bytes with nothing reserved", r.Length)
 		}
 		if !reserve {
 			r.Data = make([]byte, r.Length+1)[1:] // nothing is aligned here

@@ -119,7 +119,7 @@ func (o *owner) reserve(r *block.Request, done func(*block.Request) error) error
 		return err
 	}
 	if !o.queue.Reserve(r) {
-		return fmt.Errorf("Reserve refuses %d bytes with nothing under way", r.Length)
+		return fmt.Errorf("no memory for %d bytes with nothing under way", r.Length)
 	}
 	return nil
 }
