@@ -67,8 +67,8 @@ func build(name, cgo string, flags ...string) (string, error) {
 	return path, nil
 }
 
-// binary returns the program as this test binary was built.
-func binary(t testing.TB) string {
+// program returns the program as this test binary was built.
+func program(t testing.TB) string {
 	t.Helper()
 	if !raceDetector {
 		return plain(t)

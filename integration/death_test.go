@@ -37,7 +37,7 @@ func failed(t testing.TB, c *tool) {
 }
 
 func TestTargetCrashesUnderLoad(t *testing.T) {
-	s := chainWay.serve(t, binary(t), disk{"disk", "memory:16MiB"})
+	s := chainWay.serve(t, program(t), disk{"disk", "memory:16MiB"})
 	idle := s.attach.files()
 	k := connect(t, s.uri)
 	k.ask("read 0 4096", "ok")
@@ -74,7 +74,7 @@ func TestInitiatorCrashesUnderLoad(t *testing.T) {
 		name   string
 		binary string
 		rss    bool // memory is compared
-	}{{"as tested", binary(t), false}, {"without race detector", plain(t), true}} {
+	}{{"as tested", program(t), false}, {"without race detector", plain(t), true}} {
 		t.Run(b.name, func(t *testing.T) {
 			p := startTarget(t, b.binary, "via+shm:///?socket="+filepath.Join(folder(t), "v"), disk{"disk", "memory:16MiB"})
 			round := func() {
@@ -83,12 +83,14 @@ func TestInitiatorCrashesUnderLoad(t *testing.T) {
 				a.crash()
 				failed(t, c)
 			}
-			// The first rounds touch memory that stays: the disk, the heap.
-			round()
-			round()
+			// The first rounds touch memory that stays: the disk, the heap, stacks.
+			const rounds = 6
+			for range rounds {
+				round()
+			}
 			targetIdle(t, p)
 			files, rss := p.files(), p.memory("VmRSS")
-			for range 4 {
+			for range rounds {
 				round() // attaches at once, while the last one's remains are cleared away
 			}
 			targetIdle(t, p)
@@ -96,7 +98,7 @@ func TestInitiatorCrashesUnderLoad(t *testing.T) {
 				n := p.files()
 				return fmt.Sprintf("%d open, %d before", n, files), n <= files
 			})
-			t.Logf("resident: %d KiB after two rounds, %d KiB after six", rss>>10, p.memory("VmRSS")>>10)
+			t.Logf("resident: %d KiB after half of the rounds, %d KiB after all", rss>>10, p.memory("VmRSS")>>10)
 			if b.rss {
 				eventually(t, "memory of dead sessions being free", func() (any, bool) {
 					n := p.memory("VmRSS")
@@ -112,7 +114,7 @@ func TestInitiatorCrashesUnderLoad(t *testing.T) {
 func TestTargetDrainsUnderLoad(t *testing.T) {
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
-			s := w.serve(t, binary(t), disk{"disk", "memory:16MiB"})
+			s := w.serve(t, program(t), disk{"disk", "memory:16MiB"})
 			c := startLoad(t, s)
 			s.target.stop()
 			failed(t, c)
@@ -124,7 +126,7 @@ func TestTargetDrainsUnderLoad(t *testing.T) {
 }
 
 func TestAttachDrainsUnderLoad(t *testing.T) {
-	s := chainWay.serve(t, binary(t), disk{"disk", "memory:16MiB"})
+	s := chainWay.serve(t, program(t), disk{"disk", "memory:16MiB"})
 	c := startLoad(t, s)
 	s.attach.stop()
 	failed(t, c)
@@ -136,7 +138,7 @@ func TestAttachDrainsUnderLoad(t *testing.T) {
 func TestDrainFinishesRequests(t *testing.T) {
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
-			s := w.serve(t, binary(t), disk{"disk", "delay:read=1500ms:memory:1MiB"})
+			s := w.serve(t, program(t), disk{"disk", "delay:read=1500ms:memory:1MiB"})
 			k := connect(t, s.uri)
 			k.send("read 0 4096")
 			time.Sleep(200 * time.Millisecond) // it is under way; earlier is as well
@@ -152,7 +154,7 @@ func TestDrainFinishesRequests(t *testing.T) {
 func TestSecondSignalEndsAtOnce(t *testing.T) {
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
-			s := w.serve(t, binary(t), disk{"disk", "delay:read=10m:memory:1MiB"})
+			s := w.serve(t, program(t), disk{"disk", "delay:read=10m:memory:1MiB"})
 			k := connect(t, s.uri)
 			k.send("read 0 4096")
 			eventually(t, "a request under way", func() (any, bool) {
@@ -182,7 +184,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 func TestClientDiesInMiddleOfRequest(t *testing.T) {
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
-			s := w.serve(t, binary(t), disk{"disk", "delay:read=2s:memory:16MiB"})
+			s := w.serve(t, program(t), disk{"disk", "delay:read=2s:memory:16MiB"})
 			witness := connect(t, s.uri)
 			c := startFio(t, s.uri, "--rw=randread", "--bs=1m", "--iodepth=8", "--size=16m")
 			k := startTool(t, "qemu-io", "-r", "-f", "raw", s.uri, "-c", "aio_read 0 4M", "-c", "read 4M 4M")

@@ -39,7 +39,7 @@ func TestFlushedDataIsInTheFile(t *testing.T) {
 	for _, w := range ways[:3] {
 		t.Run(w.name, func(t *testing.T) {
 			image := sparseFile(t, int64(len(data)))
-			s := w.serve(t, binary(t), disk{"disk", "file:" + image})
+			s := w.serve(t, program(t), disk{"disk", "file:" + image})
 			run(t, "nbdcopy", "--flush", source, s.uri)
 			s.target.crash()
 			checkFile(t, image, data)
@@ -53,7 +53,7 @@ func TestFlushReachesTheKernel(t *testing.T) {
 	requires(t, "strace")
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
-			s := w.serve(t, binary(t), disk{"disk", "file:" + sparseFile(t, 1<<20)})
+			s := w.serve(t, program(t), disk{"disk", "file:" + sparseFile(t, 1<<20)})
 			trace := filepath.Join(t.TempDir(), "trace")
 			c := startTool(t, "strace", "-f", "-o", trace, "-e", "trace=fdatasync,fsync,pwritev2",
 				"-p", strconv.Itoa(s.target.pid()))
@@ -96,7 +96,7 @@ func TestFileStaysSparse(t *testing.T) {
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
 			image := sparseFile(t, size)
-			s := w.serve(t, binary(t), disk{"disk", "file:" + image})
+			s := w.serve(t, program(t), disk{"disk", "file:" + image})
 			if n := allocated(t, image); n > 1<<20 {
 				t.Fatalf("%d bytes are allocated before anything is written", n)
 			}
@@ -145,7 +145,7 @@ func TestNbdcopyKeepsHoles(t *testing.T) {
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
 			image := writeFile(t, "disk.img", randomBytes(len(data)))
-			s := w.serve(t, binary(t), disk{"disk", "file:" + image})
+			s := w.serve(t, program(t), disk{"disk", "file:" + image})
 			run(t, "nbdcopy", "--flush", source, s.uri)
 			checkFile(t, image, data)
 			if n := allocated(t, image); n > int64(len(data))/8 {

@@ -17,7 +17,7 @@ const loopDevices = 64
 func TestFileSystemOnRemoteDisk(t *testing.T) {
 	requires(t, "nbdfuse", "losetup", "mkfs.ext4", "fsck.ext4", "mount", "umount")
 	image := sparseFile(t, 64<<20)
-	s := chainWay.serve(t, binary(t), disk{"disk", "file:" + image})
+	s := chainWay.serve(t, program(t), disk{"disk", "file:" + image})
 	files := map[string][]byte{"empty": nil, "small": []byte("a line\n"), "large": randomBytes(9<<20 + 1)}
 	for i := range 64 {
 		files[fmt.Sprintf("many/%02d", i)] = randomBytes(1 + i*777)
@@ -39,7 +39,7 @@ func TestFileSystemOnRemoteDisk(t *testing.T) {
 
 	// The same disk on another day: everything of the first mount is new.
 	s.attach.stop()
-	again := attachLoop(t, attachDisk(t, binary(t), s.target, "disk").uri("disk", "nbd+unix"))
+	again := attachLoop(t, attachDisk(t, program(t), s.target, "disk").uri("disk", "nbd+unix"))
 	again.mount(t)
 	entries, err := os.ReadDir(filepath.Join(again.point, "many"))
 	must(t, err)

@@ -88,7 +88,7 @@ func TestNbdinfoSeesWhatTheExportPromises(t *testing.T) {
 					if c.name == "read-only" && w.name == "chain" {
 						w.serve = chainReadOnly
 					}
-					s := w.serve(t, binary(t), disk{"disk", c.spec(t)})
+					s := w.serve(t, program(t), disk{"disk", c.spec(t)})
 					want := maps.Clone(c.want)
 					want["export-name"], want["uri"] = "disk", s.uri
 					if w.name == "chain" {

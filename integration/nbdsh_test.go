@@ -48,7 +48,7 @@ func TestReadOnlyExportRefusesEveryWrite(t *testing.T) {
 			if w.name == "chain" {
 				w.serve = chainReadOnly
 			}
-			s := w.serve(t, binary(t), disk{"disk", "memory:1MiB?readonly=1"})
+			s := w.serve(t, program(t), disk{"disk", "memory:1MiB?readonly=1"})
 			out := run(t, "nbdsh", "-u", s.uri, "-c", "import runpy; runpy.run_path('testdata/readonly.py', {'h': h})")
 			var got map[string]string
 			must(t, json.Unmarshal([]byte(out), &got))

@@ -69,7 +69,7 @@ func environment(t testing.TB) []string {
 // the process gets SIGTERM, must succeed, and must leave nothing behind.
 func start(t testing.TB, args ...string) *process {
 	t.Helper()
-	return startBinary(t, binary(t), args...)
+	return startBinary(t, program(t), args...)
 }
 
 // startBinary is start for one of the binaries.

@@ -37,7 +37,7 @@ func TestQemuImgConvertsComparesAndChecks(t *testing.T) {
 func TestQemuImgCompareSeesOneByte(t *testing.T) {
 	data := randomBytes(4 << 20)
 	source := writeFile(t, "source", data)
-	s := chainWay.serve(t, binary(t), disk{"disk", "memory:4MiB"})
+	s := chainWay.serve(t, program(t), disk{"disk", "memory:4MiB"})
 	run(t, "qemu-img", "convert", "-n", "-f", "raw", "-O", "raw", source, s.uri)
 	run(t, "qemu-io", "-f", "raw", s.uri, "-c", "write -P 0 3145727 1", "-c", "write -P 255 3145728 1")
 	c := startTool(t, "qemu-img", "compare", "-f", "raw", "-F", "raw", source, s.uri)

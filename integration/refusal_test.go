@@ -18,7 +18,7 @@ func refused(t testing.TB, code int, line string, args ...string) {
 // refusedAs is refused behind a command that changes what the process is.
 func refusedAs(t testing.TB, prefix []string, code int, line string, args ...string) {
 	t.Helper()
-	command := append(append(append([]string{}, prefix...), binary(t)), args...)
+	command := append(append(append([]string{}, prefix...), program(t)), args...)
 	if len(prefix) > 0 {
 		requires(t, prefix[0])
 		command[0] = locate(prefix[0])

@@ -10,10 +10,10 @@ import (
 func twoDisks(t *testing.T, size string) (p *process, uris [2]string) {
 	t.Helper()
 	names := [2]string{"one", "two"}
-	p = startTarget(t, binary(t), "via+shm:///?socket="+filepath.Join(folder(t), "v"),
+	p = startTarget(t, program(t), "via+shm:///?socket="+filepath.Join(folder(t), "v"),
 		disk{names[0], "memory:" + size}, disk{names[1], "memory:" + size})
 	for i, name := range names {
-		uris[i] = attachDisk(t, binary(t), p, name).uri(name, "nbd+unix")
+		uris[i] = attachDisk(t, program(t), p, name).uri(name, "nbd+unix")
 	}
 	return p, uris
 }
@@ -47,8 +47,8 @@ func TestTwoInitiatorsKeepApart(t *testing.T) {
 }
 
 func TestOneWriterPerExport(t *testing.T) {
-	p := startTarget(t, binary(t), "via+shm:///?socket="+filepath.Join(folder(t), "v"), disk{"disk", "memory:1MiB"})
-	first := attachDisk(t, binary(t), p, "disk")
+	p := startTarget(t, program(t), "via+shm:///?socket="+filepath.Join(folder(t), "v"), disk{"disk", "memory:1MiB"})
+	first := attachDisk(t, program(t), p, "disk")
 	writer := connect(t, first.uri("disk", "nbd+unix"))
 	writer.ask("write 0 4096", "ok")
 
@@ -56,14 +56,14 @@ func TestOneWriterPerExport(t *testing.T) {
 	refused(t, 75, "another session has the export open for writing; attach it read-only", second...)
 
 	// A reader may look on.
-	reader := attachDisk(t, binary(t), p, "disk", "--read-only")
+	reader := attachDisk(t, program(t), p, "disk", "--read-only")
 	connect(t, reader.uri("disk", "nbd+unix")).ask("read 0 4096", "ok")
 	writer.ask("write 4096 4096", "ok")
 
 	// The export is free when its writer is gone.
 	writer.leave()
 	first.stop()
-	next := attachDisk(t, binary(t), p, "disk")
+	next := attachDisk(t, program(t), p, "disk")
 	connect(t, next.uri("disk", "nbd+unix")).ask("write 0 4096", "ok")
 }
 
@@ -80,9 +80,9 @@ func TestClientsComeAndGo(t *testing.T) {
 
 // TestInitiatorsComeAndGo attaches again and again.
 func TestInitiatorsComeAndGo(t *testing.T) {
-	p := startTarget(t, binary(t), "via+shm:///?socket="+filepath.Join(folder(t), "v"), disk{"disk", "memory:1MiB"})
+	p := startTarget(t, program(t), "via+shm:///?socket="+filepath.Join(folder(t), "v"), disk{"disk", "memory:1MiB"})
 	for range 10 {
-		a := attachDisk(t, binary(t), p, "disk")
+		a := attachDisk(t, program(t), p, "disk")
 		k := connect(t, a.uri("disk", "nbd+unix"))
 		k.ask("write 0 65536", "ok")
 		k.leave()
@@ -118,7 +118,7 @@ func targetIdle(t testing.TB, p *process) {
 func TestOrdinaryEndIsNoError(t *testing.T) {
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
-			s := w.serve(t, binary(t), disk{"disk", "memory:1MiB"})
+			s := w.serve(t, program(t), disk{"disk", "memory:1MiB"})
 			k := connect(t, s.uri)
 			k.ask("write 0 4096", "ok")
 			k.leave()

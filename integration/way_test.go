@@ -74,7 +74,7 @@ func attachDisk(t testing.TB, binary string, p *process, name string, more ...st
 func eachWay(t *testing.T, d func(t testing.TB) disk, test func(t *testing.T, s service)) {
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
-			test(t, w.serve(t, binary(t), d(t)))
+			test(t, w.serve(t, program(t), d(t)))
 		})
 	}
 }

@@ -1,0 +1,129 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/viablk/viablk/initiator"
+	"github.com/viablk/viablk/target"
+)
+
+// counters are the status of both ends of the chain at one moment.
+type counters struct {
+	at     time.Time
+	source initiator.Status
+	disk   target.Status
+}
+
+// count reads the counters. They are exact because nobody works.
+func (s service) count(t testing.TB) counters {
+	t.Helper()
+	return counters{time.Now(), s.attach.status().Initiators[0], s.target.status().Targets[0]}
+}
+
+// settle waits until both ends have published that this many requests ended.
+func (s service) settle(t testing.TB, before counters, requests uint64) counters {
+	t.Helper()
+	var now counters
+	eventually(t, fmt.Sprintf("%d more requests at both ends", requests), func() (any, bool) {
+		now = s.count(t)
+		i := now.source.Stats.Reads + now.source.Stats.Writes - before.source.Stats.Reads - before.source.Stats.Writes
+		d := now.disk.Stats.Reads + now.disk.Stats.Writes - before.disk.Stats.Reads - before.disk.Stats.Writes
+		return []uint64{i, d}, i == requests && d == requests
+	})
+	return now
+}
+
+// TestCountersInSteadyState counts what one 4 KiB request costs on a connection
+// that exists: two messages, no registration.
+func TestCountersInSteadyState(t *testing.T) {
+	s := chainWay.serve(t, program(t), disk{"disk", "memory:64MiB"})
+	k := connect(t, s.uri)
+	k.ask("reads 64 1", "ok")
+	k.ask("writes 64 1", "ok")
+	for _, c := range []struct {
+		op    string
+		depth int
+	}{{"reads", 1}, {"writes", 1}, {"reads", 32}, {"writes", 32}} {
+		const n = 4000
+		t.Run(fmt.Sprintf("%s at depth %d", c.op, c.depth), func(t *testing.T) {
+			before := s.count(t)
+			k.ask(fmt.Sprintf("%s %d %d", c.op, n, c.depth), "ok")
+			after := s.settle(t, before, n)
+			checkSteady(t, before, after, n)
+		})
+	}
+}
+
+// TestCountersOfFio counts over the whole life of a connection.
+func TestCountersOfFio(t *testing.T) {
+	s := chainWay.serve(t, program(t), disk{"disk", "memory:64MiB"})
+	for _, op := range []string{"randread", "randwrite"} {
+		t.Run(op, func(t *testing.T) {
+			before := s.count(t)
+			const n = 8192
+			jobs := fio(t, s.uri, "--rw="+op, "--bs=4k", "--iodepth=32", "--size=32m", fmt.Sprintf("--number_ios=%d", n))
+			if did := jobs[0].Read.IOs + jobs[0].Write.IOs; did != n {
+				t.Fatalf("fio did %d requests, not %d", did, n)
+			}
+			s.idle(t)
+			after := s.settle(t, before, n)
+			report(t, before, after, n)
+			// Login and logout of the connection, and heartbeats.
+			if got, most := messages(before, after), uint64(2*n+16)+beats(before, after); got < 2*n || got > most {
+				t.Errorf("%d messages for %d requests, not 2 each", got, n)
+			}
+		})
+	}
+}
+
+// checkSteady compares the counters before and after n requests.
+func checkSteady(t *testing.T, before, after counters, n uint64) {
+	t.Helper()
+	report(t, before, after, n)
+	if got := messages(before, after); got < 2*n || got > 2*n+beats(before, after) {
+		t.Errorf("%d messages for %d requests, not 2 each and at most %d heartbeats", got, n, beats(before, after))
+	}
+	for _, end := range []struct {
+		name          string
+		before, after uint64
+	}{
+		{"initiator", before.source.Registrations, after.source.Registrations},
+		{"target", before.disk.Registrations, after.disk.Registrations},
+	} {
+		if end.before != end.after {
+			t.Errorf("the %s registered memory %d times", end.name, end.after-end.before)
+		}
+	}
+	if e := after.source.Stats.Errors + after.disk.Stats.Errors; e != 0 {
+		t.Errorf("%d errors", e)
+	}
+	if moved := after.disk.Stats.BytesPlaced + after.disk.Stats.BytesPulled; moved != before.disk.Stats.BytesPlaced+before.disk.Stats.BytesPulled {
+		t.Errorf("RDMA moved %d bytes for requests that fit into a message", moved)
+	}
+}
+
+// messages counts the messages that the initiator sent and received.
+func messages(before, after counters) uint64 {
+	b, a := before.source.Stats, after.source.Stats
+	return a.MessagesSent + a.MessagesReceived - b.MessagesSent - b.MessagesReceived
+}
+
+// beats bounds the messages that keep connections alive, two in a second.
+func beats(before, after counters) uint64 {
+	return 2 * (2 + uint64(after.at.Sub(before.at)/time.Second))
+}
+
+// report logs what one request cost.
+func report(t testing.TB, before, after counters, n uint64) {
+	t.Helper()
+	per := func(after, before uint64) float64 { return float64(after-before) / float64(n) }
+	i, j := before.source.Stats, after.source.Stats
+	d, e := before.disk.Stats, after.disk.Stats
+	t.Logf("messages %.3f, bytes copied: %.0f by initiator, %.0f by target, %.0f to or from the pool", float64(messages(before, after))/float64(n),
+		per(j.BytesCopied, i.BytesCopied), per(e.BytesCopied, d.BytesCopied), per(j.BytesBounced, i.BytesBounced))
+	t.Logf("sleeps: %.3f of initiator, %.3f of target; doorbells that woke: %.3f by initiator, %.3f by target; stalls %.3f and %.3f",
+		per(j.Sleeps, i.Sleeps), per(e.Sleeps, d.Sleeps), per(j.Doorbells, i.Doorbells), per(e.Doorbells, d.Doorbells),
+		per(j.Stalls, i.Stalls), per(e.Stalls, d.Stalls))
+}
