@@ -14,6 +14,7 @@ import (
 
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/carrier"
+	"github.com/viablk/viablk/internal/spin"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/regcache"
 	"github.com/viablk/viablk/via"
@@ -47,6 +48,7 @@ type conn struct {
 	published publishedStats
 	// ────────
 	stats    ConnStats
+	idle     spin.Spinner
 	turns    uint32
 	carrier  *carrier.Carrier
 	session  *session
@@ -85,7 +87,7 @@ type exportQueue struct {
 }
 
 func newConn(s *Server, peer string) *conn {
-	return &conn{server: s, log: s.cfg.Log.With("peer", peer), wake: -1}
+	return &conn{server: s, log: s.cfg.Log.With("peer", peer), wake: -1, idle: spin.New(s.cfg.Spin)}
 }
 
 // stop tells the worker to stop. It may be called from anywhere, more than once.
@@ -289,21 +291,18 @@ func (c *conn) completion(e *via.Completion) {
 	}
 }
 
-// spin looks for work for a short time before a sleep: a wake-up costs the peer
-// a system call and this side a scheduling delay. It yields the processor
-// between looks, so that on a small machine the peer gets its turn.
+// spin looks for work for a short time before a sleep, if that has paid lately.
 func (c *conn) spin() bool {
-	limit := c.server.cfg.Spin
-	if limit <= 0 {
+	if !c.idle.Start() {
 		return false
 	}
-	start := time.Now()
-	for time.Since(start) < limit {
+	c.stats.Spins++
+	for c.idle.Again() {
 		if c.turn() {
 			c.stats.SpinsPaid++
+			c.idle.Paid()
 			return true
 		}
-		yield()
 	}
 	return false
 }

@@ -22,7 +22,8 @@ type ConnStats struct {
 	BytesPlaced    uint64 `json:"bytes_placed"` // by RDMA Write to initiators
 	Errors         uint64 `json:"errors"`       // requests answered with an error
 	Sleeps         uint64 `json:"sleeps"`       // each ends in a wake-up
-	SpinsPaid      uint64 `json:"spins_paid"`   // sleeps avoided by looking a little longer
+	Spins          uint64 `json:"spins"`        // looks for work before a sleep
+	SpinsPaid      uint64 `json:"spins_paid"`   // spins that found work
 	WaitsForMemory uint64 `json:"waits_for_memory"`
 	WaitsForSends  uint64 `json:"waits_for_sends"`
 
@@ -74,6 +75,7 @@ func (s *ConnStats) add(o ConnStats) {
 	s.BytesPlaced += o.BytesPlaced
 	s.Errors += o.Errors
 	s.Sleeps += o.Sleeps
+	s.Spins += o.Spins
 	s.SpinsPaid += o.SpinsPaid
 	s.WaitsForMemory += o.WaitsForMemory
 	s.WaitsForSends += o.WaitsForSends

@@ -13,9 +13,6 @@ func signal(fd int) {
 	_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(&one)), 8)
 }
 
-// yield lets another thread have the processor.
-func yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
-
 // drainSignal empties an eventfd without blocking.
 func drainSignal(fd int) {
 	var v uint64
