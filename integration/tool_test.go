@@ -195,3 +195,19 @@ func killProcess(t testing.TB, pid int, s syscall.Signal) {
 		t.Fatalf("signal %v to process %d: %v", s, pid, err)
 	}
 }
+
+// What no log may contain is found where it may stand, and nothing else is.
+func TestDisasterIsSeen(t *testing.T) {
+	for text, want := range map[string]bool{
+		"level=INFO msg=ready\n==================\nWARNING: DATA RACE\nRead at": true,
+		"panic: runtime error: index out of range":                              true,
+		"level=INFO msg=draining\nfatal error: all goroutines are asleep":       true,
+		"SIGQUIT: quit\n\ngoroutine 1 [select]:\n":                              true,
+		"unexpected fault address 0x0":                                          true,
+		"level=WARN msg=\"client left\" error=\"no panic: it does that\"":       false,
+	} {
+		if got := disaster.MatchString(text); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}
