@@ -29,18 +29,24 @@ const (
 // Receives that a connection has before it logged in, and what each holds beyond
 // its head: any control message.
 const (
-	controlReceives = 2
+	controlReceives = 4 // a request, a heartbeat, an event's ack, a logout
 	controlData     = wire.MaxControlSize - carrier.HeadSize
 	controlSends    = 4
-	reserveReceives = 4 // beyond the credits: heartbeat, abort, event, spare
+	reserveReceives = 4 // beyond the credits: heartbeat, logout, spare
+
+	// leastTransfer is what VIA has any connection carry at a time, and more than
+	// any message without payload.
+	leastTransfer = 32 << 10 // bytes
 )
 
 // conn is a VIA connection and its worker. Everything below the line belongs to
 // the worker.
 type conn struct {
-	server *Server
-	log    *slog.Logger
-	halt   atomic.Int32 // stopDrain or stopNow
+	server  *Server
+	workers *sync.WaitGroup // of the Serve that accepted it
+	log     *slog.Logger
+	halt    atomic.Int32 // stopDrain or stopNow
+	look    atomic.Bool  // something of the session changed
 
 	wakeMu sync.Mutex
 	wake   int // eventfd that ends a sleep; -1 without; guarded by wakeMu for others than the worker
@@ -58,36 +64,33 @@ type conn struct {
 	pool     *regcache.Pool
 	inline   uint32
 	maxIO    uint32
+	modes    wire.DataModes
 	features wire.Features
 
 	base        uint16 // first slot
 	requests    []request
-	busy        int // requests not free
+	busy        int       // requests not free
+	handles     []*handle // by export handle; nil where not in use
 	queues      []*exportQueue
 	awaitMemory fifo // requests that need pool memory
 	awaitSends  fifo // requests that need sends
 
+	owesBeat bool // a heartbeat is not answered
 	heard    bool // since the last beat
 	missed   int  // beats without a word
 	nextBeat time.Time
 	failure  error // why the connection ends
-	leaving  bool  // logged out
+	leaving  bool  // logged out or refused: ends when the answer is out
+	parting  bool  // logged out, answered when the session is alone
+	partID   uint32
 	done     [64]via.Completion
 	reaped   [64]*block.Request
 	polls    []unix.PollFd
 	scratch  []byte // a control message in one piece
 }
 
-// exportQueue is this connection's queue of an open export.
-type exportQueue struct {
-	opened *opened
-	queue  block.Queue
-	direct *via.Memory // the disk itself, if it is memory; else nil
-	active int         // requests submitted
-}
-
-func newConn(s *Server, peer string) *conn {
-	return &conn{server: s, log: s.cfg.Log.With("peer", peer), wake: -1, idle: spin.New(s.cfg.Spin)}
+func newConn(s *Server, workers *sync.WaitGroup, peer string) *conn {
+	return &conn{server: s, workers: workers, log: s.cfg.Log.With("peer", peer), wake: -1, idle: spin.New(s.cfg.Spin)}
 }
 
 // stop tells the worker to stop. It may be called from anywhere, more than once.
@@ -101,6 +104,17 @@ func (c *conn) stop(how int32) {
 			break
 		}
 	}
+	c.rouse()
+}
+
+// nudge has the worker look at its session again. It may be called from anywhere.
+func (c *conn) nudge() {
+	c.look.Store(true)
+	c.rouse()
+}
+
+// rouse ends a sleep of the worker.
+func (c *conn) rouse() {
 	c.wakeMu.Lock()
 	defer c.wakeMu.Unlock()
 	if c.wake >= 0 {
@@ -123,6 +137,7 @@ func (c *conn) routineServe(ctx context.Context, r *via.ConnRequest) {
 	defer runtime.UnlockOSThread()
 	defer c.server.gone(c)
 	if err := c.accept(ctx, r); err != nil {
+		_ = r.Reject() // unless it was answered, and then the requester is gone
 		c.log.Warn("connection not accepted", "error", err)
 		c.release()
 		return
@@ -142,11 +157,16 @@ func (c *conn) accept(ctx context.Context, r *via.ConnRequest) error {
 	cfg := &c.server.cfg
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
-		_ = r.Reject()
 		return fmt.Errorf("create eventfd: %w", err)
 	}
 	c.setWake(fd)
 	attrs := r.Attributes()
+	if attrs.Reliability == via.UnreliableDelivery {
+		return errors.New("a connection that may lose messages")
+	}
+	if attrs.MaxTransferSize < leastTransfer {
+		return fmt.Errorf("a connection that carries %d bytes at a time, %d are the least", attrs.MaxTransferSize, leastTransfer)
+	}
 	attrs.EnableRdmaWrite, attrs.EnableRdmaRead = false, false
 	c.carrier, err = carrier.New(cfg.NIC, carrier.Config{
 		Attributes: attrs,
@@ -160,7 +180,6 @@ func (c *conn) accept(ctx context.Context, r *via.ConnRequest) error {
 		err = c.carrier.AddSends(controlSends, wire.MaxControlSize)
 	}
 	if err != nil {
-		_ = r.Reject()
 		return err
 	}
 	c.scratch = make([]byte, wire.MaxControlSize)
@@ -170,22 +189,19 @@ func (c *conn) accept(ctx context.Context, r *via.ConnRequest) error {
 }
 
 // release ends the connection and gives everything back, in the order that
-// keeps memory until nobody uses it: the peer first, then the backends.
+// keeps memory until nobody uses it: the peer first, then the backends. The
+// session goes on without the connection when nothing of it can touch a disk.
 func (c *conn) release() {
+	if c.session != nil && c.role == wire.RoleControl {
+		c.session.end()
+	}
 	if c.carrier != nil {
 		c.carrier.Disconnect()
 		c.publish()
 	}
-	c.server.sessions.leave(c, c.server.exports)
 	var errs []error
 	for _, q := range c.queues {
-		if q == nil {
-			continue
-		}
-		errs = append(errs, q.queue.Close())
-		if q.direct != nil {
-			errs = append(errs, q.direct.Deregister())
-		}
+		errs = append(errs, q.close())
 	}
 	for i := range c.requests {
 		c.releaseMemory(&c.requests[i])
@@ -195,6 +211,14 @@ func (c *conn) release() {
 	}
 	if c.carrier != nil {
 		errs = append(errs, c.carrier.Close())
+	}
+	if c.session != nil {
+		for _, h := range c.handles {
+			if h != nil {
+				c.session.unuse(h.opened, c.server.exports)
+			}
+		}
+		c.server.sessions.leave(c, c.server.exports)
 	}
 	if fd := c.setWake(-1); fd >= 0 {
 		_ = unix.Close(fd)
@@ -208,165 +232,5 @@ func (c *conn) release() {
 func (c *conn) fail(err error) {
 	if c.failure == nil {
 		c.failure = err
-	}
-}
-
-// loop serves the connection until it ends.
-func (c *conn) loop() {
-	now := time.Now()
-	c.nextBeat = now.Add(loginPatience)
-	for !c.finished() {
-		if c.turn() {
-			continue
-		}
-		if c.spin() {
-			continue
-		}
-		c.sleep()
-	}
-}
-
-// finished reports whether the worker is to end.
-func (c *conn) finished() bool {
-	halt := c.halt.Load()
-	switch {
-	case c.failure != nil || halt == stopNow:
-		return true
-	case !c.carrier.Connected():
-		if c.busy > 0 || !c.leaving {
-			c.fail(errPeerLost)
-		}
-		return true
-	case c.leaving || halt == stopDrain:
-		return c.busy == 0 && c.carrier.FreeSends() == c.sends()
-	}
-	return false
-}
-
-var errPeerLost = errors.New("the initiator is gone")
-
-// sends returns how many sends the connection has.
-func (c *conn) sends() int {
-	if c.role == wire.RoleIO {
-		return controlSends + len(c.requests) + wire.MaxSegments
-	}
-	return controlSends
-}
-
-// turn does everything there is to do, in the order in which a request travels,
-// and rings one doorbell. It reports whether there was anything.
-func (c *conn) turn() bool {
-	if c.turns++; c.turns%publishTurns == 0 {
-		c.publish()
-	}
-	n := c.carrier.Poll(c.done[:])
-	for i := range c.done[:n] {
-		c.completion(&c.done[i])
-	}
-	worked := n > 0
-	for _, q := range c.queues {
-		if q != nil && q.active > 0 && c.reap(q) {
-			worked = true
-		}
-	}
-	if worked {
-		c.retry()
-		c.carrier.Doorbell()
-	}
-	return worked
-}
-
-// completion handles what the VI finished.
-func (c *conn) completion(e *via.Completion) {
-	switch {
-	case e.Status.Failed():
-		if e.Status&via.StatusFlushed == 0 {
-			c.fail(fmt.Errorf("transfer failed: %v", e.Status))
-		}
-	case e.Recv:
-		c.heard = true
-		c.message(e)
-	default:
-		c.sent(c.carrier.Sent(e))
-	}
-}
-
-// spin looks for work for a short time before a sleep, if that has paid lately.
-func (c *conn) spin() bool {
-	if !c.idle.Start() {
-		return false
-	}
-	c.stats.Spins++
-	for c.idle.Again() {
-		if c.turn() {
-			c.stats.SpinsPaid++
-			c.idle.Paid()
-			return true
-		}
-	}
-	return false
-}
-
-// sleep waits for the VI, a backend, a stop, or the next beat.
-func (c *conn) sleep() {
-	c.publish()
-	wait := time.Until(c.nextBeat)
-	if wait <= 0 {
-		c.beat()
-		return
-	}
-	if !c.carrier.Arm() {
-		return
-	}
-	c.polls = append(c.polls[:0], unix.PollFd{Fd: int32(c.wake), Events: unix.POLLIN}, unix.PollFd{Fd: int32(c.carrier.FD()), Events: unix.POLLIN})
-	for _, q := range c.queues {
-		if q == nil {
-			continue
-		}
-		d, ok := q.queue.Arm()
-		if !ok {
-			return
-		}
-		if d >= 0 && d < wait {
-			wait = d
-		}
-		if fd := q.queue.FD(); fd >= 0 {
-			c.polls = append(c.polls, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
-		}
-	}
-	if c.halt.Load() != 0 && c.finished() {
-		return
-	}
-	c.stats.Sleeps++
-	timeout := unix.NsecToTimespec(int64(wait))
-	if _, err := unix.Ppoll(c.polls, &timeout, nil); err != nil && !errors.Is(err, unix.EINTR) {
-		c.fail(fmt.Errorf("wait for work: %w", err))
-	}
-	if c.polls[0].Revents != 0 {
-		drainSignal(c.wake)
-	}
-	for _, q := range c.queues {
-		if q != nil && q.active == 0 {
-			q.queue.Reap(c.reaped[:]) // its turn; nothing is under way
-		}
-	}
-}
-
-// beat counts the peer's silence. A peer that is not logged in after the first
-// beat, or silent for several, is dead.
-func (c *conn) beat() {
-	if c.role == 0 {
-		c.fail(errors.New("no login arrived in time"))
-		return
-	}
-	if c.heard {
-		c.missed = 0
-	} else {
-		c.missed++
-	}
-	c.heard = false
-	c.nextBeat = time.Now().Add(c.server.cfg.Heartbeat)
-	if c.missed >= missedBeats {
-		c.fail(fmt.Errorf("the initiator was silent for %d heartbeats of %v", c.missed, c.server.cfg.Heartbeat))
 	}
 }

@@ -16,7 +16,7 @@ func (c *conn) start(r *request) {
 	case cmd.InlineLength > 0:
 		r.block.Data = c.carrier.Receive(r.receive).Data[:cmd.InlineLength]
 		c.submit(r)
-	case cmd.Opcode <= wire.OpWrite && r.queue.direct != nil:
+	case cmd.Opcode <= wire.OpWrite && r.handle.queue.direct != nil:
 		c.startDirect(r)
 	case cmd.Opcode <= wire.OpWrite:
 		if !c.awaitMemory.empty() || !c.takeMemory(r) {
@@ -33,7 +33,7 @@ func (c *conn) start(r *request) {
 // that is the disk, without a stop in between.
 func (c *conn) startDirect(r *request) {
 	c.stats.count(r.block.Op, uint64(r.command.Length))
-	m := r.queue.direct
+	m := r.handle.queue.direct
 	r.local = carrier.Span{Addr: m.Addr() + r.command.Offset, Handle: m.Handle(), Length: r.command.Length}
 	if r.command.Opcode == wire.OpRead {
 		c.settle(r, wire.StatusOK)
@@ -95,10 +95,10 @@ func (c *conn) pull(r *request) bool {
 // submit gives the request to the backend.
 func (c *conn) submit(r *request) {
 	r.state = running
-	q := r.queue
+	q := r.handle.queue
 	if !q.queue.Submit(&r.block) {
 		// The queue is as deep as the slots are many.
-		c.fail(fmt.Errorf("backend queue of export %q is full", q.opened.export.Name))
+		c.fail(fmt.Errorf("backend queue of export %q is full", q.export.Name))
 		return
 	}
 	q.active++
@@ -149,6 +149,7 @@ func (c *conn) settle(r *request, status wire.Status) {
 // retry lets the requests go on that waited for memory or sends, in order: none
 // overtakes, so none starves.
 func (c *conn) retry() {
+	c.answerBeat()
 	for !c.awaitMemory.empty() && c.takeMemory(&c.requests[c.awaitMemory.first()]) {
 		c.awaitMemory.pop()
 	}

@@ -27,7 +27,8 @@ type exported struct {
 	verifier uint64
 
 	writer    *session // guarded by exportTable.mu
-	exclusive *session // guarded by exportTable.mu
+	writes    int      // opens of writer that may write; guarded by exportTable.mu
+	exclusive bool     // writer has it alone; guarded by exportTable.mu
 	opens     int      // guarded by exportTable.mu
 }
 
@@ -100,35 +101,35 @@ func (t *exportTable) open(s *session, q *wire.OpenRequest) (*exported, wire.Sta
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case x.exclusive != nil && x.exclusive != s:
+	case q.Mode == wire.OpenMigrate:
+		return nil, wire.StatusNotSupported, "exports are not handed over between writers"
+	case x.exclusive && x.writer != s:
 		return nil, wire.StatusBusy, "another session has the export open exclusively"
 	case q.Mode == wire.OpenExclusive && x.opens > 0:
-		return nil, wire.StatusBusy, "the export is open in another session"
+		return nil, wire.StatusBusy, "the export is open already"
 	case q.Mode != wire.OpenReadOnly && x.info.Features&block.ReadOnly != 0:
 		return nil, wire.StatusPermission, "the export is read-only; attach it read-only"
 	case q.Mode == wire.OpenReadWrite && x.writer != nil && x.writer != s:
 		return nil, wire.StatusBusy, "another session has the export open for writing; attach it read-only"
 	}
 	x.opens++
-	if q.Mode == wire.OpenReadWrite || q.Mode == wire.OpenExclusive {
-		x.writer = s
-	}
-	if q.Mode == wire.OpenExclusive {
-		x.exclusive = s
+	if q.Mode != wire.OpenReadOnly {
+		x.writer, x.exclusive = s, x.exclusive || q.Mode == wire.OpenExclusive
+		x.writes++
 	}
 	return x, wire.StatusOK, ""
 }
 
 // close gives back what open booked.
-func (t *exportTable) close(s *session, x *exported) {
+func (t *exportTable) close(x *exported, mode wire.OpenMode) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	x.opens--
-	if x.writer == s {
-		x.writer = nil
+	if mode == wire.OpenReadOnly {
+		return
 	}
-	if x.exclusive == s {
-		x.exclusive = nil
+	if x.writes--; x.writes == 0 {
+		x.writer, x.exclusive = nil, false
 	}
 }
 

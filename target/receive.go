@@ -15,12 +15,16 @@ import (
 // answer can stand for the credit.
 func (c *conn) message(e *via.Completion) {
 	r := c.carrier.Arrived(e)
-	if e.Length == 0 && e.Status&via.StatusImmediate != 0 {
-		c.repost(r)
-		c.immediate(wire.Immediate(e.Immediate))
+	switch {
+	case c.leaving:
+		c.repost(r) // who has said goodbye is not listened to
 		return
-	}
-	if e.Length < wire.HeaderSize {
+	case e.Status&via.StatusImmediate != 0:
+		// The length is not looked at: of an RDMA Write it is no length of r.
+		c.repost(r)
+		c.immediate(wire.Immediate(e.Immediate), e.Length)
+		return
+	case e.Length < wire.HeaderSize:
 		c.fail(fmt.Errorf("message of %d bytes", e.Length))
 		return
 	}
@@ -42,13 +46,17 @@ func (c *conn) repost(r *carrier.Receive) {
 }
 
 // immediate handles what travels without a message: heartbeats.
-func (c *conn) immediate(i wire.Immediate) {
-	switch i.Type() {
-	case wire.ImmHeartbeat:
-		c.answerImmediate(wire.MakeImmediate(wire.ImmHeartbeatAck, c.epoch, 0, 0))
-	case wire.ImmHeartbeatAck:
+func (c *conn) immediate(i wire.Immediate, length uint32) {
+	switch {
+	case c.role == 0:
+		c.fail(errNoLogin)
+	case i.Epoch() != c.epoch&0xf:
+		c.fail(errEpoch)
+	case i.Type() != wire.ImmHeartbeat || length != 0:
+		c.fail(fmt.Errorf("immediate of type %d with %d bytes", i.Type(), length))
 	default:
-		c.fail(fmt.Errorf("immediate of type %d", i.Type()))
+		c.owesBeat = true
+		c.answerBeat()
 	}
 }
 
@@ -87,6 +95,10 @@ func (c *conn) command(rc *carrier.Receive, length uint32) {
 		r.stashed, r.next, r.nextLen = true, rc.Index(), length
 		return
 	}
+	if err != nil {
+		// Of an unknown command only what all commands share has a meaning.
+		cmd = wire.Command{Opcode: cmd.Opcode, Slot: cmd.Slot, Seq: cmd.Seq, PathEpoch: cmd.PathEpoch}
+	}
 	if broken := c.checkSession(r, &cmd); broken != nil {
 		c.fail(broken)
 		return
@@ -108,7 +120,7 @@ func (c *conn) checkSession(r *request, cmd *wire.Command) error {
 		return errCredits
 	case r.used && cmd.Seq != r.seq+1:
 		return errSequence
-	case cmd.Flags&(wire.FlagReplay|wire.FlagDataDigest) != 0 || cmd.Mode == wire.ModePush:
+	case cmd.Flags&(wire.FlagReplay|wire.FlagDataDigest) != 0 || cmd.Mode != wire.ModeNone && !c.modes.Has(cmd.Mode):
 		return errFeature
 	case cmd.InlineLength > c.inline || cmd.Mode == wire.ModeInline && cmd.Length > c.inline:
 		return errTooLong
@@ -122,7 +134,7 @@ func (c *conn) checkSession(r *request, cmd *wire.Command) error {
 // which is held; every other receive goes back.
 func (c *conn) begin(r *request, cmd *wire.Command, rc *carrier.Receive) {
 	r.seq, r.used, r.command = cmd.Seq, true, *cmd
-	r.pending, r.queue = 0, nil
+	r.pending, r.handle = 0, nil
 	r.held = cmd.InlineLength > 0
 	r.receive = rc.Index()
 	c.busy++
@@ -145,17 +157,19 @@ func (c *conn) checkExport(r *request) {
 		c.refuse(r, wire.StatusShutdown)
 		return
 	}
-	r.queue = c.queue(cmd.Export)
-	if r.queue == nil {
-		c.refuse(r, wire.StatusNotFound)
+	h, status := c.handle(cmd.Export)
+	if status != wire.StatusOK {
+		c.refuse(r, status)
 		return
 	}
+	r.handle = h
+	h.busy++
 	if cmd.Opcode == wire.OpPrefetch {
 		c.refuse(r, wire.StatusNotSupported)
 		return
 	}
 	op, flags := opOf[cmd.Opcode], blockFlags(cmd.Flags)
-	if e := r.queue.opened.info.Check(op, flags, cmd.Offset, uint64(cmd.Length)); e != 0 {
+	if e := h.opened.info.Check(op, flags, cmd.Offset, uint64(cmd.Length)); e != 0 {
 		c.refuse(r, wire.StatusOf(e))
 		return
 	}
@@ -176,44 +190,4 @@ func blockFlags(f wire.CommandFlags) (b block.Flags) {
 		b |= block.FastZero
 	}
 	return b
-}
-
-// queue returns this connection's queue of an open export; it opens it at the
-// first command. It returns nil if the handle is not open.
-func (c *conn) queue(handle uint16) *exportQueue {
-	if int(handle) < len(c.queues) && c.queues[handle] != nil {
-		return c.queues[handle]
-	}
-	o := c.session.lookup(handle)
-	if o == nil {
-		return nil
-	}
-	q, err := c.openQueue(o)
-	if err != nil {
-		c.log.Error("export not opened", "export", o.export.Name, "error", err)
-		return nil
-	}
-	for int(handle) >= len(c.queues) {
-		c.queues = append(c.queues, nil)
-	}
-	c.queues[handle] = q
-	return q
-}
-
-// openQueue opens this connection's queue of an export. A disk that is memory is
-// registered, for local use, so that data moves from and to it directly.
-func (c *conn) openQueue(o *opened) (*exportQueue, error) {
-	device := o.export.Device
-	queue, err := device.NewQueue(len(c.requests))
-	if err != nil {
-		return nil, err
-	}
-	q := &exportQueue{opened: o, queue: queue}
-	if m, ok := device.(block.Mapped); ok {
-		q.direct, err = c.server.cfg.NIC.RegisterMem(m.Memory(), via.MemAttributes{Ptag: c.carrier.Tag()})
-		if err != nil {
-			return nil, errors.Join(err, queue.Close())
-		}
-	}
-	return q, nil
 }

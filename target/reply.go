@@ -72,8 +72,8 @@ func (c *conn) answerWindow(r *request) bool {
 // reply stages a reply capsule, with a Read's data behind it if that goes inline.
 func (c *conn) reply(r *request, s *carrier.Send) {
 	reply := wire.Reply{Status: r.status, Slot: r.slot, Seq: r.seq, PathEpoch: c.epoch}
-	if r.queue != nil {
-		reply.Verifier = r.queue.opened.export.verifier
+	if r.handle != nil {
+		reply.Verifier = r.handle.opened.export.verifier
 	}
 	var payload carrier.Span
 	if r.status == wire.StatusOK {
@@ -103,14 +103,19 @@ func (c *conn) staged(err error) {
 	}
 }
 
-// answerImmediate sends an immediate that answers no request.
-func (c *conn) answerImmediate(i wire.Immediate) {
+// answerBeat answers a heartbeat, now or when a send is free. One that waits
+// stands for all.
+func (c *conn) answerBeat() {
+	if !c.owesBeat {
+		return
+	}
 	s := c.carrier.TakeSend()
 	if s == nil {
-		return // a heartbeat that is not answered now: the traffic shows life
+		return
 	}
+	c.owesBeat = false
 	s.Step = stepControl
-	c.staged(c.carrier.StageImmediate(s, uint32(i)))
+	c.staged(c.carrier.StageImmediate(s, uint32(wire.MakeImmediate(wire.ImmHeartbeatAck, c.epoch, 0, 0))))
 }
 
 // sent handles the completion of a send: when the last part of a pull is there
@@ -127,7 +132,7 @@ func (c *conn) sent(s *carrier.Send) {
 		return
 	}
 	if r.state == pulling {
-		if r.queue.direct != nil {
+		if r.handle.queue.direct != nil {
 			c.settle(r, wire.StatusOK)
 		} else {
 			c.submit(r)
@@ -137,6 +142,12 @@ func (c *conn) sent(s *carrier.Send) {
 	c.releaseMemory(r)
 	r.state = free
 	c.busy--
+	if h := r.handle; h != nil {
+		r.handle = nil
+		if h.busy--; h.busy == 0 && h.opened.closed.Load() {
+			c.drop(h)
+		}
+	}
 	if r.stashed {
 		r.stashed = false
 		c.command(c.carrier.Receive(r.next), r.nextLen)

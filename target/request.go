@@ -32,7 +32,7 @@ type request struct {
 	status wire.Status
 
 	command wire.Command
-	queue   *exportQueue
+	handle  *handle // nil while none is known
 	block   block.Request
 	memory  regcache.Slot
 	local   carrier.Span // where the payload is: memory, or the disk itself

@@ -3,13 +3,16 @@ package target
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/wire"
 )
 
 // session is what an initiator has at this target: its control connection, its
-// I/O connections and the exports it opened. It ends with its control connection.
+// I/O connections and the exports it opened. It ends with its control
+// connection; what it opened is given back when no connection of it is left, so
+// that nobody else gets an export while a late write of it is under way.
 type session struct {
 	id    [16]byte
 	gen   uint64
@@ -17,19 +20,22 @@ type session struct {
 	epoch uint32
 
 	mu    sync.Mutex
-	ended bool
+	ended bool             // nobody joins or opens any more
 	conns map[uint16]*conn // by connection index; 0 is the control connection
 	opens []*opened        // by export handle
 }
 
-// opened is an open export of a session. It is immutable but for closed.
+// opened is an open export of a session. What is not guarded is immutable.
 type opened struct {
 	id       uint32
 	mode     wire.OpenMode
 	export   *exported
 	info     block.Info // read-only if the open is
 	response wire.OpenResponse
-	closed   bool // guarded by session.mu
+
+	closed   atomic.Bool // takes no new commands; set under session.mu
+	users    int         // connections that have it in use; guarded by session.mu
+	returned bool        // to the export table; guarded by session.mu
 }
 
 // sessionTable finds sessions by ID.
@@ -51,7 +57,7 @@ func (t *sessionTable) begin(c *conn, q *wire.LoginRequest) (*session, wire.Logi
 }
 
 // join adds an I/O connection to its session.
-func (t *sessionTable) join(c *conn, q *wire.LoginRequest) (*session, wire.LoginReason, string) {
+func (t *sessionTable) join(c *conn, q *wire.LoginRequest, most uint16) (*session, wire.LoginReason, string) {
 	t.mu.Lock()
 	s := t.byID[q.SessionID]
 	t.mu.Unlock()
@@ -67,6 +73,8 @@ func (t *sessionTable) join(c *conn, q *wire.LoginRequest) (*session, wire.Login
 		return nil, wire.ReasonGeneration, "the session is another process's"
 	case s.epoch != q.PathEpoch:
 		return nil, wire.ReasonEpoch, fmt.Sprintf("the path is at epoch %d", s.epoch)
+	case q.Conn > most:
+		return nil, wire.ReasonConn, fmt.Sprintf("connection %d, but a session has at most %d", q.Conn, most)
 	case s.conns[q.Conn] != nil:
 		return nil, wire.ReasonConn, fmt.Sprintf("connection %d exists", q.Conn)
 	}
@@ -74,35 +82,63 @@ func (t *sessionTable) join(c *conn, q *wire.LoginRequest) (*session, wire.Login
 	return s, wire.ReasonNone, ""
 }
 
-// leave removes a connection; the control connection takes the session along.
-func (t *sessionTable) leave(c *conn, exports *exportTable) {
-	s := c.session
-	if s == nil {
-		return
-	}
+// end lets nobody join or open any more and stops the I/O connections.
+func (s *session) end() {
 	s.mu.Lock()
-	delete(s.conns, c.index)
-	last := c.index == 0
-	var opens []*opened
-	if last {
-		s.ended = true
-		for _, other := range s.conns {
+	defer s.mu.Unlock()
+	s.ended = true
+	for index, other := range s.conns {
+		if index != 0 {
 			other.stop(stopNow)
 		}
-		opens, s.opens = s.opens, nil
+	}
+}
+
+// alone reports whether no I/O connection is left.
+func (s *session) alone() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.conns) <= 1
+}
+
+// leave removes a connection that touches nothing any more. The control
+// connection is told when it is the last; the last takes the session along.
+func (t *sessionTable) leave(c *conn, exports *exportTable) {
+	s := c.session
+	s.mu.Lock()
+	delete(s.conns, c.index)
+	last := s.ended && len(s.conns) == 0
+	if control := s.conns[0]; control != nil && len(s.conns) == 1 {
+		control.nudge()
 	}
 	s.mu.Unlock()
-	if !last {
-		return
+	if last {
+		t.finish(s, exports)
 	}
-	for _, o := range opens {
-		if !o.closed {
-			exports.close(s, o.export)
-		}
+}
+
+// finish gives back what the session has open and forgets the session. It may be
+// called more than once.
+func (t *sessionTable) finish(s *session, exports *exportTable) {
+	s.mu.Lock()
+	for _, o := range s.opens {
+		s.giveBackLocked(o, exports)
 	}
+	s.opens = nil
+	s.mu.Unlock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.byID, s.id)
+	if t.byID[s.id] == s {
+		delete(t.byID, s.id)
+	}
+}
+
+// giveBackLocked returns an open export to the table, once.
+func (s *session) giveBackLocked(o *opened, exports *exportTable) {
+	if !o.returned {
+		o.returned = true
+		exports.close(o.export, o.mode)
+	}
 }
 
 // open opens an export; the same open ID gets the same handle.
@@ -110,12 +146,15 @@ func (s *session) open(t *exportTable, q *wire.OpenRequest) wire.OpenResponse {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, o := range s.opens {
-		if o.id == q.OpenID && !o.closed {
+		if o.id == q.OpenID && !o.closed.Load() {
 			return o.response
 		}
 	}
-	if len(s.opens) >= maxOpens {
-		return wire.OpenResponse{Status: wire.StatusLimit, Reason: "the session has too many exports open"}
+	switch {
+	case s.ended:
+		return wire.OpenResponse{Status: wire.StatusShutdown, Reason: "the session has ended"}
+	case len(s.opens) >= maxOpens:
+		return wire.OpenResponse{Status: wire.StatusLimit, Reason: fmt.Sprintf("the session has opened exports %d times", maxOpens)}
 	}
 	x, status, reason := t.open(s, q)
 	if x == nil {
@@ -134,7 +173,8 @@ func (s *session) open(t *exportTable, q *wire.OpenRequest) wire.OpenResponse {
 	return o.response
 }
 
-// close closes an export; its handle is not given out again.
+// close closes an export: new commands are refused from now on, and the export is
+// given back when those under way are done. Its handle is not given out again.
 func (s *session) close(t *exportTable, q *wire.CloseRequest) wire.Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,19 +182,36 @@ func (s *session) close(t *exportTable, q *wire.CloseRequest) wire.Status {
 		return wire.StatusNotFound
 	}
 	o := s.opens[q.Export]
-	if !o.closed {
-		o.closed = true
-		t.close(s, o.export)
+	o.closed.Store(true)
+	if o.users == 0 {
+		s.giveBackLocked(o, t)
+		return wire.StatusOK
+	}
+	for _, c := range s.conns {
+		c.nudge()
 	}
 	return wire.StatusOK
 }
 
-// lookup returns an open export by handle, or nil.
-func (s *session) lookup(handle uint16) *opened {
+// use returns an open export by handle for a connection, which calls unuse, or
+// nil.
+func (s *session) use(handle uint16) *opened {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if int(handle) >= len(s.opens) || s.opens[handle].closed {
+	if int(handle) >= len(s.opens) || s.opens[handle].closed.Load() {
 		return nil
 	}
+	s.opens[handle].users++
 	return s.opens[handle]
+}
+
+// unuse says that a connection has no command of the export under way, nor will
+// have one.
+func (s *session) unuse(o *opened, t *exportTable) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o.users--
+	if o.users == 0 && o.closed.Load() {
+		s.giveBackLocked(o, t)
+	}
 }

@@ -42,7 +42,7 @@ const (
 
 	loginPatience = 5 * time.Second // for a connection to log in
 	missedBeats   = 5               // heartbeats without a word until a peer is dead
-	maxOpens      = 4096            // exports that a session has open
+	maxOpens      = 4096            // opens of a session in its life
 )
 
 func (c Config) withDefaults() Config {
@@ -96,9 +96,8 @@ type Server struct {
 	draining bool
 	started  uint64 // connections ever
 	refused  uint64
-	past     ConnStats // of connections that ended
-	idle     chan struct{}
-	wg       sync.WaitGroup
+	past     ConnStats     // of connections that ended
+	idle     chan struct{} // closed when conns is empty; nil unless draining
 }
 
 // New checks the configuration and returns a server.
@@ -125,8 +124,9 @@ func (s *Server) Serve(ctx context.Context, host string) error {
 	if err != nil {
 		return err
 	}
-	defer s.wg.Wait()
-	defer s.stopAll(stopNow)
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	defer s.stopAll(stopNow, &workers)
 	for {
 		r, err := l.Wait(ctx)
 		if err != nil {
@@ -136,12 +136,12 @@ func (s *Server) Serve(ctx context.Context, host string) error {
 			}
 			return errors.Join(err, closeErr)
 		}
-		s.admit(ctx, r)
+		s.admit(ctx, r, &workers)
 	}
 }
 
 // admit starts a worker for a connection request, or rejects it.
-func (s *Server) admit(ctx context.Context, r *via.ConnRequest) {
+func (s *Server) admit(ctx context.Context, r *via.ConnRequest, workers *sync.WaitGroup) {
 	s.mu.Lock()
 	full := len(s.conns) >= s.cfg.MaxConnections || s.draining
 	if full {
@@ -151,10 +151,10 @@ func (s *Server) admit(ctx context.Context, r *via.ConnRequest) {
 		s.cfg.Log.Warn("connection refused", "peer", r.RemoteHost(), "limit", s.cfg.MaxConnections)
 		return
 	}
-	c := newConn(s, r.RemoteHost())
+	c := newConn(s, workers, r.RemoteHost())
 	s.conns[c] = struct{}{}
 	s.started++
-	s.wg.Add(1)
+	workers.Add(1)
 	s.mu.Unlock()
 	go c.routineServe(ctx, r)
 }
@@ -164,20 +164,21 @@ func (s *Server) gone(c *conn) {
 	s.mu.Lock()
 	delete(s.conns, c)
 	s.past.add(c.snapshot())
-	if len(s.conns) == 0 && s.idle != nil {
+	if len(s.conns) == 0 && s.draining {
 		close(s.idle)
-		s.idle = nil
 	}
 	s.mu.Unlock()
-	s.wg.Done()
+	c.workers.Done()
 }
 
-// stopAll tells every worker to stop.
-func (s *Server) stopAll(how int32) {
+// stopAll tells the workers of a Serve to stop, or with nil all.
+func (s *Server) stopAll(how int32, workers *sync.WaitGroup) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
-		c.stop(how)
+		if workers == nil || c.workers == workers {
+			c.stop(how)
+		}
 	}
 }
 
@@ -186,14 +187,15 @@ func (s *Server) stopAll(how int32) {
 func (s *Server) Drain(ctx context.Context) error {
 	s.mu.Lock()
 	s.draining = true
-	idle := make(chan struct{})
-	if len(s.conns) == 0 {
-		close(idle)
-	} else {
-		s.idle = idle
+	if s.idle == nil {
+		s.idle = make(chan struct{})
+		if len(s.conns) == 0 {
+			close(s.idle)
+		}
 	}
+	idle := s.idle
 	s.mu.Unlock()
-	s.stopAll(stopDrain)
+	s.stopAll(stopDrain, nil)
 	select {
 	case <-idle:
 		return nil

@@ -51,6 +51,9 @@ func (c *Carrier) TakeLargeSend(n int) *Send {
 // FreeSends returns how many sends TakeSend could take.
 func (c *Carrier) FreeSends() int { return len(c.free) }
 
+// Idle reports whether no send is under way.
+func (c *Carrier) Idle() bool { return len(c.free) == len(c.sends) }
+
 // FreeSend gives a send back.
 func (c *Carrier) FreeSend(s *Send) { c.free = append(c.free, s.index) }
 

@@ -1,0 +1,104 @@
+package target_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/viablk/viablk/internal/wire"
+	"github.com/viablk/viablk/target"
+	"github.com/viablk/viablk/via"
+)
+
+// TestDrain: what is under way finishes and is answered, what comes new is
+// refused, and then the connections end.
+func TestDrain(t *testing.T) {
+	g := newGate(1, 1<<20)
+	r := newRig(t, target.Config{}, target.Export{Name: "slow", Device: g})
+	s := r.attach(t, "slow")
+	s.write(t, g, 0)
+	drained := make(chan error, 2)
+	for range 2 {
+		go func() { drained <- r.server.Drain(context.Background()) }()
+	}
+	waitFor(t, "the drain", func() bool { return r.server.Status().Draining })
+	if _, err := connect(r.nic, r.host, nil); !errors.Is(err, via.ErrReject) {
+		t.Errorf("connection to a target that drains: %v", err)
+	}
+	// Before the worker has heard of the drain it may take some commands yet.
+	taken := 1
+	for slot := uint16(1); ; slot++ {
+		cmd := inlineWrite(0, make([]byte, 512))
+		cmd.Slot, cmd.Export = slot, s.export.Export
+		must(t, s.io.command(cmd, make([]byte, 512)))
+		var refused bool
+		waitFor(t, "the command to be taken or refused", func() bool {
+			s.io.poll()
+			refused = len(s.io.queue) > 0
+			return refused || len(g.started) > 0
+		})
+		if refused {
+			break
+		}
+		<-g.started
+		taken++
+	}
+	if status, _, err := s.io.status(); err != nil || status != wire.StatusShutdown {
+		t.Errorf("a command that came during the drain: %v, %v", status, err)
+	}
+	close(g.pass)
+	for range 2 {
+		must(t, <-drained)
+	}
+	ok := 0
+	for {
+		status, _, err := s.io.status()
+		if errors.Is(err, errLost) {
+			break
+		}
+		must(t, err)
+		if status != wire.StatusOK {
+			t.Errorf("a write under way was answered %v", status)
+		}
+		ok++
+	}
+	if ok != taken {
+		t.Errorf("%d of %d writes under way were answered", ok, taken)
+	}
+	if _, err := s.control.ends(); err != nil {
+		t.Error(err)
+	}
+	if got := r.state(); got.connections != 0 || got.sessions != 0 {
+		t.Errorf("left over: %+v", got)
+	}
+	if text := r.log.String(); strings.Contains(text, "connection ended") {
+		t.Errorf("a drain is in the log:\n%s", text)
+	}
+}
+
+// TestDrainGivesUp: a disk that does not answer keeps the target from draining,
+// and it says so in time.
+func TestDrainGivesUp(t *testing.T) {
+	g := newGate(1, 1<<20)
+	r := newRig(t, target.Config{}, target.Export{Name: "slow", Device: g})
+	s := r.attach(t, "slow")
+	s.write(t, g, 0)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := r.server.Drain(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("drain of a stuck disk: %v", err)
+	}
+	close(g.pass)
+	must(t, r.server.Drain(context.Background()))
+	if status, _, err := s.io.status(); err != nil || status != wire.StatusOK {
+		t.Errorf("the write under way was answered %v, %v", status, err)
+	}
+}
+
+// TestDrainOfNothing returns at once.
+func TestDrainOfNothing(t *testing.T) {
+	r := newRig(t, target.Config{}, disk(t, "disk"))
+	must(t, r.server.Drain(context.Background()))
+	must(t, r.server.Drain(context.Background()))
+}

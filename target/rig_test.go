@@ -1,0 +1,149 @@
+package target_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/target"
+	"github.com/viablk/viablk/target/backend"
+	"github.com/viablk/viablk/via"
+	"github.com/viablk/viablk/via/shm"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long a test waits for what must happen.
+const patience = 20 * time.Second
+
+// rig is a server in this process and the NIC of those who connect to it.
+type rig struct {
+	t      testing.TB
+	host   string
+	nic    *via.NIC
+	server *target.Server
+	log    *logBook
+	cancel context.CancelFunc
+	served chan error
+}
+
+// newRig serves the exports. It ends with the test, and then nothing is left of
+// any connection: a NIC does not close before.
+func newRig(t testing.TB, cfg target.Config, exports ...target.Export) *rig {
+	t.Helper()
+	r := &rig{t: t, host: filepath.Join(t.TempDir(), "target.sock"), log: &logBook{}, served: make(chan error, 1)}
+	cfg.NIC, r.nic = openNIC(t), openNIC(t)
+	cfg.Exports = exports
+	cfg.Log = slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	var err error
+	r.server, err = target.New(cfg)
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	r.cancel = cancel
+	go func() { r.served <- r.server.Serve(ctx, r.host) }()
+	waitFor(t, "the socket", func() bool { _, err := os.Stat(r.host); return err == nil })
+	t.Cleanup(func() {
+		cancel()
+		must(t, <-r.served)
+		must(t, cfg.NIC.Close())
+		must(t, r.nic.Close())
+		for _, e := range exports {
+			must(t, e.Device.Close())
+		}
+	})
+	return r
+}
+
+func openNIC(t testing.TB) *via.NIC {
+	t.Helper()
+	nic, err := via.OpenNic(shm.New(shm.Options{}), "")
+	must(t, err)
+	nic.ErrorCallback(func(via.AsyncError) {})
+	return nic
+}
+
+// disk is an export of memory, where data moves by RDMA to and from the disk.
+func disk(t testing.TB, name string) target.Export {
+	t.Helper()
+	return target.Export{Name: name, Device: openDevice(t, "memory:16MiB")}
+}
+
+// fileDisk is an export of a file, where data moves through the pool.
+func fileDisk(t testing.TB, name string) target.Export {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name+".img")
+	must(t, os.WriteFile(path, nil, 0o600))
+	must(t, os.Truncate(path, 16<<20))
+	return target.Export{Name: name, Device: openDevice(t, "file:"+path)}
+}
+
+func openDevice(t testing.TB, spec string) block.Device {
+	t.Helper()
+	d, err := backend.Open(spec, backend.Options{})
+	must(t, err)
+	return d
+}
+
+// state is what must be the same again when a connection has ended.
+type state struct {
+	connections, sessions int
+	opens                 string
+}
+
+func (r *rig) state() state {
+	s := r.server.Status()
+	b := state{connections: s.Connections, sessions: s.Sessions}
+	for _, x := range s.Exports {
+		b.opens += x.Name + string(rune('0'+x.Opens)) + " "
+	}
+	return b
+}
+
+// settles waits until the server is in a state.
+func (r *rig) settles(want state) {
+	r.t.Helper()
+	waitFor(r.t, "the server to be as before", func() bool { return r.state() == want })
+}
+
+// waitFor waits for a condition that no event announces.
+func waitFor(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(200 * time.Microsecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited %v for %s", patience, what)
+		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// logBook keeps what the server logs.
+type logBook struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logBook) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logBook) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
