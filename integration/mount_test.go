@@ -15,6 +15,7 @@ const loopDevices = 64
 // the kernel's NBD client: nbdfuse makes a file of it, and a loop device a disk
 // of that file.
 func TestFileSystemOnRemoteDisk(t *testing.T) {
+	requiresRoot(t)
 	requires(t, "nbdfuse", "losetup", "mkfs.ext4", "fsck.ext4", "mount", "umount")
 	image := sparseFile(t, 64<<20)
 	s := chainWay.serve(t, program(t), disk{"disk", "file:" + image})

@@ -89,6 +89,7 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 
 // TestFilesThatAreNotOurs runs as a user without rights.
 func TestFilesThatAreNotOurs(t *testing.T) {
+	requiresRoot(t)
 	place := folder(t)
 	must(t, os.Chmod(place, 0o755))
 	const nobody = "65534"

@@ -67,6 +67,13 @@ func TestOneWriterPerExport(t *testing.T) {
 	connect(t, next.uri("disk", "nbd+unix")).ask("write 0 4096", "ok")
 }
 
+// TestAttachServesTCP has the system choose a port, which the ready line tells.
+func TestAttachServesTCP(t *testing.T) {
+	p := startTarget(t, program(t), "via+shm:///?socket="+filepath.Join(folder(t), "v"), disk{"disk", "memory:8MiB"})
+	a := start(t, "attach", p.uri("disk", "via+shm"), "--nbd", "nbd://127.0.0.1:0/mine", "--admin", filepath.Join(folder(t), "a"))
+	fio(t, a.uri("mine", "nbd"), withVerify("--rw=randrw", "--bsrange=4k-256k", "--iodepth=16", "--size=8m")...)
+}
+
 // TestClientsComeAndGo connects again and again, one client at once after the
 // other: what the last one had may not be in the way of the next.
 func TestClientsComeAndGo(t *testing.T) {

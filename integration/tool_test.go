@@ -36,6 +36,15 @@ func requires(t testing.TB, tools ...string) {
 	}
 }
 
+// requiresRoot fails the test if this is not root: it mounts, or becomes another
+// user.
+func requiresRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Fatal("this test needs root: run the tests in a container or a virtual machine")
+	}
+}
+
 // locate returns the path of a tool, or nothing.
 func locate(tool string) string {
 	for folder := range strings.SplitSeq(toolPath, ":") {
