@@ -27,6 +27,7 @@ type peer struct {
 	memory []exposed
 	queue  []event // arrived, not taken
 	lost   bool
+	polls  [1]unix.PollFd
 }
 
 // exposed is memory that the target may touch.
@@ -185,10 +186,7 @@ func (p *peer) wait() error {
 			p.lost = true
 			return nil
 		}
-		if p.c.Arm() {
-			timeout := unix.NsecToTimespec(int64(time.Second))
-			_, _ = unix.Ppoll([]unix.PollFd{{Fd: int32(p.c.FD()), Events: unix.POLLIN}}, &timeout, nil)
-		}
+		p.nap()
 	}
 	return fmt.Errorf("nothing arrived for %v", patience)
 }

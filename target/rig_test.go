@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -49,7 +50,7 @@ func newRig(t testing.TB, cfg target.Config, exports ...target.Export) *rig {
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
 	go func() { r.served <- r.server.Serve(ctx, r.host) }()
-	waitFor(t, "the socket", func() bool { _, err := os.Stat(r.host); return err == nil })
+	awaitListener(t, r.host)
 	t.Cleanup(func() {
 		cancel()
 		must(t, <-r.served)
@@ -60,6 +61,18 @@ func newRig(t testing.TB, cfg target.Config, exports ...target.Export) *rig {
 		}
 	})
 	return r
+}
+
+// awaitListener waits until somebody listens at a socket. It exists before.
+func awaitListener(t testing.TB, host string) {
+	t.Helper()
+	waitFor(t, "the listener", func() bool {
+		c, err := net.Dial("unixpacket", host)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err == nil
+	})
 }
 
 func openNIC(t testing.TB) *via.NIC {

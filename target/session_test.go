@@ -284,7 +284,7 @@ func TestSecondServe(t *testing.T) {
 	served := make(chan error, 1)
 	host := r.host + "2"
 	go func() { served <- r.server.Serve(ctx, host) }()
-	waitFor(t, "the socket", func() bool { _, err := os.Stat(host); return err == nil })
+	awaitListener(t, host)
 	p, err := connect(r.nic, host, nil)
 	must(t, err)
 	must(t, p.login(p.loginRequest(wire.RoleDiscover, newID(), 0)))

@@ -1,0 +1,82 @@
+package target_test
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/viablk/viablk/internal/carrier"
+	"github.com/viablk/viablk/internal/wire"
+	"github.com/viablk/viablk/target"
+	"github.com/viablk/viablk/via"
+)
+
+// nap sleeps until something arrives, for a second at most.
+func (p *peer) nap() {
+	if p.c.Arm() {
+		timeout := unix.Timespec{Sec: 1}
+		p.polls[0] = unix.PollFd{Fd: int32(p.c.FD()), Events: unix.POLLIN}
+		_, _ = unix.Ppoll(p.polls[:], &timeout, nil)
+	}
+}
+
+// exchange runs one command without an allocation of its own.
+func (s *session) exchange(t testing.TB, cmd *wire.Command, payload []byte) {
+	p := s.io
+	p.seq[cmd.Slot]++
+	cmd.Seq, cmd.PathEpoch, cmd.Export = p.seq[cmd.Slot], p.epoch, s.export.Export
+	send := p.c.TakeSend()
+	n := cmd.Encode(send.Head)
+	n += copy(send.Head[n:], payload)
+	must(t, p.c.StageMessage(send, n, carrier.Span{}))
+	p.c.Doorbell()
+	var done [1]via.Completion
+	for answered := false; !answered; {
+		if p.c.Poll(done[:]) == 0 {
+			p.nap()
+			continue
+		}
+		switch e := &done[0]; {
+		case e.Status.Failed():
+			t.Fatal(e.Status)
+		case e.Recv:
+			answered = true
+			must(t, p.c.Post(p.c.Arrived(e)))
+		default:
+			p.c.FreeSend(p.c.Sent(e))
+		}
+	}
+}
+
+// TestNoAllocations: in steady state a request costs no allocation and no
+// registration.
+func TestNoAllocations(t *testing.T) {
+	r := newRig(t, target.Config{Heartbeat: time.Hour}, disk(t, "memory"), fileDisk(t, "file"))
+	for _, name := range []string{"memory", "file"} {
+		s := r.attach(t, name)
+		m, err := s.io.expose(64<<10, readWrite)
+		must(t, err)
+		payload := make([]byte, 4096)
+		commands := map[string]*struct {
+			cmd     wire.Command
+			payload []byte
+		}{
+			"small read":  {cmd: inlineRead(0, 4096)},
+			"small write": {cmd: inlineWrite(0, payload), payload: payload},
+			"large read":  {cmd: transfer(wire.OpRead, 0, m.segment(0, 64<<10))},
+			"large write": {cmd: transfer(wire.OpWrite, 0, m.segment(0, 64<<10))},
+			"flush":       {cmd: wire.Command{Opcode: wire.OpFlush}},
+			"zeroes":      {cmd: wire.Command{Opcode: wire.OpWriteZeroes, Length: 4096}},
+		}
+		for what, c := range commands {
+			registrations := r.server.Status().Registrations
+			if n := testing.AllocsPerRun(200, func() { s.exchange(t, &c.cmd, c.payload) }); n != 0 {
+				t.Errorf("%s, %s: %v allocations a request", name, what, n)
+			}
+			if n := r.server.Status().Registrations - registrations; n > 1 {
+				t.Errorf("%s, %s: %d registrations", name, what, n)
+			}
+		}
+	}
+}
