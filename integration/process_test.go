@@ -193,7 +193,7 @@ func (p *process) checkLog() {
 		at := disaster.FindStringIndex(text)[0]
 		p.t.Errorf("%s:\n%s", p, text[at:min(len(text), at+8<<10)])
 	} else if p.t.Failed() {
-		p.t.Logf("%s wrote:\n%s", p, p.output())
+		p.t.Logf("%s wrote:\n%s", p, text[:min(len(text), 8<<10)])
 	}
 }
 
