@@ -42,10 +42,11 @@ func newChain(t testing.TB, cfg target.Config, exports ...target.Export) *chain 
 	cfg.Exports, cfg.Log = exports, log
 	c.server, err = target.New(cfg)
 	must(t, err)
+	l, err := c.server.Listen(c.host)
+	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
-	go func() { served <- c.server.Serve(ctx, c.host) }()
-	waitForSocket(t, c.host)
+	go func() { served <- c.server.Serve(ctx, l) }()
 	t.Cleanup(func() {
 		cancel()
 		must(t, <-served)

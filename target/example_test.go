@@ -41,9 +41,13 @@ func Example() {
 		fmt.Printf("%s: %d bytes, default %v, open %d times\n", x.Name, x.Size, x.Default, x.Opens)
 	}
 
+	listener, err := server.Listen(filepath.Join(dir, "target.sock"))
+	if err != nil {
+		log.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(ctx, filepath.Join(dir, "target.sock")) }()
+	go func() { served <- server.Serve(ctx, listener) }()
 
 	// To go down in order: let what is under way finish, then stop.
 	if err := server.Drain(ctx); err != nil {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -47,10 +46,11 @@ func newRig(t testing.TB, cfg target.Config, exports ...target.Export) *rig {
 	var err error
 	r.server, err = target.New(cfg)
 	must(t, err)
+	l, err := r.server.Listen(r.host)
+	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
-	go func() { r.served <- r.server.Serve(ctx, r.host) }()
-	awaitListener(t, r.host)
+	go func() { r.served <- r.server.Serve(ctx, l) }()
 	t.Cleanup(func() {
 		cancel()
 		must(t, <-r.served)
@@ -61,18 +61,6 @@ func newRig(t testing.TB, cfg target.Config, exports ...target.Export) *rig {
 		}
 	})
 	return r
-}
-
-// awaitListener waits until somebody listens at a socket. It exists before.
-func awaitListener(t testing.TB, host string) {
-	t.Helper()
-	waitFor(t, "the listener", func() bool {
-		c, err := net.Dial("unixpacket", host)
-		if err == nil {
-			_ = c.Close()
-		}
-		return err == nil
-	})
 }
 
 func openNIC(t testing.TB) *via.NIC {

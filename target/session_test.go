@@ -283,8 +283,9 @@ func TestSecondServe(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	host := r.host + "2"
-	go func() { served <- r.server.Serve(ctx, host) }()
-	awaitListener(t, host)
+	l, err := r.server.Listen(host)
+	must(t, err)
+	go func() { served <- r.server.Serve(ctx, l) }()
 	p, err := connect(r.nic, host, nil)
 	must(t, err)
 	must(t, p.login(p.loginRequest(wire.RoleDiscover, newID(), 0)))

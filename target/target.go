@@ -116,14 +116,16 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Serve accepts connections at a host address of the NIC until ctx ends, then
-// ends the connections and returns when all have ended. Several Serves may run
-// at different addresses.
-func (s *Server) Serve(ctx context.Context, host string) error {
-	l, err := s.cfg.NIC.Listen(via.Address{Host: host, Discriminator: Discriminator})
-	if err != nil {
-		return err
-	}
+// Listen listens at a host address of the NIC. Initiators may connect from now on
+// and are served by Serve.
+func (s *Server) Listen(host string) (*via.Listener, error) {
+	return s.cfg.NIC.Listen(via.Address{Host: host, Discriminator: Discriminator})
+}
+
+// Serve accepts connections from a listener until ctx ends, then closes it, ends
+// the connections and returns when all have ended. Several listeners may be
+// served at a time.
+func (s *Server) Serve(ctx context.Context, l *via.Listener) error {
 	var workers sync.WaitGroup
 	defer workers.Wait()
 	defer s.stopAll(stopNow, &workers)

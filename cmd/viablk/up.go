@@ -7,12 +7,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/viablk/viablk/config"
-	"github.com/viablk/viablk/via"
 )
 
 func (a *app) upCommand() *cobra.Command {
@@ -81,7 +79,7 @@ func (a *app) up(ctx context.Context, e config.Effective, command string) (err e
 	defer svc.release() // before the device closes
 	svc.start(servers.parts()...)
 
-	remotes, err := attachDisks(ctx, c, svc, between, local, disks, log)
+	remotes, err := attachDisks(ctx, c, between, local, disks, log)
 	if err != nil {
 		return err
 	}
@@ -113,13 +111,13 @@ try:
 `
 
 // attachDisks attaches every disk of the target in this process.
-func attachDisks(ctx context.Context, c config.Config, svc *service, between, local config.URI, disks []disk, log *slog.Logger) ([]attached, error) {
+func attachDisks(ctx context.Context, c config.Config, between, local config.URI, disks []disk, log *slog.Logger) ([]attached, error) {
 	var remotes []attached
 	for _, d := range disks {
 		between.Export = d.Name
 		options := c.Attach
 		options.ReadOnly = options.ReadOnly || d.isReadOnly()
-		remote, err := dialOwn(ctx, svc, between, options, log)
+		remote, err := dialVIA(ctx, between, options, log)
 		if err != nil {
 			return nil, errors.Join(err, closeAttached(remotes))
 		}
@@ -131,23 +129,6 @@ func attachDisks(ctx context.Context, c config.Config, svc *service, between, lo
 		remotes = append(remotes, attached{x, remote})
 	}
 	return remotes, nil
-}
-
-// dialOwn is dialVIA to the target of this process, which has just started and
-// may not listen yet.
-func dialOwn(ctx context.Context, svc *service, u config.URI, c config.Attach, log *slog.Logger) (*remoteDisk, error) {
-	for deadline := time.Now().Add(c.Timeout); ; {
-		remote, err := dialVIA(ctx, u, c, log)
-		early := errors.Is(err, via.ErrNotReachable) || errors.Is(err, via.ErrNoMatch)
-		if !early || time.Now().After(deadline) {
-			return remote, err
-		}
-		select {
-		case failure := <-svc.failed:
-			return nil, failure
-		case <-time.After(time.Millisecond):
-		}
-	}
 }
 
 // upLocal returns the URI of the NBD server.

@@ -15,9 +15,10 @@ import (
 
 // viaServer is the disks served over one VIA provider.
 type viaServer struct {
-	nic    *via.NIC
-	server *target.Server
-	uris   []config.URI
+	nic       *via.NIC
+	server    *target.Server
+	uris      []config.URI
+	listeners []*via.Listener // one for each URI
 }
 
 // viaServers are the disks served over VIA, by provider.
@@ -28,21 +29,35 @@ type viaServers map[string]*viaServer
 func openTarget(c config.Target, uris []config.URI, disks []disk, log *slog.Logger) (viaServers, error) {
 	servers := make(viaServers)
 	for _, u := range uris {
-		if s := servers[u.Provider]; s != nil {
-			s.uris = append(s.uris, u)
-			continue
+		if err := servers.listen(c, u, disks, log); err != nil {
+			return nil, errors.Join(err, servers.close())
 		}
+	}
+	return servers, nil
+}
+
+// listen listens at a URI, with the server of its provider, which it opens at
+// need.
+func (v viaServers) listen(c config.Target, u config.URI, disks []disk, log *slog.Logger) error {
+	s := v[u.Provider]
+	if s == nil {
 		nic, err := openNIC(u, log)
 		if err != nil {
-			return nil, errors.Join(err, servers.close())
+			return err
 		}
 		server, err := target.New(targetConfig(c, nic, disks, log))
 		if err != nil {
-			return nil, errors.Join(err, nic.Close(), servers.close())
+			return errors.Join(err, nic.Close())
 		}
-		servers[u.Provider] = &viaServer{nic, server, []config.URI{u}}
+		s = &viaServer{nic: nic, server: server}
+		v[u.Provider] = s
 	}
-	return servers, nil
+	l, err := s.server.Listen(hostOf(u))
+	if err != nil {
+		return fmt.Errorf("%s: %w", u, err)
+	}
+	s.uris, s.listeners = append(s.uris, u), append(s.listeners, l)
+	return nil
 }
 
 // targetConfig translates the configuration. There zero stands for the default
@@ -78,7 +93,7 @@ func (v viaServers) parts() []part {
 		for i, u := range s.uris {
 			p := part{
 				name:  u.String(),
-				serve: func(ctx context.Context) error { return s.server.Serve(ctx, hostOf(u)) },
+				serve: func(ctx context.Context) error { return s.server.Serve(ctx, s.listeners[i]) },
 			}
 			if i == 0 {
 				p.drain = s.server.Drain
@@ -102,6 +117,9 @@ func (v viaServers) status() []target.Status {
 func (v viaServers) close() error {
 	var errs []error
 	for name, s := range v {
+		for _, l := range s.listeners {
+			errs = append(errs, l.Close()) // nothing, once it was served
+		}
 		if err := s.nic.Close(); err != nil {
 			errs = append(errs, fmt.Errorf("close the %s provider: %w", name, err))
 		}
