@@ -10,22 +10,26 @@ import (
 
 // arena is memory that can be exposed to peers: a sealed memfd.
 type arena struct {
-	mem []byte
-	fd  int
-	id  uint64
+	adapter *adapter
+	mem     []byte
+	fd      int
+	id      uint64
 }
 
 // arenaIDs number the arenas of the process.
 var arenaIDs atomic.Uint64
 
-func newArena(size int) (*arena, error) {
+func newArena(a *adapter, size int) (*arena, error) {
 	page := os.Getpagesize()
+	if size > maxArenaSize-page {
+		return nil, fmt.Errorf("arena of %d bytes (limit %d): %w", size, int64(maxArenaSize), unix.ENOMEM)
+	}
 	size = (size + page - 1) &^ (page - 1)
 	mem, fd, err := mapMemfd("viablk-arena", size, 0)
 	if err != nil {
 		return nil, err
 	}
-	return &arena{mem: mem, fd: fd, id: arenaIDs.Add(1)}, nil
+	return &arena{adapter: a, mem: mem, fd: fd, id: arenaIDs.Add(1)}, nil
 }
 
 // Bytes returns the arena's memory.
@@ -41,12 +45,47 @@ func (a *arena) Discard(off, n int) error {
 	return nil
 }
 
-// Close unmaps the arena.
+// Close unmaps the arena, here and at the peers it was passed to.
 func (a *arena) Close() error {
+	a.adapter.mu.Lock()
+	for l := range a.adapter.links {
+		l.dropArena(a)
+	}
+	a.adapter.mu.Unlock()
 	err := unix.Munmap(a.mem)
 	a.mem = nil
 	if e := unix.Close(a.fd); err == nil {
 		err = e
 	}
 	return err
+}
+
+// passArena passes an arena to the peer.
+//
+// +checklocks:l.adapter.mu
+func (l *link) passArena(a *arena) {
+	l.tell(control{kind: controlArena, value: a.id, size: uint64(len(a.mem)), fds: []int{a.fd}})
+}
+
+// dropArena tells the peer that an arena is gone.
+//
+// +checklocks:l.adapter.mu
+func (l *link) dropArena(a *arena) {
+	if _, ok := l.passed[a]; !ok {
+		return
+	}
+	delete(l.passed, a)
+	if l.started {
+		l.tell(control{kind: controlDrop, value: a.id})
+	}
+}
+
+// tell sends a control message without blocking. A peer that left as many unread
+// as its socket holds, more than it may have arenas, loses its connection.
+//
+// +checklocks:l.adapter.mu
+func (l *link) tell(m control) {
+	if err := postControl(l.conn, m); err != nil && l.cut.Load() == nil && !l.gone.Load() {
+		l.cutOff(err)
+	}
 }

@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/viablk/viablk/via"
 )
 
 // Messages of the control socket, one per packet (SOCK_SEQPACKET), with file
@@ -22,16 +19,12 @@ const (
 	maxBody       = 256
 	maxControlFDs = 3
 
-	controlHello  = 1 // requester: segment, data eventfd, space eventfd; body is the connect message
+	controlHello  = 1 // requester: segment, data bell, space bell; body is the connect message
 	controlAccept = 2 // accepter: the same; body is the reply
 	controlRefuse = 3 // accepter: body is the reply
 	controlReady  = 4 // requester: everything is mapped
 	controlArena  = 5 // either: an arena; value is its number, size its bytes
-
-	maxArenas    = 256     // of one peer
-	maxArenaSize = 1 << 42 // bytes
-
-	handshakeTimeout = 5 * time.Second
+	controlDrop   = 6 // either: an arena is gone; value is its number
 )
 
 // control is a control message in private memory.
@@ -42,23 +35,50 @@ type control struct {
 	fds         []int
 }
 
-func sendControl(c *net.UnixConn, m control) error {
-	b := make([]byte, controlHeader+len(m.body))
+// encode returns a message's bytes and its ancillary data.
+func (m *control) encode() (b, oob []byte) {
+	b = make([]byte, controlHeader+len(m.body))
 	binary.LittleEndian.PutUint32(b[0:], controlMagic)
 	binary.LittleEndian.PutUint16(b[4:], m.kind)
 	binary.LittleEndian.PutUint16(b[6:], uint16(len(m.body)))
 	binary.LittleEndian.PutUint64(b[8:], m.value)
 	binary.LittleEndian.PutUint64(b[16:], m.size)
 	copy(b[controlHeader:], m.body)
-	var oob []byte
 	if len(m.fds) > 0 {
 		oob = unix.UnixRights(m.fds...)
 	}
+	return b, oob
+}
+
+// sendControl sends a message of the handshake.
+func sendControl(c *net.UnixConn, m control) error {
+	b, oob := m.encode()
 	if _, _, err := c.WriteMsgUnix(b, oob, nil); err != nil {
 		return fmt.Errorf("send control message: %w", err)
 	}
 	return nil
 }
+
+// postControl sends a message without blocking.
+func postControl(c *net.UnixConn, m control) error {
+	b, oob := m.encode()
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("post control message: %w", err)
+	}
+	var sent error
+	err = raw.Write(func(fd uintptr) bool {
+		sent = unix.Sendmsg(int(fd), b, oob, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		return true
+	})
+	if err = errors.Join(err, sent); err != nil {
+		return fmt.Errorf("post control message: %w", err)
+	}
+	return nil
+}
+
+// errMalformed is the error of a message that no honest peer sends.
+var errMalformed = errors.New("malformed control message")
 
 // receiveControl receives a message and checks its form. The caller owns the
 // file descriptors; on error there are none.
@@ -66,19 +86,20 @@ func receiveControl(c *net.UnixConn) (control, error) {
 	b := make([]byte, controlHeader+maxBody)
 	oob := make([]byte, unix.CmsgSpace(maxControlFDs*4))
 	n, oobn, flags, _, err := c.ReadMsgUnix(b, oob)
+	fds := parseRights(oob[:oobn]) // an empty message reads as the end, yet carries them
 	if err != nil {
+		closeAll(fds...)
 		return control{}, err
 	}
-	fds := parseRights(oob[:oobn])
 	m, err := parseControl(b[:n])
 	if err == nil && flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
-		err = errors.New("control message is too long")
+		err = fmt.Errorf("%w: too long", errMalformed)
 	}
 	if err == nil && len(fds) != controlFDs(m.kind) {
-		err = fmt.Errorf("control message %d with %d file descriptors", m.kind, len(fds))
+		err = fmt.Errorf("%w: kind %d with %d file descriptors", errMalformed, m.kind, len(fds))
 	}
 	if err != nil {
-		closeEvents(fds...)
+		closeAll(fds...)
 		return control{}, err
 	}
 	m.fds = fds
@@ -88,7 +109,7 @@ func receiveControl(c *net.UnixConn) (control, error) {
 // parseControl decodes a message that a peer sent.
 func parseControl(b []byte) (control, error) {
 	if len(b) < controlHeader || binary.LittleEndian.Uint32(b) != controlMagic {
-		return control{}, fmt.Errorf("control message of %d bytes is not ours", len(b))
+		return control{}, fmt.Errorf("%w: %d bytes that are not ours", errMalformed, len(b))
 	}
 	m := control{
 		kind:  binary.LittleEndian.Uint16(b[4:]),
@@ -97,10 +118,10 @@ func parseControl(b []byte) (control, error) {
 		body:  b[controlHeader:],
 	}
 	if int(binary.LittleEndian.Uint16(b[6:])) != len(m.body) || len(m.body) > maxBody {
-		return control{}, fmt.Errorf("control message with a wrong length")
+		return control{}, fmt.Errorf("%w: wrong length", errMalformed)
 	}
-	if m.kind < controlHello || m.kind > controlArena {
-		return control{}, fmt.Errorf("control message of unknown kind %d", m.kind)
+	if m.kind < controlHello || m.kind > controlDrop {
+		return control{}, fmt.Errorf("%w: unknown kind %d", errMalformed, m.kind)
 	}
 	return m, nil
 }
@@ -116,6 +137,13 @@ func controlFDs(kind uint16) int {
 	}
 }
 
+// closeAll closes file descriptors that a peer passed.
+func closeAll(fds ...int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd)
+	}
+}
+
 // parseRights returns the file descriptors of ancillary data.
 func parseRights(oob []byte) []int {
 	messages, err := unix.ParseSocketControlMessage(oob)
@@ -128,91 +156,52 @@ func parseRights(oob []byte) []int {
 			fds = append(fds, got...)
 		}
 	}
-	for _, fd := range fds {
-		unix.CloseOnExec(fd)
-	}
-	return fds
-}
-
-// sendArena passes an arena to the peer.
-func (l *link) sendArena(a *arena) error {
-	_ = l.conn.SetWriteDeadline(time.Now().Add(handshakeTimeout))
-	return sendControl(l.conn, control{kind: controlArena, value: a.id, size: uint64(len(a.mem)), fds: []int{a.fd}})
+	return fds // close-on-exec: package net asks for that
 }
 
 // serveControl is the agent goroutine of a link: it maps the arenas that the peer
-// passes, until the peer or Close ends the connection.
+// passes, until the peer or Close ends the connection. A peer that breaks the
+// rules is cut off, but not taken for gone: it may be inside a copy.
 func (l *link) serveControl() {
 	defer close(l.done)
-	count := 0
 	for {
 		m, err := receiveControl(l.conn)
-		if err == nil {
-			count++
-			err = l.addArena(m, count)
-		}
-		if err != nil {
+		if err != nil && !errors.Is(err, errMalformed) {
 			break
 		}
-		ringEvent(l.sendCQ.fd)
+		if err == nil {
+			err = l.obey(m)
+		}
+		if err != nil {
+			l.cutOff(err)
+			continue
+		}
+		ringEvent(l.sendCQ.wake)
 	}
 	l.gone.Store(true)
-	ringEvent(l.sendCQ.fd)
-	if l.recvCQ != l.sendCQ {
-		ringEvent(l.recvCQ.fd)
-	}
+	ringEvent(l.recvCQ.wake)
 }
 
-// addArena maps an arena of the peer.
-func (l *link) addArena(m control, count int) error {
-	if m.kind != controlArena || count > maxArenas || m.size == 0 || m.size > maxArenaSize {
-		closeEvents(m.fds...)
+// obey handles a message of a live connection. It owns the file descriptors.
+func (l *link) obey(m control) error {
+	switch {
+	case l.cut.Load() != nil:
+		closeAll(m.fds...)
+		return nil
+	case m.kind == controlArena:
+		return l.arenas.add(m)
+	case m.kind == controlDrop:
+		return l.arenas.drop(m.value)
+	default:
+		closeAll(m.fds...)
 		return fmt.Errorf("unexpected control message %d", m.kind)
 	}
-	mem, err := mapPeer(m.fds[0], int(m.size), unix.PROT_READ|unix.PROT_WRITE)
-	if err != nil {
-		return fmt.Errorf("map the peer's arena: %w", err)
-	}
-	l.arenas.Store(&peerArena{id: m.value, mem: mem, next: l.arenas.Load()})
-	return nil
 }
 
-// newLink prepares one end of a connection.
-func newLink(a *adapter, conn *net.UnixConn, own *segment, peer control, cfg via.LinkConfig) (*link, error) {
-	seg, err := attachSegment(peer.fds[0])
-	if err != nil {
-		closeEvents(peer.fds[1:]...)
-		return nil, err
+// cutOff makes the data path give the connection up. The queues exist: the agent
+// goroutine calls it, or the adapter's lock is held and the link is in its list.
+func (l *link) cutOff(cause error) {
+	if l.cut.CompareAndSwap(nil, &cause) {
+		ringEvent(l.recvCQ.wake)
 	}
-	l := &link{
-		adapter: a, cfg: cfg, conn: conn, own: own, peer: seg,
-		sendCQ: cfg.SendCQ.(*cq), recvCQ: cfg.RecvCQ.(*cq),
-		out: writer{ring: own.ring()}, in: reader{ring: seg.ring()},
-		sq: newWorkRing(cfg.SendDepth), rq: newWorkRing(cfg.RecvDepth),
-		dataFD: peer.fds[1], spaceFD: peer.fds[2],
-		exposed:    make(map[*via.Memory]struct{}),
-		sentArenas: make(map[uint64]struct{}),
-		done:       make(chan struct{}),
-	}
-	for _, w := range cfg.Receives {
-		l.rq.push(w)
-	}
-	return l, nil
-}
-
-// start makes a link live.
-func (l *link) start() {
-	_ = l.own.seal()
-	_ = l.conn.SetDeadline(time.Time{})
-	l.sendCQ.bind(l)
-	l.recvCQ.bind(l)
-	go l.serveControl()
-	l.adapter.add(l)
-}
-
-// seal closes the owner's file descriptor once the peer has it.
-func (s *segment) seal() error {
-	err := unix.Close(s.fd)
-	s.fd = -1
-	return err
 }

@@ -20,5 +20,6 @@
 // harms its own data. Every word that a peer can change is loaded once, copied
 // and then checked; a peer that breaks the rules loses its connection.
 //
-// Sockets are bound with mode 0600 and admit the same user and root.
+// A process is admitted by its user as the kernel tells it: the same user, root,
+// and whom the options name.
 package shm

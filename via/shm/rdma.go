@@ -3,20 +3,8 @@ package shm
 import (
 	"fmt"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/viablk/viablk/via"
 )
-
-// peerArena is an arena of the peer, mapped here. The list grows at its head and
-// never shrinks while the link lives.
-type peerArena struct {
-	id   uint64
-	mem  []byte
-	next *peerArena
-}
-
-func (a *peerArena) unmap() { _ = unix.Munmap(a.mem) }
 
 // mapping is a checked translation of a region of the peer. It holds while the
 // region's table word stays the same.
@@ -52,7 +40,6 @@ func (l *link) rdma(w *via.Work, budget *int) bool {
 			l.refuseRdma(w)
 			return false
 		case unknown:
-			l.awaited = l.arenas.Load()
 			l.awaiting = true
 			return false
 		}
@@ -156,18 +143,17 @@ func (l *link) load(m *mapping, word uint64) outcome {
 	if loadWord(l.peer.mem, at) != word {
 		return refused
 	}
-	for a := l.arenas.Load(); a != nil; a = a.next {
-		if a.id != id {
-			continue
-		}
-		size := uint64(len(a.mem))
-		if off > size || length > size-off || addr+length < addr {
-			return refused
-		}
-		*m = mapping{word: word, addr: addr, bytes: a.mem[off : off+length]}
-		return granted
+	l.awaited = l.arenas.head.Load()
+	a := l.arenas.find(id)
+	if a == nil {
+		return unknown
 	}
-	return unknown
+	size := uint64(len(a.mem))
+	if off > size || length > size-off || addr+length < addr {
+		return refused
+	}
+	*m = mapping{word: word, addr: addr, bytes: a.mem[off : off+length]}
+	return granted
 }
 
 // refuseRdma completes an RDMA that the peer's table does not allow, tells the
@@ -177,8 +163,12 @@ func (l *link) refuseRdma(w *via.Work) {
 	if w.Op == via.OpRdmaRead {
 		code = via.AsyncRdmaReadProt
 	}
+	notice := refusal(code)
+	if w.HasImmediate {
+		notice.flags = flagImmediate
+	}
 	l.complete(w, via.StatusRdmaProtError)
-	l.refuse(code, via.AsyncConnectionLost,
+	l.refuse(notice, via.AsyncConnectionLost,
 		fmt.Errorf("remote region %#x refused %d bytes at %#x", w.RemoteHandle, w.Length, w.RemoteAddr))
 }
 

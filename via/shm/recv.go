@@ -13,12 +13,17 @@ var errPeerGone = errors.New("the peer closed the connection")
 
 // progressRecv takes records out of the peer's ring.
 func (l *link) progressRecv() {
-	gone := l.gone.Load() // before the tail: what was published before the end counts
-	tail := loadWord(l.peer.mem, offTail)
-	if tail != l.in.tail {
-		if err := l.in.setTail(tail); err != nil {
-			l.fail(via.AsyncConnectionLost, err)
-			return
+	if cause := l.cut.Load(); cause != nil {
+		l.fail(via.AsyncConnectionLost, *cause)
+		return
+	}
+	if !l.ended {
+		l.ended = l.gone.Load() // before the tail: what was published before the end counts
+		if tail := loadWord(l.peer.mem, offTail); tail != l.in.tail {
+			if err := l.in.setTail(tail); err != nil {
+				l.fail(via.AsyncConnectionLost, err)
+				return
+			}
 		}
 	}
 	for l.in.head != l.in.tail && l.recvCQ.room() && !l.broken {
@@ -33,7 +38,7 @@ func (l *link) progressRecv() {
 		l.in.skip(rec)
 	}
 	l.publishHead()
-	if gone && l.in.head == l.in.tail && !l.broken {
+	if l.ended && l.in.head == l.in.tail {
 		l.fail(via.AsyncConnectionLost, errPeerGone)
 	}
 }
@@ -50,7 +55,7 @@ func (l *link) publishHead() {
 	if wants&wantSpace != 0 && wants>>wantShift != l.rungSpace {
 		l.rungSpace = wants >> wantShift
 		l.stats.Doorbells++
-		ringEvent(l.spaceFD)
+		ringBell(l.spaceFD)
 	}
 }
 
@@ -62,15 +67,31 @@ func (l *link) receive(rec record) error {
 	case recordWritten:
 		return l.receiveWritten(rec)
 	case recordRefused:
-		code := via.AsyncCode(rec.immediate)
-		if code < 0 || code > via.AsyncCatastrophic {
-			return fmt.Errorf("refused with unknown code %d", rec.immediate)
-		}
-		l.fail(code, errors.New("the peer refused an operation"))
-		return nil
+		return l.receiveRefusal(rec)
 	default:
 		return fmt.Errorf("record of unknown kind %d", rec.kind)
 	}
+}
+
+// receiveRefusal ends the connection, because the peer does. A refused RDMA Write
+// with immediate data is told by the receive that it would have consumed.
+func (l *link) receiveRefusal(rec record) error {
+	code := via.AsyncCode(rec.immediate)
+	cause := errors.New("the peer refused an operation")
+	switch {
+	case code > via.AsyncCatastrophic || rec.length != 0 || rec.flags&^flagImmediate != 0:
+		return fmt.Errorf("malformed refusal with code %d", rec.immediate)
+	case rec.flags == 0:
+		l.fail(code, cause)
+		return nil
+	case l.current != nil || code != via.AsyncRdmaWriteProt:
+		return fmt.Errorf("malformed refusal of a write with code %d", rec.immediate)
+	}
+	if w := l.takeReceive(); w != nil {
+		l.recvCQ.push(via.Done{Work: w, Owner: l.cfg.Owner, Status: via.StatusRdmaProtError | via.StatusOpRemoteWrite})
+		l.fail(via.AsyncConnectionLost, cause)
+	}
+	return nil
 }
 
 // receiveFragment copies a piece of a message into the receive at the head of
@@ -79,30 +100,33 @@ func (l *link) receiveFragment(rec record) error {
 	if first := rec.flags&flagFirst != 0; first != (l.current == nil) {
 		return errors.New("message fragments out of order")
 	}
+	if rec.flags&(flagImmediate|flagLast) == flagImmediate {
+		return errors.New("immediate data before the end of a message")
+	}
 	if l.current == nil {
 		w := l.takeReceive()
 		if w == nil {
 			return nil
 		}
-		l.current = w
+		l.current, l.total = w, rec.total
 		if rec.total > w.Length {
 			l.failReceive(via.StatusLengthError)
 			return nil
 		}
-		if !segmentsLive(w) {
-			l.failReceive(via.StatusProtectionError)
-			return nil
-		}
 	}
 	w := l.current
-	if rec.length > w.Length-w.Moved {
+	if rec.total != l.total || rec.length > l.total-w.Moved {
 		return errors.New("message longer than its first fragment said")
+	}
+	if !segmentsLive(w) { // looked at for each fragment: memory may be unmapped once it is deregistered
+		l.failReceive(via.StatusProtectionError)
+		return nil
 	}
 	l.scatter(w, int(rec.length))
 	if rec.flags&flagLast == 0 {
 		return nil
 	}
-	if w.Moved != rec.total {
+	if w.Moved != l.total {
 		return errors.New("message shorter than its first fragment said")
 	}
 	l.current = nil
@@ -133,8 +157,11 @@ func (l *link) scatter(w *via.Work, n int) {
 
 // receiveWritten consumes a receive for an RDMA Write with immediate data.
 func (l *link) receiveWritten(rec record) error {
-	if l.current != nil || rec.length != 0 || rec.flags != flagImmediate {
+	if l.current != nil || rec.length != 0 || rec.flags != flagImmediate || rec.total > l.cfg.MaxTransferSize {
 		return errors.New("malformed notice of an rdma write")
+	}
+	if rec.total > 0 && !l.cfg.RdmaWrite {
+		return errors.New("notice of an rdma write that the vi does not allow")
 	}
 	w := l.takeReceive()
 	if w == nil {
@@ -150,7 +177,7 @@ func (l *link) receiveWritten(rec record) error {
 // breaks: at the reliable levels VIA has no retry.
 func (l *link) takeReceive() *via.Work {
 	if l.rq.empty() {
-		l.refuse(via.AsyncConnectionLost, via.AsyncRecvQueueEmpty, errors.New("a message arrived and no receive was posted"))
+		l.refuse(refusal(via.AsyncConnectionLost), via.AsyncRecvQueueEmpty, errors.New("a message arrived and no receive was posted"))
 		return nil
 	}
 	return l.rq.pop()
@@ -168,5 +195,5 @@ func (l *link) failReceive(status via.Status) {
 	w := l.current
 	l.current = nil
 	l.recvCQ.push(via.Done{Work: w, Owner: l.cfg.Owner, Status: status})
-	l.refuse(via.AsyncConnectionLost, via.AsyncConnectionLost, fmt.Errorf("an arriving message failed: %v", status|via.StatusDone))
+	l.refuse(refusal(via.AsyncConnectionLost), via.AsyncConnectionLost, fmt.Errorf("an arriving message failed: %v", status|via.StatusDone))
 }

@@ -25,7 +25,7 @@ const (
 const (
 	recordMessage = 1 // a fragment of a Send; total is the message's length
 	recordWritten = 2 // an RDMA Write with immediate was placed; total is its length
-	recordRefused = 3 // the sender refuses the connection from now on; immediate is an asynchronous error code
+	recordRefused = 3 // the sender ends the connection; immediate is an asynchronous error code
 )
 
 // Record flags.

@@ -1,6 +1,7 @@
 package shm
 
 import (
+	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -74,6 +75,12 @@ func attachSegment(fd int) (*segment, error) {
 
 func (s *segment) ring() []byte { return s.mem[offRecords : offRecords+ringSize] }
 
+// seal closes the owner's file descriptor once the peer has it.
+func (s *segment) seal() {
+	_ = unix.Close(s.fd)
+	s.fd = -1
+}
+
 func (s *segment) close() {
 	if s == nil || s.mem == nil {
 		return
@@ -123,6 +130,11 @@ func mapPeer(fd, size, prot int) ([]byte, error) {
 	}
 	if seals&sizeSeals != sizeSeals {
 		return nil, fmt.Errorf("memfd is not sealed against resizing")
+	}
+	// Seals exist on hugetlbfs, too, where a page may be missing: SIGBUS again.
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &fs); err != nil || fs.Type != unix.TMPFS_MAGIC {
+		return nil, fmt.Errorf("memfd of file system %#x: %w", fs.Type, errors.Join(err, unix.EINVAL))
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {

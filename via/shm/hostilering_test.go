@@ -1,0 +1,214 @@
+package shm
+
+import (
+	"testing"
+	"time"
+
+	"github.com/viablk/viablk/via"
+)
+
+// msg is a whole message's record.
+func msg(n uint32) record {
+	return record{length: n, kind: recordMessage, flags: flagFirst | flagLast, total: n}
+}
+
+func TestHostileTail(t *testing.T) {
+	for name, tail := range map[string]uint64{
+		"one past the ring":   ringSize + recordAlign,
+		"far ahead":           1 << 63,
+		"all ones":            ^uint64(0),
+		"unaligned":           recordAlign + 8,
+		"before the consumed": 0,
+		"just before":         recordHeader + 64 - recordAlign,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := besiege(t)
+			b.keeps() // consumes one record of 64 bytes
+			b.peer.word(offTail, tail)
+			ringBell(b.peer.data)
+			b.loses()
+		})
+	}
+}
+
+func TestHostileRecord(t *testing.T) {
+	const first, last, imm = flagFirst, flagLast, flagImmediate
+	type step struct {
+		r record
+		n int // bytes of payload really written
+	}
+	for name, steps := range map[string][]step{
+		"longer than a fragment": {{record{length: maxFragment + 1, kind: recordMessage, flags: first | last, total: maxFragment + 1}, 0}},
+		"longer than available":  {{msg(4096), 16}},
+		"length all ones":        {{record{length: ^uint32(0), kind: recordMessage, flags: first | last, total: ^uint32(0)}, 0}},
+		"length wraps padded":    {{record{length: ^uint32(0) - 14, kind: recordMessage, flags: first | last}, 0}},
+		"unknown flag":           {{record{length: 0, kind: recordMessage, flags: first | last | 8}, 0}},
+		"unknown kind":           {{record{length: 0, kind: 9, flags: first | last}, 0}},
+		"kind 0":                 {{record{}, 0}},
+		"first missing":          {{record{length: 8, kind: recordMessage, flags: last, total: 8}, 8}},
+		"middle without a first": {{record{length: 8, kind: recordMessage, total: 16}, 8}},
+		"first twice": {
+			{record{length: 8, kind: recordMessage, flags: first, total: 16}, 8},
+			{record{length: 8, kind: recordMessage, flags: first | last, total: 16}, 8},
+		},
+		"last too early": {
+			{record{length: 8, kind: recordMessage, flags: first, total: 32}, 8},
+			{record{length: 8, kind: recordMessage, flags: last, total: 32}, 8},
+		},
+		"more than the total": {
+			{record{length: 8, kind: recordMessage, flags: first, total: 12}, 8},
+			{record{length: 8, kind: recordMessage, flags: last, total: 12}, 8},
+		},
+		"another total": {
+			{record{length: 8, kind: recordMessage, flags: first, total: 12}, 8},
+			{record{length: 8, kind: recordMessage, flags: last, total: 16}, 8},
+		},
+		"first longer than the total": {{record{length: 16, kind: recordMessage, flags: first | last, total: 8}, 16}},
+		"immediate before the last": {
+			{record{length: 8, kind: recordMessage, flags: first | imm, total: 16}, 8},
+			{record{length: 8, kind: recordMessage, flags: last, total: 16}, 8},
+		},
+		"longer than the receive":    {{msg(8192), 8192}},
+		"written with payload":       {{record{length: 8, kind: recordWritten, flags: imm, total: 8}, 8}},
+		"written with a message bit": {{record{kind: recordWritten, flags: imm | first, total: 8}, 0}},
+		"written without immediate":  {{record{kind: recordWritten, total: 8}, 0}},
+		"written too much":           {{record{kind: recordWritten, flags: imm, total: ^uint32(0)}, 0}},
+		"written inside a message": {
+			{record{length: 8, kind: recordMessage, flags: first, total: 16}, 8},
+			{record{kind: recordWritten, flags: imm, total: 8}, 0},
+		},
+		"refused with unknown code":     {{record{kind: recordRefused, immediate: 1 << 31}, 0}},
+		"refused with payload":          {{record{kind: recordRefused, length: 8}, 8}},
+		"refused with a message bit":    {{record{kind: recordRefused, flags: last}, 0}},
+		"refused a read with immediate": {{record{kind: recordRefused, flags: imm, immediate: uint32(via.AsyncRdmaReadProt)}, 0}},
+		"refused a write inside a message": {
+			{record{length: 8, kind: recordMessage, flags: first, total: 16}, 8},
+			{record{kind: recordRefused, flags: imm, immediate: uint32(via.AsyncRdmaWriteProt)}, 0},
+		},
+		"refused": {{refusal(via.AsyncRdmaReadProt), 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := besiege(t)
+			var posted []*via.Descriptor
+			for i := range 2 {
+				d := b.descriptor(i, via.OpRecv, 1<<20+i*8192, 4096)
+				check(t, b.vi.PostRecv(d))
+				posted = append(posted, d)
+			}
+			guard := b.mem.Bytes()[1<<20+4096 : 1<<20+8192] // between the receives
+			for i := range guard {
+				guard[i] = 0xa5
+			}
+			for _, s := range steps {
+				b.peer.record(s.r, make([]byte, s.n))
+			}
+			b.peer.publish()
+			b.loses()
+			for i := range guard {
+				if guard[i] != 0xa5 {
+					t.Fatalf("byte %d behind a receive was written", i)
+				}
+			}
+			for _, d := range posted {
+				b.await(d) // every descriptor completes, in some way
+			}
+		})
+	}
+}
+
+// TestHostileReservedBits sets the bits of a header that no record uses.
+func TestHostileReservedBits(t *testing.T) {
+	b := besiege(t)
+	check(t, b.vi.PostRecv(b.descriptor(0, via.OpRecv, 1<<20, 64)))
+	storeWord(b.peer.own.segment.ring(), 0, 1<<48|recordMessage<<32|(flagFirst|flagLast)<<40)
+	storeWord(b.peer.own.segment.ring(), 8, 0)
+	b.peer.word(offTail, recordHeader)
+	ringBell(b.peer.data)
+	b.loses()
+}
+
+// TestHostileHead forges how far the peer has read, once the victim needs room.
+func TestHostileHead(t *testing.T) {
+	for name, head := range map[string]uint64{
+		"past the published": ringSize + recordAlign,
+		"far past":           1 << 63,
+		"all ones":           ^uint64(0) &^ 15,
+		"unaligned":          8,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := besiege(t)
+			b.fillRing()
+			b.peer.word(offHead, head)
+			ringBell(b.peer.space)
+			b.loses()
+		})
+	}
+	t.Run("backward", func(t *testing.T) {
+		b := besiege(t)
+		b.fillRing()
+		b.peer.word(offHead, ringSize/2)
+		ringBell(b.peer.space)
+		until(t, "the ring to fill again", func() bool {
+			return loadWord(b.peer.victim.mem, offTail) > ringSize
+		}, b.station)
+		b.peer.word(offHead, 0)
+		ringBell(b.peer.space)
+		b.loses()
+	})
+}
+
+// fillRing posts sends to the hostile peer until its ring is full.
+func (b *besieged) fillRing() {
+	b.tb.Helper()
+	before := b.vi.Stats().Stalls
+	for i := range stationDepth {
+		check(b.tb, b.vi.PostSend(b.descriptor(i, via.OpSend, 1<<20, 60<<10)))
+	}
+	until(b.tb, "a stall", func() bool { return b.vi.Stats().Stalls > before }, b.station)
+}
+
+// TestPeerNeverReads: a sender stalls, loses nothing and hurts nobody.
+func TestPeerNeverReads(t *testing.T) {
+	b := besiege(t)
+	payload := b.mem.Bytes()[1<<20:]
+	for i := range 60 << 10 {
+		payload[i] = byte(i * 13)
+	}
+	b.fillRing()
+	for range 20 {
+		b.healthy.check()
+	}
+	done := len(b.done)
+	if done == 0 || done >= stationDepth {
+		t.Fatalf("%d of %d sends are done while the peer does not read", done, stationDepth)
+	}
+	// Now it reads: the rest arrives.
+	r := reader{ring: b.peer.victim.ring()}
+	var got int
+	for deadline := time.Now().Add(20 * time.Second); got < stationDepth*60<<10; {
+		check(t, r.setTail(loadWord(b.peer.victim.mem, offTail)))
+		for {
+			rec, ok, err := r.next()
+			check(t, err)
+			if !ok {
+				break
+			}
+			piece := make([]byte, rec.length)
+			r.payload(0, piece)
+			for i, v := range piece {
+				if at := (got + i) % (60 << 10); v != byte(at*13) {
+					t.Fatalf("byte %d of the stream is %d", got+i, v)
+				}
+			}
+			got += len(piece)
+			r.skip(rec)
+		}
+		b.peer.word(offHead, r.head)
+		b.poll()
+		if time.Now().After(deadline) {
+			t.Fatalf("%d bytes arrived", got)
+		}
+	}
+	until(t, "all sends", func() bool { return len(b.done) == stationDepth }, b.station)
+	b.healthy.check()
+}

@@ -1,0 +1,252 @@
+package shm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/viablk/viablk/via"
+)
+
+// listening accepts connections at a socket.
+type listening struct {
+	adapter  *adapter
+	l        *net.UnixListener
+	incoming func(via.Incoming)
+
+	mu     sync.Mutex
+	closed bool
+	conns  []*net.UnixConn // whose first message is awaited, the oldest first
+	wg     sync.WaitGroup  // accept loop and handshakes
+}
+
+// maxHandshakes bounds the connections whose first message is awaited. One more
+// ends the oldest: an honest requester sends as soon as it is connected, so that
+// silent connections do not lock it out.
+const maxHandshakes = 256
+
+// Listen listens at a socket path. A socket that somebody listens at is in use;
+// one that nobody does is replaced.
+func (a *adapter) Listen(host string, incoming func(via.Incoming)) (via.Listening, error) {
+	if host == "" {
+		return nil, fmt.Errorf("no socket path: %w", via.ErrInvalidParameter)
+	}
+	if err := clearStale(host); err != nil {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: host, Net: "unixpacket"})
+	if err != nil {
+		return nil, fmt.Errorf("listen at socket %s: %w", host, err)
+	}
+	mode := os.FileMode(0o600)
+	if len(a.opts.AdmitUIDs) > 0 {
+		mode = 0o666 // admit decides
+	}
+	if err := os.Chmod(host, mode); err != nil {
+		_ = l.Close()
+		return nil, fmt.Errorf("restrict socket %s: %w", host, err)
+	}
+	s := &listening{adapter: a, l: l, incoming: incoming}
+	s.wg.Add(1)
+	go s.accept()
+	return s, nil
+}
+
+// clearStale removes a socket that nobody listens at.
+func clearStale(path string) error {
+	st, err := os.Lstat(path)
+	if err != nil {
+		return nil // nothing there, or bind will say what is wrong
+	}
+	if st.Mode()&os.ModeSocket == 0 {
+		return fmt.Errorf("listen at %s: a file that is no socket is there: %w", path, syscall.EADDRINUSE)
+	}
+	for _, network := range []string{"unixpacket", "unix"} {
+		c, err := net.DialTimeout(network, path, time.Second)
+		if err == nil {
+			_ = c.Close()
+			return fmt.Errorf("listen at socket %s: a process listens there: %w", path, syscall.EADDRINUSE)
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.EPROTOTYPE) {
+			return fmt.Errorf("listen at socket %s: %w: %w", path, syscall.EADDRINUSE, err)
+		}
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("remove stale socket %s: %w", path, err)
+	}
+	return nil
+}
+
+func (s *listening) accept() {
+	defer s.wg.Done()
+	for {
+		conn, err := s.l.AcceptUnix()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			time.Sleep(10 * time.Millisecond) // out of file descriptors; others may close theirs
+			continue
+		}
+		if !s.track(conn) {
+			_ = conn.Close()
+			continue
+		}
+		go s.greet(conn)
+	}
+}
+
+// track books a connection whose first message is awaited, with its deadline.
+func (s *listening) track(conn *net.UnixConn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	if len(s.conns) >= maxHandshakes {
+		_ = s.conns[0].SetDeadline(time.Unix(1, 0))
+		s.conns = slices.Delete(s.conns, 0, 1)
+	}
+	_ = conn.SetDeadline(time.Now().Add(s.adapter.patience.handshake))
+	s.conns = append(s.conns, conn)
+	s.wg.Add(1)
+	return true
+}
+
+func (s *listening) untrack(conn *net.UnixConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.Index(s.conns, conn); i >= 0 {
+		s.conns = slices.Delete(s.conns, i, i+1)
+	}
+}
+
+// greet receives a requester's first message and hands it on.
+func (s *listening) greet(conn *net.UnixConn) {
+	defer s.wg.Done()
+	in, err := s.receiveHello(conn)
+	s.untrack(conn)
+	if err != nil {
+		_ = conn.Close()
+		return
+	}
+	s.incoming(in)
+}
+
+func (s *listening) receiveHello(conn *net.UnixConn) (*incoming, error) {
+	peer, err := s.admit(conn)
+	if err != nil {
+		return nil, err
+	}
+	m, err := receiveControl(conn)
+	if err != nil {
+		return nil, err
+	}
+	if m.kind != controlHello {
+		closeAll(m.fds...)
+		return nil, fmt.Errorf("%w: kind %d, not a connect message", errMalformed, m.kind)
+	}
+	return &incoming{adapter: s.adapter, conn: conn, hello: m, peer: peer}, nil
+}
+
+// admit checks the user of the process at the other end.
+func (s *listening) admit(conn *net.UnixConn) (string, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return "", err
+	}
+	var cred *unix.Ucred
+	var credErr error
+	if err := raw.Control(func(fd uintptr) {
+		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil {
+		return "", err
+	}
+	if credErr != nil {
+		return "", fmt.Errorf("read peer credentials: %w", credErr)
+	}
+	if cred.Uid != 0 && cred.Uid != uint32(os.Geteuid()) && !slices.Contains(s.adapter.opts.AdmitUIDs, cred.Uid) {
+		return "", fmt.Errorf("user %d is not admitted", cred.Uid)
+	}
+	return fmt.Sprintf("pid %d, uid %d", cred.Pid, cred.Uid), nil
+}
+
+// Close stops listening and waits for the handshakes under way.
+func (s *listening) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	for _, c := range s.conns {
+		_ = c.SetDeadline(time.Unix(1, 0))
+	}
+	s.mu.Unlock()
+	err := s.l.Close()
+	s.wg.Wait()
+	return err
+}
+
+// incoming is a connection request.
+type incoming struct {
+	adapter *adapter
+	conn    *net.UnixConn
+	hello   control
+	peer    string
+}
+
+// Hello returns the requester's connect message.
+func (in *incoming) Hello() []byte { return in.hello.body }
+
+// RemoteHost names the requesting process.
+func (in *incoming) RemoteHost() string { return in.peer }
+
+// Refuse answers no.
+func (in *incoming) Refuse(reply []byte) error {
+	_ = in.conn.SetDeadline(time.Now().Add(in.adapter.patience.handshake))
+	err := sendControl(in.conn, control{kind: controlRefuse, body: reply})
+	closeAll(in.hello.fds...)
+	return errors.Join(err, in.conn.Close())
+}
+
+// Accept answers yes and waits for the requester's confirmation.
+func (in *incoming) Accept(ctx context.Context, reply []byte, cfg via.LinkConfig) (via.Link, error) {
+	conn := in.conn
+	_ = conn.SetDeadline(time.Now().Add(in.adapter.patience.handshake))
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	own, err := newOffer(cfg)
+	if err != nil {
+		closeAll(in.hello.fds...)
+		_ = conn.Close()
+		return nil, err
+	}
+	l, err := newLink(in.adapter, conn, own, in.hello, cfg)
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	m := control{kind: controlAccept, body: reply, fds: own.fds()}
+	if err := sendControl(conn, m); err != nil {
+		l.abandon()
+		return nil, err
+	}
+	ready, err := receiveControl(conn)
+	if err == nil && ready.kind != controlReady {
+		closeAll(ready.fds...)
+		err = fmt.Errorf("unexpected control message %d", ready.kind)
+	}
+	if err != nil || !stop() {
+		l.abandon()
+		return nil, fmt.Errorf("await the requester's confirmation: %w", errors.Join(err, context.Cause(ctx)))
+	}
+	if err := l.start(); err != nil {
+		return nil, err
+	}
+	return l, nil
+}

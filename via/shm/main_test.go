@@ -1,0 +1,105 @@
+package shm
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// roleVariable names what a process of this test binary does instead of testing.
+const roleVariable = "VIABLK_SHM_TEST_ROLE"
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(roleVariable); role != "" {
+		os.Exit(runRole(role))
+	}
+	os.Exit(m.Run())
+}
+
+// watchLeaks fails the test if it leaves a file descriptor, a mapping of a memfd
+// or a goroutine behind.
+func watchLeaks(t *testing.T) {
+	t.Helper()
+	warmUp(t)
+	before := goleak.IgnoreCurrent()
+	fds, maps := openFiles(t), memfdMappings(t)
+	t.Cleanup(func() {
+		if t.Failed() {
+			return
+		}
+		if err := goleak.Find(before); err != nil {
+			t.Errorf("goroutines remain: %v", err)
+		}
+		// A finished goroutine's deferred close may still be under way.
+		for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+			now, mapped := openFiles(t), memfdMappings(t)
+			if len(now) == len(fds) && mapped == maps {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Errorf("%d file descriptors before, %d after: %v; %d mappings before, %d after",
+					len(fds), len(now), now, maps, mapped)
+				return
+			}
+		}
+	})
+}
+
+// warmUp opens what the runtime keeps open for ever: its poller.
+func warmUp(t *testing.T) {
+	t.Helper()
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "w"), Net: "unixpacket"})
+	check(t, err)
+	check(t, l.Close())
+}
+
+func openFiles(tb testing.TB) []string {
+	tb.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	check(tb, err)
+	var out []string
+	for _, e := range entries {
+		target, err := os.Readlink("/proc/self/fd/" + e.Name())
+		if err == nil { // the directory itself is closed by now
+			out = append(out, e.Name()+" "+target)
+		}
+	}
+	return out
+}
+
+func memfdMappings(tb testing.TB) int {
+	tb.Helper()
+	b, err := os.ReadFile("/proc/self/maps")
+	check(tb, err)
+	return strings.Count(string(b), "/memfd:")
+}
+
+func check(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// runRole runs a process that a test started.
+func runRole(role string) int {
+	f, ok := roles[role]
+	if !ok {
+		fmt.Fprintf(os.Stderr, "no role %q\n", role)
+		return 2
+	}
+	if err := f(os.Args[1:]); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", role, err)
+		return 1
+	}
+	return 0
+}
+
+// roles are filled by the files that need a second process.
+var roles = map[string]func(args []string) error{}
