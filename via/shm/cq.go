@@ -122,6 +122,7 @@ func (c *cq) Poll(dst []via.Done) int {
 	}
 	n := c.take(dst)
 	if n == len(dst) {
+		c.passOn()
 		return n
 	}
 	for _, l := range c.links {

@@ -26,6 +26,7 @@ type rawPeer struct {
 	space  int
 	arenas map[uint64][]byte // of the victim, by number
 	passed uint64            // arenas passed to the victim
+	epoch  uint64            // forged sleeps
 }
 
 // rawConfig makes an offer's bells one.
