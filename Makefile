@@ -14,7 +14,7 @@ FUZZ_SECONDS := 30
 TOOLS := fio:fio nbdkit:nbdkit nbdinfo:libnbd-bin nbdcopy:libnbd-bin \
 	nbdfuse:libnbd-bin qemu-img:qemu-utils qemu-io:qemu-utils \
 	qemu-nbd:qemu-utils strace:strace mkfs.ext4:e2fsprogs losetup:util-linux \
-	gcc:gcc /usr/lib/python3/dist-packages/nbd.py:python3-libnbd
+	gcc:gcc /usr/include/stdlib.h:libc6-dev /usr/lib/python3/dist-packages/nbd.py:python3-libnbd
 
 .PHONY: build test check bench fuzz-smoke deps clean
 
