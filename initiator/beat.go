@@ -2,25 +2,38 @@ package initiator
 
 import "time"
 
-// beat watches a connection's life: while nothing arrives it asks the peer once
-// an interval, and gives up after missedBeats questions without a word. It counts
-// its own ticks, not the clock: a process that was stopped does not take its own
-// absence for the peer's.
+// beat watches a connection's life: it asks the peer once an interval, unless an
+// earlier question is not answered, and gives up after missedBeats intervals
+// without a word. It counts its own ticks, not the clock: a process that was
+// stopped does not take its own absence for the peer's. One question at a time
+// is all that a peer which was stopped finds waiting when it goes on: more could
+// overrun its receives.
 type beat struct {
 	interval time.Duration // ≤ 0: no heartbeat
+	asked    bool          // a question is not answered
 	next     time.Time
 	life     bool // something arrived since the last tick
 	missed   int
 	checked  uint32
 }
 
+// leastBeat keeps a target from making its initiators busy with heartbeats.
+const leastBeat = 10 * time.Millisecond
+
 func newBeat(interval time.Duration) beat {
+	if interval > 0 {
+		interval = max(interval, leastBeat)
+	}
 	return beat{interval: interval, next: time.Now().Add(interval), life: true}
 }
 
 func (b *beat) heard() { b.life = true }
 
-// wait returns how long the owner may sleep, or false if a tick is due.
+// acknowledged says that the question was answered.
+func (b *beat) acknowledged() { b.asked = false }
+
+// wait returns how long the owner may sleep, negative for as long as it likes, or
+// false if a tick is due.
 func (b *beat) wait() (time.Duration, bool) {
 	if b.interval <= 0 {
 		return -1, true

@@ -26,7 +26,7 @@ func (q *Queue) progress() {
 		}
 	}
 	if !q.carrier.Connected() {
-		q.fail(errors.New("the target is gone"))
+		q.fail(errLost)
 		return
 	}
 	q.resume()
@@ -38,7 +38,10 @@ func (q *Queue) progress() {
 
 // resume cuts the requests that waited for slots or memory, in order.
 func (q *Queue) resume() {
-	for !q.waiting.empty() && q.failure == nil && q.cut(q.waiting.first()) {
+	for !q.waiting.empty() && q.cut(q.waiting.first()) {
+		if q.failure != nil {
+			return // nothing waits any more
+		}
 		q.waiting.pop()
 	}
 }
@@ -78,6 +81,7 @@ func (q *Queue) immediate(i wire.Immediate, placed bool, length uint32) error {
 	switch i.Type() {
 	case wire.ImmOK, wire.ImmOKData:
 	case wire.ImmHeartbeatAck:
+		q.beat.acknowledged()
 		return nil
 	case wire.ImmHeartbeat:
 		return q.sendImmediate(wire.MakeImmediate(wire.ImmHeartbeatAck, pathEpoch, 0, 0))
@@ -92,7 +96,7 @@ func (q *Queue) immediate(i wire.Immediate, placed bool, length uint32) error {
 		return errStale
 	}
 	window := sl.mode == wire.ModeWindow
-	if window != (i.Type() == wire.ImmOKData) || window != placed || placed && length > sl.length ||
+	if window != (i.Type() == wire.ImmOKData) || window != placed || placed && (length == 0 || length > sl.length) ||
 		sl.mode == wire.ModeInline && q.ops[sl.op].request.Op == block.Read {
 		return errAnswer
 	}
@@ -106,6 +110,8 @@ var (
 	errSlot   = errors.New("answer for a slot that has no command")
 	errStale  = errors.New("answer for another command of its slot")
 	errAnswer = errors.New("answer does not fit the command")
+
+	errCredits = errors.New("change of credits, which were granted for good")
 )
 
 // answered finds the command that an answer is for, and ends it.
@@ -130,6 +136,9 @@ func (q *Queue) reply(rc *carrier.Receive, length uint32) error {
 	}
 	if reply.Seq != sl.seq || reply.PathEpoch != pathEpoch {
 		return errStale
+	}
+	if reply.CreditDelta != 0 {
+		return errCredits
 	}
 	o := &q.ops[sl.op]
 	r := o.request
@@ -183,7 +192,6 @@ func (q *Queue) settle(sl *slot, err error) {
 	o.pending--
 	if err != nil && o.err == nil {
 		o.err = err
-		q.stats.Errors++
 	}
 	if o.pending == 0 && o.cut >= o.request.Length {
 		q.finish(sl.op)
@@ -195,6 +203,9 @@ func (q *Queue) finish(i uint16) {
 	o := &q.ops[i]
 	r := o.request
 	r.Err = o.err
+	if o.err != nil {
+		q.stats.Errors++
+	}
 	if o.bounce {
 		if r.Op == block.Read && o.err == nil {
 			q.stats.BytesBounced += uint64(copy(r.Data, o.memory.Data))
@@ -206,24 +217,23 @@ func (q *Queue) finish(i uint16) {
 	q.finished.push(r)
 }
 
-// other handles a control message on an I/O connection.
+// other refuses a control message on an I/O connection: there nothing asks for
+// one, but for the logout, whose answer nobody awaits.
 func (q *Queue) other(rc *carrier.Receive, length uint32) error {
 	op := wire.RawOpcode(rc.Head)
-	if err := q.carrier.Post(rc); err != nil {
-		return err
-	}
-	if op != wire.OpHeartbeatAck || length != wire.HeaderSize {
-		return fmt.Errorf("unexpected %v", op)
-	}
-	return nil
+	return fmt.Errorf("unexpected %v of %d bytes", op, length)
 }
 
 // heartbeat asks the target for a sign of life, or gives it up.
 func (q *Queue) heartbeat() {
 	if q.beat.tick() {
-		q.fail(fmt.Errorf("the target was silent for %d heartbeats", missedBeats))
+		q.fail(fmt.Errorf("the target was silent for %d heartbeats of %v", q.beat.missed, q.beat.interval))
 		return
 	}
+	if q.beat.asked {
+		return
+	}
+	q.beat.asked = q.carrier.FreeSends() > 0
 	if err := q.sendImmediate(wire.MakeImmediate(wire.ImmHeartbeat, pathEpoch, 0, 0)); err != nil {
 		q.fail(err)
 	}

@@ -2,7 +2,6 @@ package initiator
 
 import (
 	"fmt"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,16 +19,14 @@ type controller struct {
 	next    uint32 // ID of a request
 	id      uint32 // of the request under way
 	left    bool   // logged out: the target closes the connection now
-	heard   bool
-	missed  int
-	due     time.Time
+	beat    beat
 }
 
 // routineControl serves the control connection until it breaks or the session
 // closes: it sends requests, hands out answers and keeps the heartbeat.
 func (s *session) routineControl(c *carrier.Carrier) {
 	defer close(s.ended)
-	k := &controller{s: s, c: c, due: time.Now().Add(s.beat)}
+	k := &controller{s: s, c: c, beat: newBeat(s.beat)}
 	err := k.serve()
 	if err != nil {
 		s.cfg.Log.Error("session ended", "error", err)
@@ -67,10 +64,10 @@ func (k *controller) serve() error {
 			continue
 		}
 		if !k.c.Connected() {
-			return fmt.Errorf("%w: the connection is lost", errSession)
+			return fmt.Errorf("%w: %w", errSession, errLost)
 		}
-		if k.c.Arm() {
-			sleepOn(k.c.FD(), time.Until(k.due), k.s.wakeFD)
+		if d, ok := k.beat.wait(); ok && k.c.Arm() {
+			sleepOn(k.c.FD(), d, k.s.wakeFD)
 			k.drainWake()
 		}
 	}
@@ -85,7 +82,7 @@ func (k *controller) drainWake() {
 // completion handles what the VI finished.
 func (k *controller) completion(e *via.Completion) error {
 	if e.Recv {
-		k.heard = true
+		k.beat.heard()
 	}
 	msg, err := takeControl(k.c, e)
 	if err != nil || msg == nil {
@@ -96,7 +93,10 @@ func (k *controller) completion(e *via.Completion) error {
 		return fmt.Errorf("control message: %w", err)
 	}
 	switch {
+	case h.PathEpoch != pathEpoch:
+		return errStale
 	case h.Opcode == wire.OpHeartbeatAck:
+		k.beat.acknowledged()
 		return nil
 	case h.Opcode == wire.OpHeartbeat:
 		return sendControl(k.c, &wire.Heartbeat{ID: h.ID, PathEpoch: pathEpoch, Ack: true})
@@ -131,19 +131,16 @@ func (k *controller) advance() error {
 		default:
 		}
 	}
-	if k.s.beat <= 0 || time.Now().Before(k.due) {
+	if !k.beat.due() {
 		return nil
 	}
-	k.due = time.Now().Add(k.s.beat)
-	if k.heard {
-		k.missed = 0
-	} else if k.missed++; k.missed > missedBeats {
-		return fmt.Errorf("%w: the target was silent for %d heartbeats of %v", errSession, k.missed, k.s.beat)
+	if k.beat.tick() {
+		return fmt.Errorf("%w: the target was silent for %d heartbeats of %v", errSession, k.beat.missed, k.beat.interval)
 	}
-	k.heard = false
-	if k.c.FreeSends() == 0 {
-		return nil // earlier messages are still on their way
+	if k.beat.asked || k.c.FreeSends() == 0 {
+		return nil // what is on its way shows life
 	}
+	k.beat.asked = true
 	return sendControl(k.c, &wire.Heartbeat{PathEpoch: pathEpoch})
 }
 

@@ -46,27 +46,29 @@ func Discover(ctx context.Context, cfg Config) (list []ExportInfo, err error) {
 		return nil, fmt.Errorf("list exports of %s: %w", cfg.Host, err)
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
-	cursor := uint32(0)
-	for range maxPages {
-		msg, err := ask(ctx, c, &wire.DiscoverRequest{ID: 2, PathEpoch: pathEpoch, Cursor: cursor})
+	var cursor, generation uint32
+	for n := range uint32(maxPages) {
+		var page wire.DiscoverResponse
+		err := ask(ctx, c, 2+n, &wire.DiscoverRequest{ID: 2 + n, PathEpoch: pathEpoch, Cursor: cursor}, &page)
+		if err == nil && page.Status != wire.StatusOK {
+			err = page.Status.Errno()
+		}
 		if err != nil {
 			return nil, fmt.Errorf("list exports of %s: %w", cfg.Host, err)
 		}
-		var page wire.DiscoverResponse
-		if err := page.Decode(msg); err != nil {
-			return nil, fmt.Errorf("list exports of %s: %w", cfg.Host, err)
+		if cursor != 0 && page.Generation != generation {
+			cursor, list = 0, nil // another list: from its beginning
+			continue
 		}
-		if page.Status != wire.StatusOK {
-			return nil, fmt.Errorf("list exports of %s: %w", cfg.Host, page.Status.Errno())
-		}
+		generation = page.Generation
 		for i := range page.Entries {
 			if e := &page.Entries[i]; e.Kind == wire.EntryExport {
 				list = append(list, exportInfo(e))
 			}
 		}
 		if page.Next <= cursor {
-			_, err := ask(ctx, c, &wire.Logout{ID: 3, PathEpoch: pathEpoch})
-			return list, err
+			_ = ask(ctx, c, 1, &wire.Logout{ID: 1, PathEpoch: pathEpoch}, &wire.LogoutResponse{}) // the list is here
+			return list, nil
 		}
 		cursor = page.Next
 	}

@@ -1,10 +1,14 @@
 package initiator
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/viablk/viablk/internal/block"
 )
+
+// errClosed is why a closed device does nothing.
+var errClosed = fmt.Errorf("the device is closed: %w", errSession)
 
 // file returns the synchronous view of the disk, opened at first use.
 func (d *Device) file() (*block.Disk, error) {
@@ -13,7 +17,7 @@ func (d *Device) file() (*block.Disk, error) {
 	d.mu.Unlock()
 	switch {
 	case closed:
-		return nil, fmt.Errorf("the device is closed: %w", errSession)
+		return nil, errClosed
 	case disk != nil:
 		return disk, nil
 	}
@@ -22,14 +26,14 @@ func (d *Device) file() (*block.Disk, error) {
 		return nil, err
 	}
 	d.mu.Lock()
-	first := d.disk
-	if first == nil && !d.closed {
-		d.disk = disk
+	defer d.mu.Unlock()
+	switch {
+	case d.closed:
+		return nil, errors.Join(errClosed, disk.Close())
+	case d.disk != nil:
+		return d.disk, disk.Close() // another caller was first
 	}
-	d.mu.Unlock()
-	if first != nil {
-		return first, disk.Close()
-	}
+	d.disk = disk
 	return disk, nil
 }
 

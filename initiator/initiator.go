@@ -63,6 +63,7 @@ type Device struct {
 	mu     sync.Mutex
 	disk   *block.Disk // of the file-like methods, opened at first use
 	conns  map[uint16]*Queue
+	last   uint16 // index that was given out last
 	past   QueueStats
 	closed bool
 }
@@ -109,8 +110,13 @@ func (d *Device) Description() string { return d.export.Description }
 // UUID returns the disk's identity at the target.
 func (d *Device) UUID() [16]byte { return d.export.ExportUUID }
 
-// Err returns why the session ended, or nil while it lives.
-func (d *Device) Err() error { return d.session.err() }
+// Err returns why the session was lost, or nil while it lives and after Close.
+func (d *Device) Err() error {
+	if !d.session.failed() {
+		return nil
+	}
+	return d.session.err()
+}
 
 // Done returns a channel that is closed when the session has ended.
 func (d *Device) Done() <-chan struct{} { return d.session.ended }
@@ -120,32 +126,44 @@ func (d *Device) NewQueue(depth int) (block.Queue, error) {
 	if depth < 1 || depth > wire.MaxDepth {
 		return nil, fmt.Errorf("open queue of depth %d: not 1 to %d", depth, wire.MaxDepth)
 	}
-	index, err := d.takeIndex()
-	if err != nil {
-		return nil, err
-	}
-	q, err := openQueue(d, index, depth)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err != nil {
+	for try := 1; ; try++ {
+		index, err := d.takeIndex()
+		if err != nil {
+			return nil, err
+		}
+		q, err := openQueue(d, index, depth)
+		d.mu.Lock()
+		if err == nil {
+			d.conns[index] = q
+			d.mu.Unlock()
+			return q, nil
+		}
 		delete(d.conns, index)
-		return nil, fmt.Errorf("open queue: %w", err)
+		d.mu.Unlock()
+		var refused *refusedError
+		if taken := errors.As(err, &refused) && refused.answer.Reason == wire.ReasonConn; !taken || try == indexTries {
+			return nil, fmt.Errorf("open queue: %w", err)
+		}
 	}
-	d.conns[index] = q
-	return q, nil
 }
 
-// takeIndex books a connection index.
+// indexTries is how many connection indexes are tried that the target still has
+// in use.
+const indexTries = 8
+
+// takeIndex books a connection index: not the one of a queue that was closed just
+// now, which the target may not have released.
 func (d *Device) takeIndex() (uint16, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
-		return 0, fmt.Errorf("open queue: the device is closed: %w", errSession)
+		return 0, fmt.Errorf("open queue: %w", errClosed)
 	}
-	for i := uint16(1); i <= d.session.conns; i++ {
-		if _, taken := d.conns[i]; !taken {
-			d.conns[i] = nil
-			return i, nil
+	for range d.session.conns {
+		d.last = d.last%d.session.conns + 1
+		if _, taken := d.conns[d.last]; !taken {
+			d.conns[d.last] = nil
+			return d.last, nil
 		}
 	}
 	return 0, fmt.Errorf("open queue: all %d connections of the session are in use", d.session.conns)

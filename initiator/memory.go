@@ -56,6 +56,7 @@ func (q *Queue) Release(r *block.Request) {
 		q.pool.Put(q.reserved[i])
 		q.reserved[i] = regcache.Slot{}
 		q.freeReserved = append(q.freeReserved, i)
+		q.resume()
 	case m&reservedHeld != 0 && q.failure == nil:
 		q.releaseReceive(uint16(i))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"syscall"
 	"time"
 
@@ -70,26 +71,31 @@ func openQueue(d *Device, index uint16, depth int) (*Queue, error) {
 		return nil, err
 	}
 	q := &Queue{device: d, carrier: c, index: index, depth: depth, export: d.export.Export}
-	if err := q.equip(&answer); err != nil {
+	if err := q.equip(&answer, commands); err != nil {
 		return nil, errors.Join(err, q.release())
 	}
 	return q, nil
 }
 
 // equip gives the queue its memory. Nothing is registered after it.
-func (q *Queue) equip(a *wire.LoginResponse) error {
+func (q *Queue) equip(a *wire.LoginResponse, commands int) error {
 	n := int(a.Credits)
-	if n == 0 || int(a.SlotCount) < n || a.MaxIO < 4096 {
-		return fmt.Errorf("the target grants %d credits, %d slots, %d bytes a command", a.Credits, a.SlotCount, a.MaxIO)
+	if n == 0 || n > commands || int(a.SlotCount) < n {
+		return fmt.Errorf("the target grants %d credits and %d slots, asked for were %d", a.Credits, a.SlotCount, commands)
 	}
-	q.inline, q.maxIO, q.base = a.InlineMax, a.MaxIO, a.SlotBase
+	// A command ends on a block, and what goes inside a message is one command.
+	q.maxIO = a.MaxIO &^ (max(q.device.info.MinimumBlock, 1) - 1)
+	q.inline, q.base = min(a.InlineMax, q.maxIO), a.SlotBase
+	if q.maxIO < 4096 {
+		return fmt.Errorf("the target takes %d bytes a command, for blocks of %d", a.MaxIO, q.device.info.MinimumBlock)
+	}
 	if a.DataModes&wire.ModesPull == 0 {
 		return errors.New("the target can not read by rdma; writes above the inline maximum need it")
 	}
-	if err := q.carrier.AddReceives(n, int(q.inline)); err != nil {
+	if err := q.carrier.AddReceives(n+spareReceives, int(q.inline)); err != nil {
 		return err
 	}
-	if err := q.carrier.AddSends(n, wire.MaxHeader); err != nil {
+	if err := q.carrier.AddSends(n+spareSends, wire.MaxHeader); err != nil {
 		return err
 	}
 	pool, err := regcache.NewPool(q.device.session.cfg.NIC, poolBytes, via.MemAttributes{
@@ -118,6 +124,7 @@ func (q *Queue) FD() int { return q.carrier.FD() }
 // Arm prepares the owner's sleep.
 func (q *Queue) Arm() (time.Duration, bool) {
 	q.publish()
+	q.Kick() // what a Release let go on
 	if !q.finished.empty() {
 		return 0, false
 	}
@@ -158,7 +165,11 @@ func (q *Queue) fail(err error) {
 	}
 	q.failure = err
 	q.carrier.Disconnect()
-	q.device.session.cfg.Log.Error("connection lost", "conn", q.index, "error", err)
+	level, busy := slog.LevelError, len(q.ops)-len(q.freeOps)
+	if busy == 0 {
+		level = slog.LevelDebug // nobody waits; the session says why, if it ended too
+	}
+	q.device.session.cfg.Log.Log(context.Background(), level, "connection lost", "conn", q.index, "requests", busy, "error", err)
 	for i := range q.ops {
 		if o := &q.ops[i]; o.request != nil {
 			o.err = syscall.EIO

@@ -17,8 +17,12 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// errSession is why I/O fails once the session has ended.
-var errSession = errors.New("the session with the target has ended")
+// errSession is why I/O fails once the session has ended, and errLost why
+// connections do.
+var (
+	errSession = errors.New("the session with the target has ended")
+	errLost    = errors.New("the target closed the connection")
+)
 
 // session is the control connection and what all connections share.
 type session struct {
@@ -70,24 +74,29 @@ func openSession(ctx context.Context, cfg Config) (*session, error) {
 	return s, nil
 }
 
-// Receives of a connection before its login is answered.
+// What a connection has for control messages, and an I/O connection beyond its
+// commands. A target has one answer, one heartbeat and one event of each kind
+// under way on a control connection, and on another one answer and one heartbeat
+// of each end.
 const (
-	loginReceives = 2
-	loginSends    = 4
-	controlData   = wire.MaxControlSize - carrier.HeadSize
-	spareReceives = 4 // beyond the credits: event, heartbeat
+	controlReceives = 9
+	controlSends    = 9
+	loginReceives   = 2
+	loginSends      = 2
+	spareReceives   = 2
+	spareSends      = 2
+	controlData     = wire.MaxControlSize - carrier.HeadSize
 )
 
 // connect opens a connection of a role and logs in.
 func (s *session) connect(ctx context.Context, role wire.Role, index uint16, depth int) (*carrier.Carrier, wire.LoginResponse, error) {
 	cfg := &s.cfg
-	most := max(depth, 1)
 	c, err := carrier.New(cfg.NIC, carrier.Config{
 		Attributes: via.ViAttributes{
 			Reliability: via.ReliableDelivery, EnableRdmaWrite: true,
 			EnableRdmaRead: cfg.NIC.Limits().RdmaReadLevels&via.ReliableDelivery != 0,
 		},
-		SendDepth: most + loginSends + spareReceives, RecvDepth: most + loginReceives + spareReceives,
+		SendDepth: depth + controlSends, RecvDepth: depth + controlReceives,
 	})
 	if err != nil {
 		return nil, wire.LoginResponse{}, err
@@ -100,10 +109,14 @@ func (s *session) connect(ctx context.Context, role wire.Role, index uint16, dep
 }
 
 func (s *session) logIn(ctx context.Context, c *carrier.Carrier, role wire.Role, index uint16, depth int) (a wire.LoginResponse, err error) {
-	if err := c.AddReceives(loginReceives, controlData); err != nil {
+	receives, sends := loginReceives, loginSends
+	if role == wire.RoleControl {
+		receives, sends = controlReceives, controlSends
+	}
+	if err := c.AddReceives(receives, controlData); err != nil {
 		return a, err
 	}
-	if err := c.AddSends(loginSends, wire.MaxControlSize); err != nil {
+	if err := c.AddSends(sends, wire.MaxControlSize); err != nil {
 		return a, err
 	}
 	if err := c.Connect(ctx, via.Address{Host: s.cfg.Host, Discriminator: Discriminator}); err != nil {
@@ -118,22 +131,63 @@ func (s *session) logIn(ctx context.Context, c *carrier.Carrier, role wire.Role,
 	if role == wire.RoleDiscover {
 		q.SessionID = [16]byte{}
 	}
-	msg, err := ask(ctx, c, &q)
-	if err != nil {
+	if err := ask(ctx, c, q.ID, &q, &a); err != nil {
 		return a, fmt.Errorf("log in: %w", err)
 	}
-	if err := a.Decode(msg); err != nil {
-		return a, fmt.Errorf("log in: answer: %w", err)
+	switch a.Status {
+	case wire.StatusOK:
+		return a, nil
+	case wire.StatusContinue:
+		return a, errors.New("log in: the target wants a proof of identity, which this version has not")
+	default:
+		return a, &refusedError{a}
 	}
-	if a.Status != wire.StatusOK {
-		return a, fmt.Errorf("log in: the target refused (%v): %s: %w", a.Reason, a.Text, a.Status.Errno())
-	}
-	return a, nil
 }
 
-// ask sends a control message on a connection that nobody else uses and returns
-// the answer.
-func ask(ctx context.Context, c *carrier.Carrier, m wire.Message) ([]byte, error) {
+// refusedError is a login that the target refused.
+type refusedError struct{ answer wire.LoginResponse }
+
+func (e *refusedError) Error() string {
+	return fmt.Sprintf("log in: the target refused (%v): %s: %v", e.answer.Reason, e.answer.Text, e.answer.Status.Errno())
+}
+
+func (e *refusedError) Unwrap() error { return e.answer.Status.Errno() }
+
+// ask sends a request on a connection that nobody else uses and decodes the
+// answer.
+func ask(ctx context.Context, c *carrier.Carrier, id uint32, m, answer wire.Message) error {
+	msg, err := await(ctx, c, m)
+	if err != nil {
+		return err
+	}
+	h, err := wire.PeekControl(msg)
+	switch {
+	case err != nil:
+		return fmt.Errorf("answer: %w", err)
+	case h.ID != id || h.PathEpoch != pathEpoch:
+		return fmt.Errorf("answer: %w", errStale)
+	}
+	return decodeAnswer(msg, answer)
+}
+
+// decodeAnswer decodes what answers a request, which may be that the target does
+// not understand it.
+func decodeAnswer(msg []byte, answer wire.Message) error {
+	if wire.RawOpcode(msg) == wire.OpRefused {
+		var r wire.Refused
+		if err := r.Decode(msg); err != nil {
+			return fmt.Errorf("answer: %w", err)
+		}
+		return fmt.Errorf("refused: %s: %w", r.Text, r.Status.Errno())
+	}
+	if err := answer.Decode(msg); err != nil {
+		return fmt.Errorf("answer: %w", err)
+	}
+	return nil
+}
+
+// await sends a control message and waits for the next that arrives.
+func await(ctx context.Context, c *carrier.Carrier, m wire.Message) ([]byte, error) {
 	if err := sendControl(c, m); err != nil {
 		return nil, err
 	}
@@ -172,29 +226,37 @@ func sendControl(c *carrier.Carrier, m wire.Message) error {
 // is something else.
 func takeControl(c *carrier.Carrier, e *via.Completion) ([]byte, error) {
 	switch {
+	case e.Status&via.StatusFlushed != 0:
+		return nil, fmt.Errorf("%w: %w", errSession, errLost)
 	case e.Status.Failed():
-		return nil, fmt.Errorf("%w: %v", errSession, e.Status)
+		return nil, fmt.Errorf("%w: transfer failed: %v", errSession, e.Status)
+	case e.Status&via.StatusImmediate != 0:
+		return nil, errors.New("immediate on a connection for control messages")
 	case !e.Recv:
 		c.FreeSend(c.Sent(e))
 		return nil, nil
 	}
 	r := c.Arrived(e)
-	var msg []byte
-	if e.Length >= wire.HeaderSize {
-		msg = append(msg, r.Head...)
-		msg = append(msg, r.Data[:e.Length-wire.HeaderSize]...)
+	if e.Length < wire.HeaderSize {
+		return nil, fmt.Errorf("message of %d bytes", e.Length)
 	}
-	return msg, c.Post(r)
+	msg := append([]byte(nil), r.Head...)
+	return append(msg, r.Data[:e.Length-wire.HeaderSize]...), c.Post(r)
 }
 
-// sleepOn waits until fd is readable, at most d.
+// sleepOn waits until a file descriptor is readable, at most d unless that is
+// negative.
 func sleepOn(fd int, d time.Duration, more ...int) {
 	polls := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	for _, m := range more {
 		polls = append(polls, unix.PollFd{Fd: int32(m), Events: unix.POLLIN})
 	}
-	timeout := unix.NsecToTimespec(int64(d))
-	_, _ = unix.Ppoll(polls, &timeout, nil) // the caller looks again, whatever it says
+	var timeout *unix.Timespec
+	if d >= 0 {
+		t := unix.NsecToTimespec(int64(d))
+		timeout = &t
+	}
+	_, _ = unix.Ppoll(polls, timeout, nil) // the caller looks again, whatever it says
 }
 
 // request sends a control request through routineControl and decodes the answer.
@@ -210,16 +272,14 @@ func (s *session) request(ctx context.Context, q, answer wire.Message) error {
 	s.nudge()
 	select {
 	case msg := <-x.answer:
-		if wire.RawOpcode(msg) == wire.OpRefused {
-			var r wire.Refused
-			if err := r.Decode(msg); err != nil {
-				return err
-			}
-			return fmt.Errorf("refused: %s: %w", r.Text, r.Status.Errno())
-		}
-		return answer.Decode(msg)
+		return decodeAnswer(msg, answer)
 	case <-s.ended:
-		return s.err()
+		select {
+		case msg := <-x.answer: // the last thing the session did
+			return decodeAnswer(msg, answer)
+		default:
+			return s.err()
+		}
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -245,6 +305,13 @@ func (s *session) err() error {
 	return s.cause
 }
 
+// failed reports whether the session ended for a reason.
+func (s *session) failed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cause != nil
+}
+
 // close logs out and waits until the control connection is released.
 func (s *session) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.Timeout)
@@ -254,7 +321,7 @@ func (s *session) close() error {
 	s.quitOnce.Do(func() { close(s.quit) })
 	s.nudge()
 	<-s.ended
-	if errors.Is(err, errSession) {
+	if s.failed() {
 		err = nil // it ended by itself; whoever cares asked Err
 	}
 	return errors.Join(err, s.wake.Close())

@@ -1,0 +1,405 @@
+package initiator_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/viablk/viablk/initiator"
+	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/wire"
+	"github.com/viablk/viablk/target"
+	"github.com/viablk/viablk/target/backend"
+	"github.com/viablk/viablk/via"
+)
+
+// remote is a real target in this process and the NIC of its initiators.
+type remote struct {
+	host   string
+	nic    *via.NIC
+	server *target.Server
+	stop   func()
+}
+
+// newRemote serves disks, by their specifications, named "a", "b" and so on.
+func newRemote(t testing.TB, cfg target.Config, specs ...string) *remote {
+	t.Helper()
+	r := &remote{host: filepath.Join(t.TempDir(), "target.sock"), nic: openNIC(t)}
+	cfg.NIC = openNIC(t)
+	for i, spec := range specs {
+		d, err := backend.Open(spec, backend.Options{})
+		must(t, err)
+		cfg.Exports = append(cfg.Exports, target.Export{Name: string(rune('a' + i)), Device: d})
+	}
+	var err error
+	r.server, err = target.New(cfg)
+	must(t, err)
+	l, err := r.server.Listen(r.host)
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- r.server.Serve(ctx, l) }()
+	r.stop = sync.OnceFunc(func() {
+		cancel()
+		must(t, <-served)
+		must(t, cfg.NIC.Close())
+	})
+	t.Cleanup(func() {
+		r.stop()
+		must(t, r.nic.Close())
+		for _, x := range cfg.Exports {
+			must(t, x.Device.Close())
+		}
+	})
+	return r
+}
+
+// dial attaches; the device is closed with the test.
+func (r *remote) dial(t testing.TB, export string, change func(*initiator.Config)) *initiator.Device {
+	t.Helper()
+	cfg := initiator.Config{NIC: r.nic, Host: r.host, Export: export, Log: slog.New(slog.DiscardHandler)}
+	if change != nil {
+		change(&cfg)
+	}
+	d, err := initiator.Dial(context.Background(), cfg)
+	must(t, err)
+	t.Cleanup(func() { must(t, d.Close()) })
+	return d
+}
+
+// fileSpec is a sparse file.
+func fileSpec(t testing.TB, size int64) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "disk.img")
+	must(t, os.WriteFile(path, nil, 0o600))
+	must(t, os.Truncate(path, size))
+	return "file:" + path
+}
+
+// pattern fills memory with what is nowhere the same.
+func pattern(b []byte, seed byte) {
+	for i := range b {
+		b[i] = byte(i) ^ byte(i>>8)*3 ^ byte(i>>16)*7 ^ seed
+	}
+}
+
+// TestFile: the device as a file, small and large, at the end and beyond.
+func TestFile(t *testing.T) {
+	r := newRemote(t, target.Config{}, "memory:80MiB", fileSpec(t, 80<<20))
+	for _, export := range []string{"a", "b"} {
+		d := r.dial(t, export, nil)
+		for _, n := range []int{1, 512, 4096, 4097, 64 << 10, 1 << 20, 1<<20 + 1, 70 << 20} {
+			out, in := make([]byte, n), make([]byte, n)
+			pattern(out, byte(n))
+			if k, err := d.WriteAt(out, 511); k != n || err != nil {
+				t.Fatalf("write %d bytes: %d, %v", n, k, err)
+			}
+			if k, err := d.ReadAt(in, 511); k != n || err != nil || !bytes.Equal(in, out) {
+				t.Fatalf("read %d bytes: %d, %v, equal %v", n, k, err, bytes.Equal(in, out))
+			}
+		}
+		must(t, d.Sync())
+		must(t, d.WriteZeroes(4096, 8<<20))
+		must(t, d.Trim(0, 16<<20))
+		b := make([]byte, 1024)
+		if n, err := d.ReadAt(b, d.Size()-100); n != 100 || err != io.EOF {
+			t.Errorf("read over the end: %d, %v", n, err)
+		}
+		if n, err := d.WriteAt(b, d.Size()-100); n != 0 || block.Errno(err) != syscall.ENOSPC {
+			t.Errorf("write over the end: %d, %v", n, err)
+		}
+		if st := d.Status(); !st.Connected || st.Queues == 0 || st.Stats.Reads == 0 || st.Stats.Errors != 0 {
+			t.Errorf("status %+v", st)
+		}
+		must(t, d.Close())
+		if _, err := d.ReadAt(b, 0); err == nil {
+			t.Error("a closed device reads")
+		}
+	}
+}
+
+// TestReadOnly: a reader beside a writer, which writes nothing.
+func TestReadOnly(t *testing.T) {
+	r := newRemote(t, target.Config{}, "memory:16MiB")
+	w := r.dial(t, "a", nil)
+	if _, err := initiator.Dial(context.Background(), initiator.Config{NIC: r.nic, Host: r.host}); block.Errno(err) != syscall.EBUSY {
+		t.Errorf("a second writer: %v", err)
+	}
+	d := r.dial(t, "a", func(c *initiator.Config) { c.ReadOnly = true })
+	if d.Info().Features&block.ReadOnly == 0 {
+		t.Error("the device does not say that it is read-only")
+	}
+	_, err := w.WriteAt([]byte("hello"), 5)
+	must(t, err)
+	b := make([]byte, 5)
+	if _, err := d.ReadAt(b, 5); err != nil || string(b) != "hello" {
+		t.Errorf("read %q, %v", b, err)
+	}
+	if _, err := d.WriteAt(b, 0); block.Errno(err) != syscall.EPERM {
+		t.Errorf("write: %v", err)
+	}
+}
+
+// TestReattach: the export is free once Close has returned, and the connection
+// index of a queue soon after.
+func TestReattach(t *testing.T) {
+	r := newRemote(t, target.Config{Depth: 1024}, fileSpec(t, 16<<20)) // 63 connections a session
+	for range 30 {
+		d := r.dial(t, "a", nil)
+		_, err := d.WriteAt(make([]byte, 8192), 0)
+		must(t, err)
+		must(t, d.Close())
+	}
+	d := r.dial(t, "a", nil)
+	for range 200 {
+		q, err := d.NewQueue(4)
+		must(t, err)
+		must(t, q.Close())
+	}
+}
+
+// TestIdleFile: a file that nobody uses for long is there when somebody does.
+func TestIdleFile(t *testing.T) {
+	r := newRemote(t, target.Config{Heartbeat: 10 * time.Millisecond}, "memory:16MiB")
+	d := r.dial(t, "a", nil)
+	b := make([]byte, 512)
+	_, err := d.ReadAt(b, 0)
+	must(t, err)
+	slept := r.server.Status().Stats.Sleeps
+	waitFor(t, "many heartbeats", func() bool { return r.server.Status().Stats.Sleeps > slept+40 })
+	if _, err := d.ReadAt(b, 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCutRequests: long requests are cut on blocks into commands as long as the
+// target takes, with few credits and memory that others have reserved.
+func TestCutRequests(t *testing.T) {
+	const odd = 100_000 // no multiple of a block
+	r := newRemote(t, target.Config{}, "memory:6GiB", fileSpec(t, 6<<30))
+	for _, export := range []string{"a", "b"} {
+		d := r.dial(t, export, func(c *initiator.Config) { c.MaxIO = odd })
+		q := open(t, d, 3)
+		long := request(block.Write, 4096, 64<<20)
+		pattern(long.Data, 1)
+		submit(t, q, long)
+		wantAll(t, q, 1, 0)
+		back := &block.Request{Op: block.Read, Offset: 4096, Length: 64 << 20}
+		if !q.Reserve(back) {
+			t.Fatal("nothing is reserved of an idle queue")
+		}
+		small := request(block.Read, 4096, 5000)
+		submit(t, q, back, small, request(block.Flush, 0, 0))
+		wantAll(t, q, 3, 0)
+		if !bytes.Equal(back.Data, long.Data) || !bytes.Equal(small.Data, long.Data[:5000]) {
+			t.Error("other data than written")
+		}
+		q.Release(back)
+		for _, op := range []block.Op{block.Trim, block.WriteZeroes} {
+			for _, flags := range []block.Flags{0, block.FUA} {
+				x := request(op, 4096, 5<<30) // above what fits 32 bits
+				x.Flags = flags
+				submit(t, q, x)
+				wantAll(t, q, 1, 0)
+			}
+		}
+		zero := request(block.Read, 4096, 4096)
+		submit(t, q, zero)
+		wantAll(t, q, 1, 0)
+		if !bytes.Equal(zero.Data, make([]byte, 4096)) {
+			t.Error("zeroes are not")
+		}
+	}
+}
+
+// TestCommandsEndOnBlocks, whatever a target takes in one command, and what goes
+// inside a message is one command.
+func TestCommandsEndOnBlocks(t *testing.T) {
+	var mu sync.Mutex
+	var bad []string
+	s := newStage(t, play{
+		login: func(e *end, q *wire.LoginRequest, a *wire.LoginResponse) bool {
+			a.MaxIO, a.InlineMax = 5000, 8192
+			e.say(a)
+			return true
+		},
+		command: func(e *end, cmd *wire.Command, _ []byte) bool {
+			if cmd.Offset%512 != 0 || cmd.Length%512 != 0 || cmd.Length > 5000 || cmd.Mode == wire.ModeInline && cmd.Length > 4608 {
+				mu.Lock()
+				bad = append(bad, fmt.Sprintf("%v, mode %d: %d bytes at %d", cmd.Opcode, cmd.Mode, cmd.Length, cmd.Offset))
+				mu.Unlock()
+			}
+			e.answer(cmd)
+			return true
+		},
+	})
+	q := open(t, s.dial(t), 4)
+	for _, op := range []block.Op{block.Read, block.Write} {
+		for _, n := range []int64{512, 4608, 5120, 8192, 64 << 10} {
+			x := &block.Request{Op: op, Length: n}
+			if !q.Reserve(x) {
+				t.Fatal("not reserved")
+			}
+			submit(t, q, x, request(op, 512, n))
+			wantAll(t, q, 2, 0)
+			if int64(len(x.Data)) != n {
+				t.Errorf("%v of %d bytes has data of %d", op, n, len(x.Data))
+			}
+			q.Release(x)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for _, b := range bad {
+		t.Error(b)
+	}
+}
+
+// TestMemoryThatIsReleasedLetsOthersGoOn: a request that waits for memory which
+// the owner has reserved starts when the owner releases it, with no other help.
+func TestMemoryThatIsReleasedLetsOthersGoOn(t *testing.T) {
+	r := newRemote(t, target.Config{Heartbeat: time.Hour}, "memory:80MiB")
+	q := open(t, r.dial(t, "a", nil), 4)
+	var reserved [2]*block.Request // all there is
+	for i := range reserved {
+		reserved[i] = &block.Request{Op: block.Write, Length: 64 << 20}
+		if !q.Reserve(reserved[i]) {
+			t.Fatal("not reserved")
+		}
+	}
+	if extra := (&block.Request{Op: block.Write, Length: 64 << 20}); q.Reserve(extra) {
+		t.Fatal("more is reserved than there is")
+	}
+	submit(t, q, request(block.Write, 0, 64<<10))
+	if n := q.Reap(make([]*block.Request, 1)); n != 0 {
+		t.Fatal("the request did not wait")
+	}
+	q.Release(reserved[0])
+	if _, ok := q.Arm(); ok {
+		timeout := unix.NsecToTimespec(int64(patience))
+		if n, err := unix.Ppoll([]unix.PollFd{{Fd: int32(q.FD()), Events: unix.POLLIN}}, &timeout, nil); n != 1 {
+			t.Fatalf("the queue sleeps although the request could start: %v", err)
+		}
+	}
+	wantAll(t, q, 1, 0)
+	q.Release(reserved[1])
+}
+
+// TestReadsThatAreHeld: the receive of a small Read is its owner's until Release,
+// and so is its credit; the others go on with what is left.
+func TestReadsThatAreHeld(t *testing.T) {
+	r := newRemote(t, target.Config{Heartbeat: time.Hour}, "memory:16MiB")
+	d := r.dial(t, "a", func(c *initiator.Config) { c.Depth = 2 })
+	data := make([]byte, 64<<10)
+	pattern(data, 9)
+	_, err := d.WriteAt(data, 0)
+	must(t, err)
+	q := open(t, d, 8)
+	var rs []*block.Request
+	for i := range 8 {
+		x := &block.Request{Op: block.Read, Offset: int64(i) * 4096, Length: 4096}
+		if !q.Reserve(x) {
+			t.Fatal("not reserved")
+		}
+		rs = append(rs, x)
+	}
+	submit(t, q, rs...)
+	for range 4 { // two are answered and held, then they are released
+		got, err := reap(q, 2)
+		must(t, err)
+		if n := q.Reap(make([]*block.Request, 1)); n != 0 {
+			t.Fatal("an answer came without a credit")
+		}
+		for _, x := range got {
+			if x.Err != nil || !bytes.Equal(x.Data, data[x.Offset:x.Offset+4096]) {
+				t.Errorf("read at %d: %v, other data than written", x.Offset, x.Err)
+			}
+			q.Release(x)
+		}
+	}
+}
+
+// TestCloseUnderWay: a queue closes with requests under way and reserved memory.
+func TestCloseUnderWay(t *testing.T) {
+	r := newRemote(t, target.Config{}, "delay:any=50ms:memory:16MiB")
+	d := r.dial(t, "a", nil)
+	q, err := d.NewQueue(8)
+	must(t, err)
+	submit(t, q, request(block.Read, 0, 512), request(block.Write, 0, 64<<10), request(block.Read, 0, 1<<20), request(block.Flush, 0, 0))
+	q.Reserve(&block.Request{Op: block.Write, Length: 4096})
+	must(t, q.Close())
+	if _, err := d.ReadAt(make([]byte, 512), 0); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTargetStops: the end of the target ends requests, and nothing hangs.
+func TestTargetStops(t *testing.T) {
+	r := newRemote(t, target.Config{}, "fault:read=hang:memory:16MiB")
+	d := r.dial(t, "a", nil)
+	q := open(t, d, 8)
+	held := &block.Request{Op: block.Write, Length: 64 << 10}
+	q.Reserve(held)
+	submit(t, q, request(block.Read, 0, 512), request(block.Read, 0, 1<<20), held)
+	wantAll(t, q, 1, 0)
+	r.stop()
+	wantAll(t, q, 2, syscall.EIO)
+	<-d.Done()
+	q.Release(held)
+	if !q.Reserve(held) {
+		t.Error("a lost queue has no memory")
+	}
+	submit(t, q, held)
+	wantAll(t, q, 1, syscall.EIO)
+	q.Release(held)
+	if st := d.Status(); st.Connected || st.Error == "" {
+		t.Errorf("status %+v", st)
+	}
+}
+
+// TestNoAllocations: in steady state a request costs neither an allocation nor a
+// registration, at both ends.
+func TestNoAllocations(t *testing.T) {
+	r := newRemote(t, target.Config{}, "memory:16MiB", fileSpec(t, 16<<20))
+	for _, export := range []string{"a", "b"} {
+		d := r.dial(t, export, nil)
+		q := open(t, d, 4)
+		buf := make([]*block.Request, 4)
+		for _, reserve := range []bool{false, true} {
+			for what, a := range asks {
+				x := request(a.op, 0, a.n)
+				run := func() {
+					if reserve {
+						q.Reserve(x)
+					}
+					q.Submit(x)
+					q.Kick()
+					for q.Reap(buf) == 0 {
+						_ = nap(q)
+					}
+					if x.Err != nil {
+						t.Fatal(x.Err)
+					}
+					q.Release(x)
+				}
+				registrations := d.Status().Registrations
+				if n := testing.AllocsPerRun(100, run); n != 0 {
+					t.Errorf("%s, %s, reserved %v: %v allocations", export, what, reserve, n)
+				}
+				if n := d.Status().Registrations; n != registrations {
+					t.Errorf("%s, %s: %d registrations", export, what, n-registrations)
+				}
+			}
+		}
+	}
+}
