@@ -131,7 +131,9 @@ func TestFlags(t *testing.T) {
 			cmd  wire.Command
 			data []byte
 		}{
-			{write, data}, {pull, nil}, {read, nil},
+			{write, data},
+			{pull, nil},
+			{read, nil},
 			{wire.Command{Opcode: wire.OpFlush, Flags: wire.FlagFUA}, nil},
 			{wire.Command{Opcode: wire.OpTrim, Flags: wire.FlagFUA, Length: 4096}, nil},
 			{wire.Command{Opcode: wire.OpWriteZeroes, Flags: wire.FlagFUA | wire.FlagNoHole, Length: 4096}, nil},

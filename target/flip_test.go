@@ -118,8 +118,10 @@ func FuzzMessages(f *testing.F) {
 		}
 	}
 	for _, cmd := range []wire.Command{
-		inlineRead(0, 512), inlineWrite(512, make([]byte, 512)), {Opcode: wire.OpFlush},
-		{Opcode: wire.OpTrim, Length: 4096}, {Opcode: wire.OpWriteZeroes, Length: 4096, Flags: wire.FlagFUA},
+		inlineRead(0, 512), inlineWrite(512, make([]byte, 512)),
+		{Opcode: wire.OpFlush},
+		{Opcode: wire.OpTrim, Length: 4096},
+		{Opcode: wire.OpWriteZeroes, Length: 4096, Flags: wire.FlagFUA},
 		transfer(wire.OpRead, 0, wire.Segment{Addr: 4096, Handle: 1, Length: 8192}),
 	} {
 		cmd.Seq, cmd.PathEpoch = 1, 1

@@ -23,7 +23,6 @@ type peer struct {
 	answer wire.LoginResponse // of the login
 	epoch  uint32
 	seq    map[uint16]uint32 // of the last command, by slot
-	next   uint32            // ID of a control message
 	memory []exposed
 	queue  []event // arrived, not taken
 	lost   bool
