@@ -1,0 +1,163 @@
+package initiator_test
+
+import (
+	"bytes"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/viablk/viablk/initiator"
+	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/wire"
+	"github.com/viablk/viablk/target"
+)
+
+// TestCutRequests: long requests are cut on blocks into commands as long as the
+// target takes, with few credits and memory that others have reserved.
+func TestCutRequests(t *testing.T) {
+	const odd = 100_000 // no multiple of a block
+	r := newRemote(t, target.Config{}, "memory:6GiB", fileSpec(t, 6<<30))
+	for _, export := range []string{"a", "b"} {
+		d := r.dial(t, export, func(c *initiator.Config) { c.MaxIO = odd })
+		q := open(t, d, 3)
+		long := request(block.Write, 4096, 64<<20)
+		pattern(long.Data, 1)
+		submit(t, q, long)
+		wantAll(t, q, 1, 0)
+		back := &block.Request{Op: block.Read, Offset: 4096, Length: 64 << 20}
+		if !q.Reserve(back) {
+			t.Fatal("nothing is reserved of an idle queue")
+		}
+		small := request(block.Read, 4096, 5000)
+		submit(t, q, back, small, request(block.Flush, 0, 0))
+		wantAll(t, q, 3, 0)
+		if !bytes.Equal(back.Data, long.Data) || !bytes.Equal(small.Data, long.Data[:5000]) {
+			t.Error("other data than written")
+		}
+		q.Release(back)
+		for _, op := range []block.Op{block.Trim, block.WriteZeroes} {
+			for _, flags := range []block.Flags{0, block.FUA} {
+				x := request(op, 4096, 5<<30) // above what fits 32 bits
+				x.Flags = flags
+				submit(t, q, x)
+				wantAll(t, q, 1, 0)
+			}
+		}
+		zero := request(block.Read, 4096, 4096)
+		submit(t, q, zero)
+		wantAll(t, q, 1, 0)
+		if !bytes.Equal(zero.Data, make([]byte, 4096)) {
+			t.Error("zeroes are not")
+		}
+	}
+}
+
+// TestCommandsEndOnBlocks, whatever a target takes in one command, and what goes
+// inside a message is one command.
+func TestCommandsEndOnBlocks(t *testing.T) {
+	var mu sync.Mutex
+	var bad []string
+	s := newStage(t, play{
+		login: func(e *end, q *wire.LoginRequest, a *wire.LoginResponse) bool {
+			a.MaxIO, a.InlineMax = 5000, 8192
+			e.say(a)
+			return true
+		},
+		command: func(e *end, cmd *wire.Command, _ []byte) bool {
+			if cmd.Offset%512 != 0 || cmd.Length%512 != 0 || cmd.Length > 5000 || cmd.Mode == wire.ModeInline && cmd.Length > 4608 {
+				mu.Lock()
+				bad = append(bad, fmt.Sprintf("%v, mode %d: %d bytes at %d", cmd.Opcode, cmd.Mode, cmd.Length, cmd.Offset))
+				mu.Unlock()
+			}
+			e.answer(cmd)
+			return true
+		},
+	})
+	q := open(t, s.dial(t), 4)
+	for _, op := range []block.Op{block.Read, block.Write} {
+		for _, n := range []int64{512, 4608, 5120, 8192, 64 << 10} {
+			x := &block.Request{Op: op, Length: n}
+			if !q.Reserve(x) {
+				t.Fatal("not reserved")
+			}
+			submit(t, q, x, request(op, 512, n))
+			wantAll(t, q, 2, 0)
+			if int64(len(x.Data)) != n {
+				t.Errorf("%v of %d bytes has data of %d", op, n, len(x.Data))
+			}
+			q.Release(x)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for _, b := range bad {
+		t.Error(b)
+	}
+}
+
+// TestMemoryThatIsReleasedLetsOthersGoOn: a request that waits for memory which
+// the owner has reserved starts when the owner releases it, with no other help.
+func TestMemoryThatIsReleasedLetsOthersGoOn(t *testing.T) {
+	r := newRemote(t, target.Config{Heartbeat: time.Hour}, "memory:80MiB")
+	q := open(t, r.dial(t, "a", nil), 4)
+	var reserved [2]*block.Request // all there is
+	for i := range reserved {
+		reserved[i] = &block.Request{Op: block.Write, Length: 64 << 20}
+		if !q.Reserve(reserved[i]) {
+			t.Fatal("not reserved")
+		}
+	}
+	if extra := (&block.Request{Op: block.Write, Length: 64 << 20}); q.Reserve(extra) {
+		t.Fatal("more is reserved than there is")
+	}
+	submit(t, q, request(block.Write, 0, 64<<10))
+	if n := q.Reap(make([]*block.Request, 1)); n != 0 {
+		t.Fatal("the request did not wait")
+	}
+	q.Release(reserved[0])
+	if _, ok := q.Arm(); ok {
+		timeout := unix.NsecToTimespec(int64(patience))
+		if n, err := unix.Ppoll([]unix.PollFd{{Fd: int32(q.FD()), Events: unix.POLLIN}}, &timeout, nil); n != 1 {
+			t.Fatalf("the queue sleeps although the request could start: %v", err)
+		}
+	}
+	wantAll(t, q, 1, 0)
+	q.Release(reserved[1])
+}
+
+// TestReadsThatAreHeld: the receive of a small Read is its owner's until Release,
+// and so is its credit; the others go on with what is left.
+func TestReadsThatAreHeld(t *testing.T) {
+	r := newRemote(t, target.Config{Heartbeat: time.Hour}, "memory:16MiB")
+	d := r.dial(t, "a", func(c *initiator.Config) { c.Depth = 2 })
+	data := make([]byte, 64<<10)
+	pattern(data, 9)
+	_, err := d.WriteAt(data, 0)
+	must(t, err)
+	q := open(t, d, 8)
+	var rs []*block.Request
+	for i := range 8 {
+		x := &block.Request{Op: block.Read, Offset: int64(i) * 4096, Length: 4096}
+		if !q.Reserve(x) {
+			t.Fatal("not reserved")
+		}
+		rs = append(rs, x)
+	}
+	submit(t, q, rs...)
+	for range 4 { // two are answered and held, then they are released
+		got, err := reap(q, 2)
+		must(t, err)
+		if n := q.Reap(make([]*block.Request, 1)); n != 0 {
+			t.Fatal("an answer came without a credit")
+		}
+		for _, x := range got {
+			if x.Err != nil || !bytes.Equal(x.Data, data[x.Offset:x.Offset+4096]) {
+				t.Errorf("read at %d: %v, other data than written", x.Offset, x.Err)
+			}
+			q.Release(x)
+		}
+	}
+}
