@@ -1,7 +1,6 @@
 package shm
 
 import (
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -11,9 +10,6 @@ import (
 
 	"go.uber.org/goleak"
 )
-
-// roleVariable names what a process of this test binary does instead of testing.
-const roleVariable = "VIABLK_SHM_TEST_ROLE"
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVariable); role != "" {
@@ -86,20 +82,3 @@ func check(tb testing.TB, err error) {
 		tb.Fatal(err)
 	}
 }
-
-// runRole runs a process that a test started.
-func runRole(role string) int {
-	f, ok := roles[role]
-	if !ok {
-		fmt.Fprintf(os.Stderr, "no role %q\n", role)
-		return 2
-	}
-	if err := f(os.Args[1:]); err != nil {
-		fmt.Fprintf(os.Stderr, "%s: %v\n", role, err)
-		return 1
-	}
-	return 0
-}
-
-// roles are filled by the files that need a second process.
-var roles = map[string]func(args []string) error{}

@@ -53,7 +53,12 @@ var testPatience = patience{handshake: 10 * time.Second, access: 10 * time.Secon
 
 func newStation(tb testing.TB, p patience) *station {
 	tb.Helper()
-	seen := &seenProvider{provider: provider{patience: p}}
+	return newStationOf(tb, provider{patience: p})
+}
+
+func newStationOf(tb testing.TB, p provider) *station {
+	tb.Helper()
+	seen := &seenProvider{provider: p}
 	nic, err := via.OpenNic(seen, "")
 	check(tb, err)
 	s := &station{tb: tb, nic: nic, adapter: seen.opened}

@@ -1,0 +1,241 @@
+package shm
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/viablk/viablk/via"
+)
+
+// accept connects the exchange to the next requester.
+func (x *exchange) accept(l *via.Listener) {
+	x.tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	r, err := l.Wait(ctx)
+	check(x.tb, err)
+	check(x.tb, r.Accept(ctx, x.vi))
+}
+
+// raided is a station with a healthy connection and one to a process that loads
+// it as much as it can.
+type raided struct {
+	*exchange
+	listener *via.Listener
+	healthy  *healthy
+	child    *child
+	messages int
+}
+
+func raid(t *testing.T, p patience) *raided {
+	t.Helper()
+	watchLeaks(t)
+	r := &raided{exchange: newExchange(t, p)}
+	r.listener = r.listen()
+	r.healthy = newHealthy(t, r.station, r.listener)
+	r.receive = func(slot int, _ via.Completion) {
+		r.messages++
+		r.repost(slot)
+		r.send(slot, 1) // the child goes on
+	}
+	r.sent = func(via.Completion) {}
+	r.start()
+	return r
+}
+
+func (r *raided) start() {
+	r.child = startRole(r.tb, "load", r.listener.Addr().Host, r.place().String())
+	r.accept(r.listener)
+	r.underLoad()
+}
+
+// underLoad serves some more messages.
+func (r *raided) underLoad() {
+	r.tb.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for want := r.messages + 200; r.messages < want; {
+		r.turn()
+		if r.vi.State() != via.StateConnected || time.Now().After(deadline) {
+			r.tb.Fatalf("%d messages, then the vi is %v", r.messages, r.vi.State())
+		}
+	}
+}
+
+// TestPeerKilled kills a process in the middle of its work.
+func TestPeerKilled(t *testing.T) {
+	r := raid(t, testPatience)
+	for round := range 5 {
+		if round > 0 {
+			r.start()
+		}
+		m := r.region()
+		r.child.signal(syscall.SIGKILL)
+		if err := r.child.wait(); err == nil {
+			t.Error("the child ended well")
+		}
+		for r.vi.State() == via.StateConnected {
+			if !r.turn() && r.vi.State() == via.StateConnected && !r.sleep() {
+				t.Fatal("nothing tells of the peer's death")
+			}
+		}
+		check(t, m.Deregister()) // also if it died inside
+		r.healthy.check()
+		r.done = nil
+		r.drop(r.vi)
+		r.vi = r.newVI()
+		for i := range slots {
+			r.repost(i)
+		}
+	}
+}
+
+// TestPeerStopped stops a process in the middle of its work. Its connection
+// waits; what it may be inside of is not called free.
+func TestPeerStopped(t *testing.T) {
+	p := testPatience
+	p.access = 100 * time.Millisecond
+	r := raid(t, p)
+	for range 5 {
+		r.child.signal(syscall.SIGSTOP)
+		for r.turn() {
+		}
+		for range 3 {
+			r.healthy.check()
+			r.dispatch()
+		}
+		r.child.signal(syscall.SIGCONT)
+		r.underLoad()
+	}
+	r.child.signal(syscall.SIGSTOP)
+	window := r.mem.Bytes()[3<<20 : 3<<20+256<<10]
+	err := r.mem.SetAttributes(via.MemAttributes{Ptag: r.tag})
+	switch {
+	case errors.Is(err, errStillAccessed): // stopped inside a copy
+	case err != nil:
+		t.Fatal(err)
+	}
+	if err == nil { // the memory is this process's alone
+		for i := range window {
+			window[i] = 0xee
+		}
+	}
+	before := string(window)
+	r.child.signal(syscall.SIGCONT)
+	for r.vi.State() == via.StateConnected {
+		r.turn()
+	}
+	if werr := r.child.wait(); werr != nil {
+		t.Errorf("the child: %v", werr)
+	}
+	if err == nil && before != string(window) {
+		t.Error("withdrawn memory changes")
+	}
+	if err := r.mem.SetAttributes(r.open); err != nil {
+		t.Errorf("give access back: %v", err)
+	}
+	r.healthy.check()
+}
+
+// TestNoLostWakeUp bounces bursts between two processes that sleep whenever they
+// have nothing to do.
+func TestNoLostWakeUp(t *testing.T) {
+	watchLeaks(t)
+	x := newExchange(t, testPatience)
+	l := x.listen()
+	c := startRole(t, "echo", l.Addr().Host, "sleep")
+	x.accept(l)
+	c.line()
+	got, free := 0, slots
+	x.receive = func(slot int, _ via.Completion) { got++; x.repost(slot) }
+	x.sent = func(via.Completion) { free++ }
+	rng := rand.New(rand.NewPCG(1, 2))
+	end := time.Now().Add(3 * time.Second)
+	sent := 0
+	for time.Now().Before(end) {
+		burst := 1 + rng.IntN(slots/2) // the peer may not have posted again what it just answered
+		for i := range burst {
+			x.send(i, 1+rng.IntN(slotBytes))
+			free--
+		}
+		sent += burst
+		for range rng.IntN(2000) { // the peer is asleep, or about to be, or not yet
+			_ = x.vi.State()
+		}
+		for got < sent || free < slots {
+			if !x.turn() && !x.sleep() {
+				t.Fatalf("%d of %d messages came back, then nothing wakes", got, sent)
+			}
+		}
+	}
+	if s := x.vi.Stats(); s.Doorbells == 0 || s.Doorbells > 3*uint64(sent) {
+		t.Errorf("%d doorbells for %d messages", s.Doorbells, sent)
+	}
+	t.Logf("%d messages each way", sent)
+	check(t, x.vi.Disconnect())
+	check(t, c.wait())
+}
+
+// TestOtherUser connects as another user: only who is named is admitted.
+func TestOtherUser(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can become another user")
+	}
+	const uid = 65534
+	dir, err := os.MkdirTemp("", "shm") // a test's own directory is closed to others
+	check(t, err)
+	t.Cleanup(func() { check(t, os.RemoveAll(dir)) })
+	check(t, os.Chmod(dir, 0o755))
+	binary := filepath.Join(dir, "binary")
+	copyFile(t, "/proc/self/exe", binary)
+	for name, c := range map[string]struct {
+		opts Options
+		open bool // the socket's mode
+		want string
+	}{
+		"the socket's mode": {Options{}, false, "no connection"},
+		"not named":         {Options{}, true, "closed"},
+		"named":             {Options{AdmitUIDs: []uint32{uid}}, false, "accepted"},
+		"another named":     {Options{AdmitUIDs: []uint32{uid - 1}}, false, "closed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			watchLeaks(t)
+			s := newStationOf(t, provider{opts: c.opts, patience: testPatience})
+			path := filepath.Join(dir, strings.ReplaceAll(name, " ", ""))
+			l, err := s.nic.Listen(via.Address{Host: path, Discriminator: "d"})
+			check(t, err)
+			defer func() { check(t, l.Close()) }()
+			if c.open {
+				check(t, os.Chmod(path, 0o666))
+			}
+			attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+			p := startProcess(t, binary, attr, "dial", path)
+			if c.want == "accepted" {
+				check(t, acceptNext(t, l, s.newVI()))
+			}
+			if got := p.line(); !strings.HasPrefix(got, c.want) {
+				t.Errorf("the handshake ends with %q, want %q", got, c.want)
+			}
+			check(t, p.wait())
+		})
+	}
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	in, err := os.Open(from)
+	check(t, err)
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY, 0o755)
+	check(t, err)
+	_, err = io.Copy(out, in)
+	check(t, err)
+	check(t, in.Close())
+	check(t, out.Close())
+}
