@@ -1,7 +1,7 @@
 # make build       the static binary, bin/viablk
 # make test        every test, under the race detector
 # make check       format, vet, staticcheck, modules, architecture
-# make bench       every benchmark
+# make bench       every benchmark, and fio beside nbdkit
 # make fuzz-smoke  every fuzz target for a moment
 # make deps        what the tests and checks need beyond Go
 SHELL := /bin/bash -o pipefail
@@ -35,8 +35,9 @@ check: bin/gofumpt-$(GOFUMPT) bin/staticcheck-$(STATICCHECK)
 	$(GO) mod tidy -diff
 	$(GO) test .
 
-bench:
+bench: deps
 	$(GO) test -run '^$$' -bench . -benchmem ./...
+	VIABLK_BENCH=1 $(GO) test -v -count=1 -timeout 30m -run TestCompareWithNbdkit ./integration
 
 # The targets are listed, not written down, so that a new one takes part.
 fuzz-smoke:

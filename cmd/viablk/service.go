@@ -155,6 +155,9 @@ func (s *service) drain() error {
 			if err := p.drain(ctx); err != nil {
 				errs = append(errs, fmt.Errorf("%s: %w", p.name, err))
 			}
+			if ctx.Err() != nil {
+				break // what this part feeds is still in use: it ends with the process
+			}
 		}
 		finished <- errors.Join(errs...)
 	}()
