@@ -69,8 +69,11 @@ func TestFaultyAnswers(t *testing.T) {
 		"data missing":    {reply(func(r *wire.Reply) int { return int(r.InlineLength) - 1 }), []string{"small read"}, "length"},
 		"data too long":   {inline(8192), []string{"small read"}, "length error"},
 		"free slot, four": {imm(wire.ImmOK, func(c *wire.Command) { c.Slot += 2 }), any, "no command"},
-		"stale sequence, four": {imm(wire.ImmOK, func(c *wire.Command) { c.Seq-- }), []string{"small write", "large write", "flush", "trim"},
-			"another command"},
+		"stale sequence, four": {
+			imm(wire.ImmOK, func(c *wire.Command) { c.Seq-- }),
+			[]string{"small write", "large write", "flush", "trim"},
+			"another command",
+		},
 		"stale epoch, four": {imm(wire.ImmOK, func(c *wire.Command) { c.PathEpoch = 2 }), []string{"small write", "flush"}, "another command"},
 		"no data":           {imm(wire.ImmOK, nil), []string{"small read", "large read"}, "not fit"},
 		"data not placed":   {imm(wire.ImmOKData, nil), any, "not fit"},

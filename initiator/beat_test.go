@@ -11,14 +11,12 @@ func TestBeatCountsTicks(t *testing.T) {
 	b := newBeat(time.Hour)
 	stopped := func() {
 		b.next = time.Now().Add(-24 * time.Hour)
-		if !b.due() && !b.due() {
-			for range clockTurns {
-				if b.due() {
-					return
-				}
+		for range clockTurns + 1 { // a busy queue looks at the clock now and then
+			if b.due() {
+				return
 			}
-			t.Fatal("the interval is over and no tick is due")
 		}
+		t.Fatal("the interval is over and no tick is due")
 	}
 	for i := range missedBeats + 1 {
 		stopped()

@@ -13,6 +13,9 @@ import (
 // progress handles what the VI finished, starts what waited and keeps the
 // heartbeat.
 func (q *Queue) progress() {
+	if q.turns++; q.turns%publishTurns == 0 {
+		q.publish()
+	}
 	for {
 		n := q.carrier.Poll(q.done[:])
 		for i := range q.done[:n] {

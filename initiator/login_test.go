@@ -51,15 +51,19 @@ func TestFaultyLogins(t *testing.T) {
 			e.say(&wire.Refused{ID: q.ID, PathEpoch: 1, Status: wire.StatusNotSupported, Request: wire.OpLogin, Text: "what"})
 			return true
 		}, "what", syscall.ENOTSUP},
-		"garbage": {func(e *end, _ *wire.LoginRequest, _ *wire.LoginResponse) bool { e.send(make([]byte, 300)); return true },
-			"answer", wire.ErrCorrupt},
+		"garbage": {
+			func(e *end, _ *wire.LoginRequest, _ *wire.LoginResponse) bool { e.send(make([]byte, 300)); return true },
+			"answer", wire.ErrCorrupt,
+		},
 		"one byte":  {func(e *end, _ *wire.LoginRequest, _ *wire.LoginResponse) bool { e.send([]byte{0xd0}); return true }, "1 bytes", nil},
 		"immediate": {func(e *end, _ *wire.LoginRequest, _ *wire.LoginResponse) bool { e.immediate(0); return true }, "immediate", nil},
-		"too long": {func(e *end, _ *wire.LoginRequest, _ *wire.LoginResponse) bool {
-			e.send(make([]byte, 9000))
-			return true
+		"too long": {
+			func(e *end, _ *wire.LoginRequest, _ *wire.LoginResponse) bool {
+				e.send(make([]byte, 9000))
+				return true
+			},
+			"length error", nil,
 		},
-			"length error", nil},
 		"the end": {func(*end, *wire.LoginRequest, *wire.LoginResponse) bool { return false }, "closed the connection", nil},
 		"silence": {silent, "deadline", context.DeadlineExceeded},
 	}
@@ -165,18 +169,22 @@ func TestFaultyOpens(t *testing.T) {
 		text    string
 		errno   error
 	}{
-		"no such export": {response(func(a *wire.OpenResponse) { a.Status, a.Reason = wire.StatusNotFound, "no export is named x" }),
-			"no export is named x", syscall.ENOENT},
+		"no such export": {
+			response(func(a *wire.OpenResponse) { a.Status, a.Reason = wire.StatusNotFound, "no export is named x" }),
+			"no export is named x", syscall.ENOENT,
+		},
 		"busy":          {response(func(a *wire.OpenResponse) { a.Status, a.Reason = wire.StatusBusy, "in use" }), "in use", syscall.EBUSY},
 		"odd blocks":    {response(func(a *wire.OpenResponse) { a.MinimumBlock = 3 }), "block sizes", wire.ErrMalformed},
 		"endless":       {response(func(a *wire.OpenResponse) { a.Size = 1 << 63 }), "larger", wire.ErrLimit},
 		"another ID":    {response(func(a *wire.OpenResponse) { a.ID++ }), "unexpected open-response", nil},
 		"another epoch": {response(func(a *wire.OpenResponse) { a.PathEpoch++ }), "another command", nil},
-		"another kind": {only(func(e *end, h wire.ControlHeader) bool {
-			e.say(&wire.CloseResponse{ID: h.ID, PathEpoch: 1})
-			return true
-		}),
-			"another kind", wire.ErrMalformed},
+		"another kind": {
+			only(func(e *end, h wire.ControlHeader) bool {
+				e.say(&wire.CloseResponse{ID: h.ID, PathEpoch: 1})
+				return true
+			}),
+			"another kind", wire.ErrMalformed,
+		},
 		"not understood": {only(func(e *end, h wire.ControlHeader) bool {
 			e.say(&wire.Refused{ID: h.ID, PathEpoch: 1, Status: wire.StatusNotSupported, Request: wire.OpOpen, Text: "open what"})
 			return true
@@ -251,8 +259,10 @@ func TestDiscoverPages(t *testing.T) {
 		"one page":  {func(uint32, int) (uint32, uint32) { return 1, 0 }, "export 0 of list 1", ""},
 		"two pages": {func(c uint32, _ int) (uint32, uint32) { return 1, 1 - c }, "export 0 of list 1, export 1 of list 1", ""},
 		"backwards": {func(uint32, int) (uint32, uint32) { return 1, 1 }, "export 0 of list 1, export 1 of list 1", ""},
-		"another list": {func(c uint32, asked int) (uint32, uint32) { return uint32(min(asked, 2)), 1 - c },
-			"export 0 of list 2, export 1 of list 2", ""},
+		"another list": {
+			func(c uint32, asked int) (uint32, uint32) { return uint32(min(asked, 2)), 1 - c },
+			"export 0 of list 2, export 1 of list 2", "",
+		},
 		"for ever":   {func(c uint32, _ int) (uint32, uint32) { return 1, c + 1 }, "", "more than 4096 pages"},
 		"never same": {func(c uint32, asked int) (uint32, uint32) { return uint32(asked), c + 1 }, "", "more than 4096 pages"},
 	}

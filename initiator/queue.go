@@ -46,6 +46,7 @@ type Queue struct {
 	done    [64]via.Completion
 
 	stats     QueueStats
+	turns     uint32
 	published publishedStats
 }
 

@@ -111,7 +111,6 @@ type end struct {
 	p    play
 	role wire.Role
 	data carrier.Span // memory to move from and to
-	lost bool
 }
 
 const (
