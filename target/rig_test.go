@@ -41,6 +41,9 @@ func newRig(t testing.TB, cfg target.Config, exports ...target.Export) *rig {
 	t.Helper()
 	r := &rig{t: t, host: filepath.Join(t.TempDir(), "target.sock"), log: &logBook{}, served: make(chan error, 1)}
 	cfg.NIC, r.nic = openNIC(t), openNIC(t)
+	if cfg.Heartbeat == 0 {
+		cfg.Heartbeat = time.Hour // no peer dies because the machine is slow
+	}
 	cfg.Exports = exports
 	cfg.Log = slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	var err error
