@@ -21,9 +21,10 @@ const roleVariable = "VIABLK_SHM_TEST_ROLE"
 
 // roles are what such a process can do.
 var roles = map[string]func(tb *roleTB, args []string) error{
-	"echo": roleEcho,
-	"load": roleLoad,
-	"dial": roleDial,
+	"echo":      roleEcho,
+	"load":      roleLoad,
+	"dial":      roleDial,
+	"forbidden": roleForbidden,
 }
 
 // runRole runs a process that a test started.
@@ -45,10 +46,12 @@ func runRole(role string) int {
 // roleTB lets a role use what tests use.
 type roleTB struct {
 	testing.TB
+	dir      string // the starter's to remove
 	cleanups []func()
 }
 
 func (*roleTB) Helper()                        {}
+func (r *roleTB) TempDir() string              { return r.dir }
 func (*roleTB) Fatal(args ...any)              { panic(fmt.Sprint(args...)) }
 func (*roleTB) Fatalf(format string, a ...any) { panic(fmt.Sprintf(format, a...)) }
 func (*roleTB) Error(args ...any)              { panic(fmt.Sprint(args...)) }

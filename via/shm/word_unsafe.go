@@ -8,19 +8,18 @@ import (
 // loadWord loads a shared 64-bit word once. It acquires: what its writer stored
 // before storing the word is visible afterwards.
 func loadWord(mem []byte, off int) uint64 {
-	_ = mem[off+7]
-	// Safety: the bounds check above keeps the word inside mem; mem is mapped at a
-	// page boundary or, in tests, allocated in 8-byte units, and every off is a
-	// multiple of 8.
-	return atomic.LoadUint64((*uint64)(unsafe.Pointer(&mem[off])))
+	word := mem[off : off+8] // checks bounds without a plain load
+	// Safety: word has 8 bytes; mem is mapped at a page boundary or, in tests,
+	// allocated in 8-byte units, and every off is a multiple of 8.
+	return atomic.LoadUint64((*uint64)(unsafe.Pointer(unsafe.SliceData(word))))
 }
 
 // storeWord stores a shared 64-bit word. It publishes everything stored before,
 // and is ordered before later loads (a doorbell protocol depends on it).
 func storeWord(mem []byte, off int, v uint64) {
-	_ = mem[off+7]
+	word := mem[off : off+8]
 	// Safety: as for loadWord.
-	atomic.StoreUint64((*uint64)(unsafe.Pointer(&mem[off])), v)
+	atomic.StoreUint64((*uint64)(unsafe.Pointer(unsafe.SliceData(word))), v)
 }
 
 // addressOf returns the address of b's first byte.

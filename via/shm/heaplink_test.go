@@ -1,0 +1,190 @@
+package shm
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"runtime"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/viablk/viablk/via"
+)
+
+// heapEnd is a link whose segments lie in the Go heap, where the race detector
+// sees what the two ends do to each other. Its control socket is never connected.
+type heapEnd struct {
+	link *link
+	cq   *cq
+	mem  *via.Memory
+	done []via.Done
+}
+
+const (
+	heapMessages = 12
+	heapSlot     = 4 * maxFragment
+)
+
+func registerHeap(tb testing.TB) *via.Memory {
+	tb.Helper()
+	nic, err := via.OpenNic(provider{patience: testPatience}, "")
+	check(tb, err)
+	tag, err := nic.CreatePtag()
+	check(tb, err)
+	mem, err := nic.RegisterMem(make([]byte, heapMessages*heapSlot), via.MemAttributes{Ptag: tag})
+	check(tb, err)
+	return mem
+}
+
+// newHeapPair returns the two ends of a connection.
+func newHeapPair(mems [2]*via.Memory) (a, b *heapEnd) {
+	segments := [2][]byte{make([]byte, segmentSize), make([]byte, segmentSize)}
+	var ends [2]*heapEnd
+	for i := range ends {
+		q := &cq{fd: -1, wake: -1, ring: make([]via.Done, 64)}
+		own, peer := &segment{mem: segments[i], fd: -1}, &segment{mem: segments[1-i], fd: -1}
+		l := &link{
+			own: own, peer: peer, sendCQ: q, recvCQ: q, conn: &net.UnixConn{},
+			cfg: via.LinkConfig{MaxTransferSize: limits.MaxTransferSize, RdmaWrite: true},
+			out: writer{ring: own.ring()}, in: reader{ring: peer.ring()},
+			sq: newWorkRing(heapMessages), rq: newWorkRing(heapMessages), dataFD: -1, spaceFD: -1,
+		}
+		q.links = []*link{l}
+		ends[i] = &heapEnd{link: l, cq: q, mem: mems[i], done: make([]via.Done, 8)}
+	}
+	return ends[0], ends[1]
+}
+
+// work makes a work of n bytes in a slot of the end's memory, in segments cut at
+// the given places.
+func (e *heapEnd) work(op via.Opcode, slot, n int, cuts []int) *via.Work {
+	w := &via.Work{Op: op, Length: uint32(n)}
+	at := 0
+	cut := func(c int) {
+		if c = min(c, n); c > at {
+			w.Segments = append(w.Segments, via.Segment{Bytes: e.mem.Bytes()[slot*heapSlot+at : slot*heapSlot+c], Memory: e.mem})
+			at = c
+		}
+	}
+	for _, c := range cuts {
+		cut(c)
+	}
+	cut(n)
+	return w
+}
+
+// message is a Send of the model.
+type message struct {
+	size      int
+	immediate *uint32
+}
+
+func (m message) bytes(i int, round byte) []byte {
+	b := make([]byte, m.size)
+	for j := range b {
+		b[j] = round + byte(i) + byte(j*7)
+	}
+	return b
+}
+
+// TestMessagesBetweenGoroutines sends messages of random sizes, cut at random
+// places, through the whole path of a link, each end on a goroutine of its own,
+// and compares with what a queue would deliver.
+func TestMessagesBetweenGoroutines(t *testing.T) {
+	mems := [2]*via.Memory{registerHeap(t), registerHeap(t)}
+	var round byte
+	rapid.Check(t, func(t *rapid.T) {
+		sizes := rapid.OneOf(rapid.IntRange(0, 200), rapid.IntRange(0, heapSlot), rapid.SampledFrom([]int{
+			maxFragment - 1, maxFragment, maxFragment + 1, maxFragment / 4, ringSize - recordHeader, heapSlot}))
+		messages := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) message {
+			return message{sizes.Draw(t, "size"), rapid.Ptr(rapid.Uint32(), true).Draw(t, "immediate")}
+		}), 1, heapMessages).Draw(t, "messages")
+		cuts := rapid.SliceOfN(rapid.IntRange(0, maxFragment), 0, 3).Draw(t, "cuts")
+		batch := rapid.IntRange(1, 4).Draw(t, "batch")
+		round++
+		a, b := newHeapPair(mems)
+		for i := range messages {
+			b.link.PostRecv(b.work(via.OpRecv, i, heapSlot, cuts))
+		}
+		sent := make(chan error)
+		go func() { sent <- a.send(messages, cuts, round, batch) }()
+		err := b.receive(messages, round)
+		if sendErr := <-sent; err != nil || sendErr != nil {
+			t.Fatalf("receiver: %v; sender: %v", err, sendErr)
+		}
+	})
+}
+
+const heapPatience = 20 * time.Second
+
+// send posts the messages, with a doorbell for each batch, and awaits their
+// completions.
+func (e *heapEnd) send(messages []message, cuts []int, round byte, batch int) error {
+	for i, m := range messages {
+		w := e.work(via.OpSend, i, m.size, cuts)
+		copy(e.mem.Bytes()[i*heapSlot:], m.bytes(i, round))
+		if m.immediate != nil {
+			w.HasImmediate, w.Immediate = true, *m.immediate
+		}
+		if !e.link.PostSend(w) {
+			return fmt.Errorf("message %d is not taken", i)
+		}
+		if i%batch == batch-1 {
+			e.link.Doorbell()
+		}
+	}
+	e.link.Doorbell()
+	i := 0
+	return e.poll(len(messages), func(d via.Done) error {
+		if d.Status != 0 || int(d.Length) != messages[i].size {
+			return fmt.Errorf("message %d: %+v", i, d)
+		}
+		i++
+		return nil
+	})
+}
+
+func (e *heapEnd) receive(messages []message, round byte) error {
+	i := 0
+	return e.poll(len(messages), func(d via.Done) error {
+		m := messages[i]
+		var want via.Done
+		if m.immediate != nil {
+			want.Status, want.Immediate = via.StatusImmediate, *m.immediate
+		}
+		if d.Status != want.Status || d.Immediate != want.Immediate || int(d.Length) != m.size {
+			return fmt.Errorf("message %d of %d bytes: %+v", i, m.size, d)
+		}
+		if !bytes.Equal(e.mem.Bytes()[i*heapSlot:i*heapSlot+m.size], m.bytes(i, round)) {
+			return fmt.Errorf("message %d of %d bytes has other bytes", i, m.size)
+		}
+		i++
+		return nil
+	})
+}
+
+// poll takes n completions.
+func (e *heapEnd) poll(n int, take func(via.Done) error) error {
+	deadline := time.Now().Add(heapPatience)
+	for n > 0 {
+		k := e.cq.Poll(e.done)
+		for _, d := range e.done[:k] {
+			if d.Broken {
+				return fmt.Errorf("broken: %w", d.Cause)
+			}
+			if err := take(d); err != nil {
+				return err
+			}
+			n--
+		}
+		if k == 0 {
+			if time.Now().After(deadline) {
+				return fmt.Errorf("%d messages are stuck", n)
+			}
+			runtime.Gosched()
+		}
+	}
+	return nil
+}
