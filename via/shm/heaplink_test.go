@@ -97,7 +97,8 @@ func TestMessagesBetweenGoroutines(t *testing.T) {
 	var round byte
 	rapid.Check(t, func(t *rapid.T) {
 		sizes := rapid.OneOf(rapid.IntRange(0, 200), rapid.IntRange(0, heapSlot), rapid.SampledFrom([]int{
-			maxFragment - 1, maxFragment, maxFragment + 1, maxFragment / 4, ringSize - recordHeader, heapSlot}))
+			maxFragment - 1, maxFragment, maxFragment + 1, maxFragment / 4, ringSize - recordHeader, heapSlot,
+		}))
 		messages := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) message {
 			return message{sizes.Draw(t, "size"), rapid.Ptr(rapid.Uint32(), true).Draw(t, "immediate")}
 		}), 1, heapMessages).Draw(t, "messages")

@@ -148,22 +148,6 @@ func (p *rawPeer) arena(size int) (id uint64, mem []byte) {
 	return p.passed, mem
 }
 
-// takeArenas maps n arenas that the victim passed.
-func (p *rawPeer) takeArenas(n int) {
-	p.tb.Helper()
-	check(p.tb, p.conn.SetReadDeadline(time.Now().Add(20*time.Second)))
-	for range n {
-		m, err := receiveControl(p.conn)
-		check(p.tb, err)
-		if m.kind != controlArena {
-			p.tb.Fatalf("control message of kind %d", m.kind)
-		}
-		mem, err := mapPeer(m.fds[0], int(m.size), unix.PROT_READ|unix.PROT_WRITE)
-		check(p.tb, err)
-		p.arenas[m.value] = mem
-	}
-}
-
 // closed waits until the victim has closed the connection.
 func (p *rawPeer) closed() {
 	p.tb.Helper()
