@@ -17,6 +17,7 @@ type cq struct {
 	fd       int     // epoll
 	wake     int     // eventfd, never passed to a peer
 	links    []*link // each once, in order of binding
+	split    int     // links whose other queue is another
 	armed    bool
 	signaled bool // wake was written in this sleep
 	events   [16]unix.EpollEvent
@@ -67,8 +68,12 @@ func (c *cq) watch(fd int) error {
 func (c *cq) unwatch(fd int) { _ = unix.EpollCtl(c.fd, unix.EPOLL_CTL_DEL, fd, nil) }
 
 func (c *cq) bind(l *link) {
-	if !slices.Contains(c.links, l) {
-		c.links = append(c.links, l)
+	if slices.Contains(c.links, l) {
+		return
+	}
+	c.links = append(c.links, l)
+	if l.sendCQ != l.recvCQ {
+		c.split++
 	}
 }
 
@@ -76,6 +81,9 @@ func (c *cq) bind(l *link) {
 func (c *cq) unbind(l *link) {
 	if i := slices.Index(c.links, l); i >= 0 {
 		c.links = slices.Delete(c.links, i, i+1)
+		if l.sendCQ != l.recvCQ {
+			c.split--
+		}
 	}
 	tail := c.head
 	for i := c.head; i != c.tail; i++ {
@@ -146,7 +154,7 @@ func (c *cq) Poll(dst []via.Done) int {
 // passOn wakes the queue that reports the end of a link once this one, which
 // holds the link's sends, is empty.
 func (c *cq) passOn() {
-	if !c.empty() {
+	if c.split == 0 || !c.empty() {
 		return
 	}
 	for _, l := range c.links {

@@ -2,6 +2,7 @@ package shm
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"runtime"
@@ -164,6 +165,24 @@ func (e *heapEnd) receive(messages []message, round byte) error {
 		i++
 		return nil
 	})
+}
+
+// TestEndComesLast: what was published before the peer's end is delivered, though
+// the queue has room for little at a time.
+func TestEndComesLast(t *testing.T) {
+	a, b := newHeapPair([2]*via.Memory{registerHeap(t), registerHeap(t)})
+	messages := make([]message, heapMessages)
+	for i := range messages {
+		messages[i].size = 100 * i
+		b.link.PostRecv(b.work(via.OpRecv, i, heapSlot, nil))
+	}
+	check(t, a.send(messages, nil, 1, 1))
+	b.link.gone.Store(true)
+	b.cq.ring, b.done = make([]via.Done, 4), make([]via.Done, 2)
+	check(t, b.receive(messages, 1))
+	if n := b.cq.Poll(b.done); n != 1 || !b.done[0].Broken || !errors.Is(b.done[0].Cause, errPeerGone) {
+		t.Fatalf("%d events after the messages: %+v", n, b.done[0])
+	}
 }
 
 // poll takes n completions.

@@ -63,6 +63,10 @@ func TestHostileRecord(t *testing.T) {
 			{record{length: 8, kind: recordMessage, flags: first, total: 12}, 8},
 			{record{length: 8, kind: recordMessage, flags: last, total: 16}, 8},
 		},
+		"another total, the right length": {
+			{record{length: 8, kind: recordMessage, flags: first, total: 16}, 8},
+			{record{length: 8, kind: recordMessage, flags: last, total: 99}, 8},
+		},
 		"first longer than the total": {{record{length: 16, kind: recordMessage, flags: first | last, total: 8}, 16}},
 		"immediate before the last": {
 			{record{length: 8, kind: recordMessage, flags: first | imm, total: 16}, 8},
@@ -124,6 +128,31 @@ func TestHostileReservedBits(t *testing.T) {
 	storeWord(b.peer.own.segment.ring(), 8, 0)
 	b.peer.word(offTail, recordHeader)
 	ringBell(b.peer.data)
+	b.loses()
+}
+
+// TestMemoryGoneInsideMessage unmaps the memory of a receive between two pieces
+// of a message.
+func TestMemoryGoneInsideMessage(t *testing.T) {
+	b := besiege(t)
+	arena, err := b.nic.NewArena(4096)
+	check(t, err)
+	m, err := b.nic.RegisterMem(arena.Bytes(), via.MemAttributes{Ptag: b.tag})
+	check(t, err)
+	d := b.descriptor(0, via.OpRecv, 0, 0)
+	d.Reset(via.OpRecv)
+	d.AddSegment(m.Addr(), m.Handle(), 4096)
+	check(t, b.vi.PostRecv(d))
+	b.peer.record(record{length: 8, kind: recordMessage, flags: flagFirst, total: 16}, make([]byte, 8))
+	b.peer.publish()
+	until(t, "the first piece", func() bool { return b.vi.Stats().BytesCopied == 8 }, b.station)
+	check(t, m.Deregister())
+	check(t, arena.Close())
+	b.peer.record(record{length: 8, kind: recordMessage, flags: flagLast, total: 16}, make([]byte, 8))
+	b.peer.publish()
+	if c := b.await(d); c.Status&via.StatusErrorMask != via.StatusProtectionError {
+		t.Errorf("the receive says %v", c.Status)
+	}
 	b.loses()
 }
 
