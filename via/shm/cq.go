@@ -3,6 +3,7 @@ package shm
 import (
 	"fmt"
 	"slices"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -14,10 +15,11 @@ import (
 // of the links and an eventfd for wake-ups from inside the process. The watches
 // are edge-triggered: a bell that a peer leaves ringing wakes once.
 type cq struct {
-	fd       int     // epoll
-	wake     int     // eventfd, never passed to a peer
-	links    []*link // each once, in order of binding
-	split    int     // links whose other queue is another
+	fd       int        // epoll
+	wake     int        // eventfd, never passed to a peer
+	links    []*link    // each once, in order of binding
+	split    int        // links whose other queue is another
+	binding  sync.Mutex // two VIs of the queue may be connecting, to each other
 	armed    bool
 	signaled bool // wake was written in this sleep
 	events   [16]unix.EpollEvent
@@ -67,7 +69,11 @@ func (c *cq) watch(fd int) error {
 
 func (c *cq) unwatch(fd int) { _ = unix.EpollCtl(c.fd, unix.EPOLL_CTL_DEL, fd, nil) }
 
+// bind adds a link. An armed queue did not arm it, so its owner wakes.
 func (c *cq) bind(l *link) {
+	c.binding.Lock()
+	defer c.binding.Unlock()
+	c.signal()
 	if slices.Contains(c.links, l) {
 		return
 	}

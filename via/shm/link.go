@@ -270,8 +270,6 @@ func (l *link) bind() error {
 	}
 	l.sendCQ.bind(l)
 	l.recvCQ.bind(l)
-	l.sendCQ.signal() // an armed queue did not arm this link
-	l.recvCQ.signal()
 	return nil
 }
 
