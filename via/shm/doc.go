@@ -18,7 +18,9 @@
 // Within such an arena the table of regions is honoured by the requester; a
 // hostile process may touch the whole arena. Arenas hold payload only, so it
 // harms its own data. Every word that a peer can change is loaded once, copied
-// and then checked; a peer that breaks the rules loses its connection.
+// and then checked; a peer that breaks the rules loses its connection. It may have
+// 256 arenas of 4 TiB together at a time. One that is stopped inside a copy keeps
+// that region from being deregistered cleanly until it goes on or dies.
 //
 // A process is admitted by its user as the kernel tells it: the same user, root,
 // and whom the options name.
