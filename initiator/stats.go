@@ -5,69 +5,32 @@ import (
 	"sync"
 
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/carrier"
 )
 
 // QueueStats count what queues did. The owner counts without atomics and
 // publishes before it sleeps and every publishTurns turns.
 type QueueStats struct {
-	Reads          uint64 `json:"reads"`
-	Writes         uint64 `json:"writes"`
-	Flushes        uint64 `json:"flushes"`
-	Trims          uint64 `json:"trims"`
-	WriteZeroes    uint64 `json:"write_zeroes"`
-	BytesRead      uint64 `json:"bytes_read"`
-	BytesWritten   uint64 `json:"bytes_written"`
+	block.Counts
+	carrier.Traffic
 	BytesBounced   uint64 `json:"bytes_bounced"` // copied between the caller's memory and the pool
 	Errors         uint64 `json:"errors"`
 	Sleeps         uint64 `json:"sleeps"` // each ends in a wake-up
 	WaitsForMemory uint64 `json:"waits_for_memory"`
 	WaitsForCredit uint64 `json:"waits_for_credit"`
-
-	MessagesSent     uint64 `json:"messages_sent"`
-	MessagesReceived uint64 `json:"messages_received"`
-	Doorbells        uint64 `json:"doorbells"` // system calls that woke the peer
-	BytesCopied      uint64 `json:"bytes_copied"`
-	Stalls           uint64 `json:"stalls"` // times the fabric had no room
 }
 
 // publishTurns is how often a busy queue publishes its counters.
 const publishTurns = 1024
 
-func (s *QueueStats) count(op block.Op, n uint64) {
-	switch op {
-	case block.Read:
-		s.Reads++
-		s.BytesRead += n
-	case block.Write:
-		s.Writes++
-		s.BytesWritten += n
-	case block.Flush:
-		s.Flushes++
-	case block.Trim:
-		s.Trims++
-	case block.WriteZeroes:
-		s.WriteZeroes++
-	}
-}
-
 func (s *QueueStats) add(o QueueStats) {
-	s.Reads += o.Reads
-	s.Writes += o.Writes
-	s.Flushes += o.Flushes
-	s.Trims += o.Trims
-	s.WriteZeroes += o.WriteZeroes
-	s.BytesRead += o.BytesRead
-	s.BytesWritten += o.BytesWritten
+	s.Counts.Add(&o.Counts)
+	s.Traffic.Add(&o.Traffic)
 	s.BytesBounced += o.BytesBounced
 	s.Errors += o.Errors
 	s.Sleeps += o.Sleeps
 	s.WaitsForMemory += o.WaitsForMemory
 	s.WaitsForCredit += o.WaitsForCredit
-	s.MessagesSent += o.MessagesSent
-	s.MessagesReceived += o.MessagesReceived
-	s.Doorbells += o.Doorbells
-	s.BytesCopied += o.BytesCopied
-	s.Stalls += o.Stalls
 }
 
 // publishedStats are a queue's counters as others see them.
@@ -77,9 +40,7 @@ type publishedStats struct {
 }
 
 func (q *Queue) publish() {
-	l := q.carrier.VI().Stats()
-	q.stats.MessagesSent, q.stats.MessagesReceived = l.Sends, l.Receives
-	q.stats.Doorbells, q.stats.BytesCopied, q.stats.Stalls = l.Doorbells, l.BytesCopied, l.Stalls
+	q.stats.Traffic = q.carrier.Traffic()
 	q.published.mu.Lock()
 	defer q.published.mu.Unlock()
 	q.published.stats = q.stats

@@ -64,7 +64,7 @@ func (q *Queue) Submit(r *block.Request) bool {
 	o := &q.ops[i]
 	*o = op{request: r}
 	r.Token, r.Err = uint64(i), nil
-	q.stats.count(r.Op, uint64(r.Length))
+	q.stats.Count(r.Op, uint64(r.Length))
 	switch {
 	case q.failure != nil:
 		o.err = syscall.EIO

@@ -32,7 +32,7 @@ func (c *conn) start(r *request) {
 // startDirect moves the payload of a transfer between the peer and the memory
 // that is the disk, without a stop in between.
 func (c *conn) startDirect(r *request) {
-	c.stats.count(r.block.Op, uint64(r.command.Length))
+	c.stats.Count(r.block.Op, uint64(r.command.Length))
 	m := r.handle.queue.direct
 	r.local = carrier.Span{Addr: m.Addr() + r.command.Offset, Handle: m.Handle(), Length: r.command.Length}
 	if r.command.Opcode == wire.OpRead {
@@ -102,7 +102,7 @@ func (c *conn) submit(r *request) {
 		return
 	}
 	q.active++
-	c.stats.count(r.block.Op, uint64(r.block.Length))
+	c.stats.Count(r.block.Op, uint64(r.block.Length))
 }
 
 // reap starts what was submitted and answers what the backend finished.

@@ -5,19 +5,14 @@ import (
 	"sync"
 
 	"github.com/viablk/viablk/internal/block"
-	"github.com/viablk/viablk/via"
+	"github.com/viablk/viablk/internal/carrier"
 )
 
 // ConnStats count what connections did. The worker counts without atomics and
 // publishes before it sleeps and every publishTurns turns.
 type ConnStats struct {
-	Reads          uint64 `json:"reads"`
-	Writes         uint64 `json:"writes"`
-	Flushes        uint64 `json:"flushes"`
-	Trims          uint64 `json:"trims"`
-	WriteZeroes    uint64 `json:"write_zeroes"`
-	BytesRead      uint64 `json:"bytes_read"`
-	BytesWritten   uint64 `json:"bytes_written"`
+	block.Counts
+	carrier.Traffic
 	BytesPulled    uint64 `json:"bytes_pulled"` // by RDMA Read from initiators
 	BytesPlaced    uint64 `json:"bytes_placed"` // by RDMA Write to initiators
 	Errors         uint64 `json:"errors"`       // requests answered with an error
@@ -26,51 +21,15 @@ type ConnStats struct {
 	SpinsPaid      uint64 `json:"spins_paid"`   // spins that found work
 	WaitsForMemory uint64 `json:"waits_for_memory"`
 	WaitsForSends  uint64 `json:"waits_for_sends"`
-
-	MessagesSent     uint64 `json:"messages_sent"`
-	MessagesReceived uint64 `json:"messages_received"`
-	RdmaWrites       uint64 `json:"rdma_writes"`
-	RdmaReads        uint64 `json:"rdma_reads"`
-	Doorbells        uint64 `json:"doorbells"` // system calls that woke the peer
-	BytesCopied      uint64 `json:"bytes_copied"`
-	Stalls           uint64 `json:"stalls"` // times the fabric had no room
 }
 
 // publishTurns is how often a busy worker publishes its counters.
 const publishTurns = 1024
 
-func (s *ConnStats) count(op block.Op, n uint64) {
-	switch op {
-	case block.Read:
-		s.Reads++
-		s.BytesRead += n
-	case block.Write:
-		s.Writes++
-		s.BytesWritten += n
-	case block.Flush:
-		s.Flushes++
-	case block.Trim:
-		s.Trims++
-	case block.WriteZeroes:
-		s.WriteZeroes++
-	}
-}
-
-func (s *ConnStats) setLink(l via.LinkStats) {
-	s.MessagesSent, s.MessagesReceived = l.Sends, l.Receives
-	s.RdmaWrites, s.RdmaReads = l.RdmaWrites, l.RdmaReads
-	s.Doorbells, s.BytesCopied, s.Stalls = l.Doorbells, l.BytesCopied, l.Stalls
-}
-
 // add adds another connection's counters.
 func (s *ConnStats) add(o ConnStats) {
-	s.Reads += o.Reads
-	s.Writes += o.Writes
-	s.Flushes += o.Flushes
-	s.Trims += o.Trims
-	s.WriteZeroes += o.WriteZeroes
-	s.BytesRead += o.BytesRead
-	s.BytesWritten += o.BytesWritten
+	s.Counts.Add(&o.Counts)
+	s.Traffic.Add(&o.Traffic)
 	s.BytesPulled += o.BytesPulled
 	s.BytesPlaced += o.BytesPlaced
 	s.Errors += o.Errors
@@ -79,13 +38,6 @@ func (s *ConnStats) add(o ConnStats) {
 	s.SpinsPaid += o.SpinsPaid
 	s.WaitsForMemory += o.WaitsForMemory
 	s.WaitsForSends += o.WaitsForSends
-	s.MessagesSent += o.MessagesSent
-	s.MessagesReceived += o.MessagesReceived
-	s.RdmaWrites += o.RdmaWrites
-	s.RdmaReads += o.RdmaReads
-	s.Doorbells += o.Doorbells
-	s.BytesCopied += o.BytesCopied
-	s.Stalls += o.Stalls
 }
 
 // publishedStats are a worker's counters as others see them.
@@ -96,7 +48,7 @@ type publishedStats struct {
 
 // publish makes the worker's counters visible.
 func (c *conn) publish() {
-	c.stats.setLink(c.carrier.VI().Stats())
+	c.stats.Traffic = c.carrier.Traffic()
 	c.published.mu.Lock()
 	defer c.published.mu.Unlock()
 	c.published.stats = c.stats
