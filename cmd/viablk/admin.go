@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/viablk/viablk/initiator"
@@ -148,7 +149,9 @@ func adminSockets() ([]string, error) {
 	}
 	var paths []string
 	for _, e := range entries {
-		if e.Type() == fs.ModeSocket && filepath.Ext(e.Name()) == ".sock" {
+		// Other sockets there are disks and targets.
+		pid, isSocket := strings.CutSuffix(e.Name(), ".sock")
+		if _, err := strconv.Atoi(pid); err == nil && isSocket && e.Type() == fs.ModeSocket {
 			paths = append(paths, filepath.Join(runtimeFolder(), e.Name()))
 		}
 	}

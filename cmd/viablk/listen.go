@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
+	"os"
+	"path/filepath"
 
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/internal/nbd"
@@ -17,8 +20,23 @@ type endpoint struct {
 	listener net.Listener
 }
 
+// makeFolder makes the folder of a URI's socket if it is missing, as /run/viablk
+// is after a boot; its parent must be there, so that a mistyped path is an error.
+func makeFolder(u config.URI) error {
+	if u.Socket == "" {
+		return nil
+	}
+	if err := os.Mkdir(filepath.Dir(u.Socket), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("%s: make the folder of the socket: %w", u, err)
+	}
+	return nil
+}
+
 // listenNBD opens the NBD listener of a URI.
 func listenNBD(ctx context.Context, u config.URI) (endpoint, error) {
+	if err := makeFolder(u); err != nil {
+		return endpoint{}, err
+	}
 	network, address := u.Network()
 	l, err := nbd.Listen(ctx, network, address)
 	if errors.Is(err, nbd.ErrInUse) {

@@ -52,6 +52,9 @@ func (v viaServers) listen(c config.Target, u config.URI, disks []disk, log *slo
 		s = &viaServer{nic: nic, server: server}
 		v[u.Provider] = s
 	}
+	if err := makeFolder(u); err != nil {
+		return err
+	}
 	l, err := s.server.Listen(hostOf(u))
 	if err != nil {
 		return fmt.Errorf("%s: %w", u, err)
