@@ -14,6 +14,18 @@ const (
 	roleEnd
 )
 
+var roleNames = [roleEnd]string{
+	RoleControl: "control", RoleIO: "io", RoleBulk: "bulk", RoleDiscover: "discover",
+}
+
+// String returns the name, or the number of a role this version does not know.
+func (r Role) String() string {
+	if r > 0 && r < roleEnd {
+		return roleNames[r]
+	}
+	return "role-" + strconv.FormatUint(uint64(r), 10)
+}
+
 // DataModes is a set of data modes, bit 1<<mode each.
 type DataModes uint16
 

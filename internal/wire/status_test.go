@@ -77,6 +77,11 @@ func TestUnknownNumbersHaveNames(t *testing.T) {
 	if got := OpWriteZeroes.String(); got != "write-zeroes" {
 		t.Errorf("OpWriteZeroes is called %q", got)
 	}
+	for role, want := range map[Role]string{0: "role-0", RoleControl: "control", RoleDiscover: "discover", roleEnd: "role-5"} {
+		if got := role.String(); got != want {
+			t.Errorf("role %d is called %q, want %q", uint8(role), got, want)
+		}
+	}
 	if got := reasonEnd.String(); got != "reason-16" {
 		t.Errorf("unknown reason is called %q", got)
 	}
