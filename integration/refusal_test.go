@@ -70,7 +70,7 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 		{"VIA socket in use", 75, `in use`, target("--listen", "via+shm:///?socket="+filepath.Join(place, "via"), "--export", "a=memory:1M")},
 		{"socket in use by attach", 75, `in use`, attach(p.uri("disk", "via+shm"), live)},
 		{"a file in the place of a socket", 1, `not a socket`, target("--listen", "nbd+unix:///?socket="+noSocket, "--export", "a=memory:1M")},
-		{"folder of the socket missing", 1, `no such file`, target("--listen", "nbd+unix:///?socket="+filepath.Join(place, "no/n"), "--export", "a=memory:1M")},
+		{"parents of the socket missing", 1, `no such file`, target("--listen", "nbd+unix:///?socket="+filepath.Join(place, "no/where/n"), "--export", "a=memory:1M")},
 		{"file missing", 1, `does not exist.*create`, target("--listen", free, "--export", "a=file:"+filepath.Join(place, "missing"))},
 		{"file is a folder", 64, `is a directory`, target("--listen", free, "--export", "a=file:"+place)},
 		{"file of 1000 bytes", 64, `not a multiple of 512`, target("--listen", free, "--export", "a=file:"+short)},
