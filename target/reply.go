@@ -27,8 +27,8 @@ func (c *conn) answer(r *request) bool {
 	}
 	r.state = answering
 	s := c.takeSend(r)
-	if r.status == wire.StatusOK && cmd.Mode != wire.ModeInline && c.features&wire.FeatureImmediate != 0 ||
-		r.status == wire.StatusOK && cmd.Opcode == wire.OpWrite && c.features&wire.FeatureImmediate != 0 {
+	data := cmd.Opcode == wire.OpRead // inline, for a window is answered above
+	if r.status == wire.StatusOK && !data && c.features&wire.FeatureImmediate != 0 {
 		c.staged(c.carrier.StageImmediate(s, uint32(wire.MakeImmediate(wire.ImmOK, c.epoch, r.seq, r.slot))))
 		return true
 	}
