@@ -146,7 +146,7 @@ func (d *Descriptor) translate(w *Work, vi *VI, recv bool) Status {
 	control := binary.LittleEndian.Uint16(b[offControl:])
 	length := binary.LittleEndian.Uint32(b[offLength:])
 	w.Op, w.HasImmediate, w.Immediate = OpRecv, false, 0
-	w.Moved, w.State, w.Length = 0, 0, length
+	w.Moved, w.Length = 0, length
 	w.Segments = w.Segments[:0]
 	if control&controlReserved != 0 || binary.LittleEndian.Uint32(b[offReserved:]) != 0 ||
 		ControlSegmentSize+count*SegmentSize > len(b) {

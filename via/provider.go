@@ -169,7 +169,6 @@ type Work struct {
 	RemoteHandle uint32
 
 	Moved uint32 // the provider's: bytes transferred so far
-	State uint32 // the provider's
 
 	inline [4]Segment
 	slot   *slot
