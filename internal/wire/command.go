@@ -22,8 +22,8 @@ type DataMode uint8
 
 // The data modes.
 const (
-	ModeNone   DataMode = iota // no payload: all but Read and Write
-	ModeInline                 // inside the message: Write's command, Read's reply
+	ModeNone   DataMode = iota // no payload
+	ModeInline                 // inside the message: Write's command, Read's and BlockStatus's reply
 	ModePush                   // Write: already in the slot's memory at the target
 	ModePull                   // Write: the target reads the segments by RDMA
 	ModeWindow                 // Read: the target writes the segments by RDMA
@@ -207,19 +207,20 @@ func (c *Command) decode(h *[HeaderSize]byte, tail []byte) error {
 }
 
 // modesOf lists the data modes of each command, a bit each. Zero means unknown.
-var modesOf = [OpCompareWrite]uint8{
+var modesOf = [OpBlockStatus + 1]uint8{
 	OpRead:        1<<ModeInline | 1<<ModeWindow,
 	OpWrite:       1<<ModeInline | 1<<ModePush | 1<<ModePull,
 	OpFlush:       1 << ModeNone,
 	OpTrim:        1 << ModeNone,
 	OpWriteZeroes: 1 << ModeNone,
 	OpPrefetch:    1 << ModeNone,
+	OpBlockStatus: 1 << ModeInline,
 }
 
 // checkShape verifies everything but the segments. payload is what follows the
 // header in the message.
 func (c *Command) checkShape(payload uint64) error {
-	if int(c.Opcode) >= len(modesOf) || c.Opcode == 0 {
+	if int(c.Opcode) >= len(modesOf) || modesOf[c.Opcode] == 0 {
 		if c.Opcode.known() {
 			return errOtherMessage
 		}

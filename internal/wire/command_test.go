@@ -37,7 +37,7 @@ func BenchmarkCommandDecode(b *testing.B) {
 
 func TestCommandAllocatesNothing(t *testing.T) {
 	buf := make([]byte, MaxHeader+4096)
-	for _, s := range capsuleSamples()[:7] {
+	for _, s := range capsuleSamples()[:8] {
 		msg := mustEncode(s.msg)
 		c := s.msg.(*inlineCommand).Command
 		bad := append([]byte(nil), msg...)
@@ -104,7 +104,7 @@ func TestInlinePayloadSharesTheMessage(t *testing.T) {
 }
 
 func TestCommandInTwoBuffers(t *testing.T) {
-	for _, s := range capsuleSamples()[:7] {
+	for _, s := range capsuleSamples()[:8] {
 		msg := mustEncode(s.msg)
 		var whole, split Command
 		if err := whole.Decode(msg); err != nil {

@@ -33,6 +33,7 @@ const (
 	Version     = 1  // protocol version
 	HeaderSize  = 64 // bytes, the header of every message
 	SegmentSize = 16 // bytes, an encoded Segment
+	ExtentSize  = 8  // bytes, an encoded Extent
 	MaxSegments = 4  // segments of one command
 )
 

@@ -15,6 +15,7 @@ const (
 	OpWriteZeroes                    // the range reads as zeroes afterwards
 	OpPrefetch                       // the range will be read soon; a hint
 	OpCompareWrite                   // reserved: refused with ErrUnknownOpcode
+	OpBlockStatus                    // what the range consists of
 )
 
 // Control requests. All but OpEventAck, which ends an event, have an answer.
@@ -54,7 +55,8 @@ const (
 var opcodeNames = [256]string{
 	OpRead: "read", OpWrite: "write", OpFlush: "flush", OpTrim: "trim",
 	OpWriteZeroes: "write-zeroes", OpPrefetch: "prefetch",
-	OpAbort: "abort", OpFence: "fence", OpHeartbeat: "heartbeat",
+	OpBlockStatus: "block-status",
+	OpAbort:       "abort", OpFence: "fence", OpHeartbeat: "heartbeat",
 	OpEventAck: "event-ack", OpOpen: "open", OpClose: "close",
 	OpDiscover: "discover", OpReauth: "reauth", OpLogout: "logout",
 	OpLogin: "login", OpReply: "reply", OpAbortResponse: "abort-response",

@@ -13,6 +13,8 @@ const (
 	ExportMultiConn                      // Flush covers writes of every connection
 	ExportReadOnly                       // nothing that writes
 	ExportRotational                     // seeks are dear
+	ExportStatus                         // BlockStatus
+	ExportPrefetch                       // Prefetch
 )
 
 // OpenResponse answers an OpenRequest. With another status than StatusOK only

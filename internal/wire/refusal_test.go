@@ -356,6 +356,8 @@ func TestEveryRefusal(t *testing.T) {
 	for _, err := range encodeRefusals(t) {
 		hit[err] = true
 	}
+	_, err := CheckExtents(nil, 1)
+	hit[err] = true
 	rules := map[string]bool{}
 	for err := range hit {
 		var r *Refusal

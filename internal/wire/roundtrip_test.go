@@ -30,8 +30,10 @@ var enumerations = rapid.MakeConfig{
 		reflect.TypeFor[AbortOutcome](): between(AbortUnknown, abortEnd-1),
 		reflect.TypeFor[CommandFlags](): below(CommandFlags(flagsKnown)),
 		reflect.TypeFor[ReplyFlags]():   below(ReplyFlags(replyFlagsKnown)),
-		reflect.TypeFor[Opcode]():       between(OpRead, OpPrefetch),
-		reflect.TypeFor[DataMode]():     below(ModeWindow),
+		reflect.TypeFor[Opcode](): rapid.SampledFrom([]Opcode{
+			OpRead, OpWrite, OpFlush, OpTrim, OpWriteZeroes, OpPrefetch, OpBlockStatus,
+		}).AsAny(),
+		reflect.TypeFor[DataMode](): below(ModeWindow),
 	},
 }
 

@@ -118,17 +118,33 @@ func capsuleSamples() []sample {
 			Opcode: OpWriteZeroes, Flags: FlagNoHole | FlagFastZero | FlagFUA,
 			Offset: 1 << 20, Length: 0xfffff000, HeaderLength: 64,
 		}}},
+		{"command-block-status", &inlineCommand{Command: Command{
+			Opcode: OpBlockStatus, Mode: ModeInline, Slot: 5, Export: 6, Seq: 7,
+			PathEpoch: 8, Offset: 1 << 41, Length: 1 << 31, HeaderLength: 64,
+		}}},
 		{"reply-ok-inline", &inlineReply{Reply: Reply{
 			Flags: ReplyDataDigest, Slot: 0x0102, CreditDelta: -2,
 			Seq: 0x05060708, PathEpoch: 0x090a0b0c, Length: 32,
 			InlineLength: 32, Verifier: 0x1122334455667788,
 			DataCRC: DataCRC(payload), QueueMicros: 12, BackendMicros: 345,
 		}, Payload: payload}},
+		{"reply-ok-extents", &inlineReply{Reply: Reply{
+			Slot: 5, Seq: 7, PathEpoch: 8, Length: 24, InlineLength: 24, Verifier: 1,
+		}, Payload: extentList(Extent{1 << 20, 0}, Extent{1 << 30, ExtentHole | ExtentZero}, Extent{4096, ExtentZero})}},
 		{"reply-error", &inlineReply{Reply: Reply{
 			Flags: ReplyRetry | ReplyFenced, Status: StatusRetry, Slot: 4,
 			CreditDelta: 5, Seq: 6, PathEpoch: 7, Verifier: 8, RetryAfter: 250,
 		}}},
 	}
+}
+
+// extentList is the payload of an answer to block-status.
+func extentList(extents ...Extent) []byte {
+	b := make([]byte, len(extents)*ExtentSize)
+	for i, e := range extents {
+		e.Encode(b[i*ExtentSize:])
+	}
+	return b
 }
 
 func controlSamples() []sample {

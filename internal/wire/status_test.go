@@ -96,7 +96,7 @@ func TestUnknownNumbersHaveNames(t *testing.T) {
 func TestOpcodeNumbers(t *testing.T) {
 	for op, want := range map[Opcode]uint8{
 		OpRead: 1, OpWrite: 2, OpFlush: 3, OpTrim: 4, OpWriteZeroes: 5,
-		OpPrefetch: 6, OpCompareWrite: 7, OpAbort: 0x40, OpFence: 0x41,
+		OpPrefetch: 6, OpCompareWrite: 7, OpBlockStatus: 8, OpAbort: 0x40, OpFence: 0x41,
 		OpHeartbeat: 0x42, OpEventAck: 0x43, OpOpen: 0x44, OpClose: 0x45,
 		OpDiscover: 0x46, OpReauth: 0x47, OpLogout: 0x48, OpLogin: 0x50,
 		OpReply: 0x80, OpAbortResponse: 0xc0, OpFenceResponse: 0xc1,

@@ -1,0 +1,64 @@
+package wire
+
+// What is known of an extent, bits of Extent.Flags. Unknown bits are to be
+// ignored: 0 says nothing, and is always true.
+const (
+	ExtentHole uint32 = 1 << iota // nothing is allocated
+	ExtentZero                    // reads as zeroes
+)
+
+// Extent is a part of the range that a command with OpBlockStatus asks about. The
+// reply's payload is a list of them, from the start of the range and without gaps.
+type Extent struct {
+	Length uint32 // bytes, > 0
+	Flags  uint32 // Extent bits
+}
+
+// Offsets of an extent.
+const (
+	extentAtLength = 0
+	extentAtFlags  = 4
+	extentSize     = ExtentSize
+)
+
+// MaxExtentBytes is the longest list of extents in a reply, in bytes.
+const MaxExtentBytes = 4096
+
+// What only a list of extents is refused for.
+var errExtents = refusal(ErrMalformed, "extents do not fit the range")
+
+// Encode writes the extent to the first ExtentSize bytes of b.
+func (e Extent) Encode(b []byte) {
+	p := (*[extentSize]byte)(b)
+	le.PutUint32(p[extentAtLength:], e.Length)
+	le.PutUint32(p[extentAtFlags:], e.Flags)
+}
+
+// ExtentAt returns the extent with the index i of a list that [CheckExtents]
+// accepted.
+func ExtentAt(list []byte, i int) Extent {
+	p := (*[extentSize]byte)(list[i*extentSize:])
+	return Extent{le.Uint32(p[extentAtLength:]), le.Uint32(p[extentAtFlags:])}
+}
+
+// CheckExtents verifies the payload of a reply to a command of length bytes with
+// OpBlockStatus, and returns how many extents it has: at least one, and together
+// not longer than the range. It does not allocate.
+func CheckExtents(list []byte, length uint32) (int, error) {
+	n := len(list) / extentSize
+	if n == 0 || n*extentSize != len(list) || len(list) > MaxExtentBytes {
+		return 0, errExtents
+	}
+	var sum uint64
+	for i := range n {
+		e := ExtentAt(list, i)
+		if e.Length == 0 {
+			return 0, errExtents
+		}
+		sum += uint64(e.Length)
+	}
+	if sum > uint64(length) {
+		return 0, errExtents
+	}
+	return n, nil
+}
