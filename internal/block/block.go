@@ -29,6 +29,8 @@ const (
 	Flush                     // make every write answered before it durable
 	Trim                      // the range may be discarded; its content is undefined afterwards
 	WriteZeroes               // the range reads as zeroes afterwards
+	Status                    // fill Extents with what the range consists of
+	Prefetch                  // the range will be read soon; a hint
 )
 
 // String returns the name of the operation, in lower case.
@@ -44,6 +46,10 @@ func (o Op) String() string {
 		return "trim"
 	case WriteZeroes:
 		return "write zeroes"
+	case Status:
+		return "status"
+	case Prefetch:
+		return "prefetch"
 	}
 	return "unknown operation"
 }
@@ -71,6 +77,11 @@ const (
 	CanMultiConn            // a Flush on one queue covers writes answered on every queue
 	ReadOnly                // Write, Trim and WriteZeroes are refused with EPERM
 	Rotational              // seeks are dear
+	CanStatus               // Status is served
+	CanPrefetch             // Prefetch is served
+
+	// KnownFeatures are all of them.
+	KnownFeatures = 1<<iota - 1
 )
 
 // MaximumDepth is the largest depth of a queue, in requests.
@@ -103,6 +114,11 @@ type Request struct {
 	// [Queue.Reserve] for memory that the queue provides.
 	Data []byte
 
+	// Extents is the result of Status. The caller provides its memory, whose capacity
+	// bounds the answer; the device appends to what is before its length, which is 0.
+	// See [Request.AddExtent].
+	Extents []Extent
+
 	// Err is the result, valid once Reap returned the request: nil, or an error
 	// from which [Errno] takes an errno.
 	Err error
@@ -125,12 +141,13 @@ type Device interface {
 	Close() error
 }
 
-// Queue is a submission and completion context of a device. One goroutine
-// drives it: no method is safe for concurrent use with another, except where a
-// file descriptor is polled. No method but Close blocks, and in steady state
-// none allocates.
+// Queue is a submission and completion context of a device. One goroutine at a
+// time drives it, on whatever thread: no method is safe for concurrent use with
+// another, except where a file descriptor is polled. No method but Close blocks,
+// and in steady state none allocates.
 //
-// Requests of one queue execute concurrently and complete in any order. A Flush
+// Requests of one queue execute concurrently and complete in any order. Those that
+// overlap, on whichever queues of the device, are atomic in every [AtomicUnit]. A Flush
 // covers the writes that Reap returned before the Flush was submitted (with
 // CanMultiConn: on every queue of the device).
 type Queue interface {
@@ -139,7 +156,8 @@ type Queue interface {
 	// sets r.Data at once or when the request completes, as suits the queue. It
 	// returns false, and reserves nothing, while no memory is free: the caller
 	// tries again after it released something. A queue with nothing reserved
-	// grants any Length up to Info.MaximumPayload.
+	// grants any Length up to Info.MaximumPayload, unless the machine is out of
+	// memory: the caller then tries again after a moment.
 	// Memory handed out may hold stale bytes of the same queue, never others'.
 	Reserve(r *Request) bool
 
@@ -174,4 +192,13 @@ type Queue interface {
 	// Close ends the queue. It waits until the device touches no memory of any
 	// request; requests under way are finished and forgotten.
 	Close() error
+}
+
+// Shedder is a Queue that can give memory back which it keeps for its next requests.
+type Shedder interface {
+	Queue
+
+	// Shed gives the memory back at once, instead of after a while. It does nothing
+	// while a request has memory reserved. The next Reserve gets it again.
+	Shed()
 }

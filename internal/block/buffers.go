@@ -25,10 +25,13 @@ const (
 // Buffers is private memory for the requests of one queue whose device needs no
 // particular memory. It provides Reserve and Release for a queue to embed.
 //
-// The memory is one sparse anonymous mapping: what no request has used costs no
-// page, and whole MiB that stay free are given back by [Buffers.Tidy]. As with
-// its queue, one goroutine at a time uses it.
+// The memory is one sparse anonymous mapping, with its book-keeping at the end: what
+// no request has used costs no page. It is made by the first Reserve. Whole MiB that
+// stay free are given back by [Buffers.Tidy], and with the last of them the mapping:
+// an idle queue has none. As with its queue, one goroutine at a time uses it.
 type Buffers struct {
+	size     int    // of the memory, in bytes: a power of two
+	mapping  []byte // the memory, and the table of blocks; nil without any
 	memory   []byte
 	blocks   *buddy.Allocator
 	granules []granuleUse
@@ -44,28 +47,45 @@ type granuleUse struct {
 	recent bool   // used since the last sweep
 }
 
-// NewBuffers maps memory of limit bytes, rounded up to a power of two. A single
+// NewBuffers returns memory of limit bytes, rounded up to a power of two. A single
 // Reserve is granted up to that size, so limit is not less than the device's
 // MaximumPayload.
 func NewBuffers(limit int) (*Buffers, error) {
 	if limit <= 0 || limit > 1<<40 {
 		return nil, fmt.Errorf("map %d bytes for requests: %w", limit, unix.EINVAL)
 	}
-	size := max(granule, 1<<bits.Len(uint(limit-1)))
-	memory, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE,
-		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
-	if err != nil {
-		return nil, fmt.Errorf("map %d bytes for requests: %w", size, err)
-	}
-	return &Buffers{
-		memory:   memory,
-		blocks:   buddy.New(size, bufferUnit),
-		granules: make([]granuleUse, size/granule),
-		now:      time.Now,
-	}, nil
+	return &Buffers{size: max(granule, 1<<bits.Len(uint(limit-1))), now: time.Now}, nil
 }
 
-// Reserve is [Queue.Reserve]. It sets Data at once for reads as well.
+// obtain maps the memory. It reports false if there is none now.
+func (b *Buffers) obtain() bool {
+	mapping, err := unix.Mmap(-1, 0, b.size+buddy.TableSize(b.size, bufferUnit), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return false
+	}
+	b.mapping, b.memory = mapping, mapping[:b.size]
+	b.blocks = buddy.NewIn(mapping[b.size:], b.size, bufferUnit)
+	if b.granules == nil {
+		b.granules = make([]granuleUse, b.size/granule)
+	}
+	return true
+}
+
+// drop unmaps the memory, of which no request holds any.
+func (b *Buffers) drop() error {
+	mapping := b.mapping
+	b.mapping, b.memory, b.blocks = nil, nil, nil
+	clear(b.granules)
+	b.dirty = 0
+	if err := unix.Munmap(mapping); err != nil {
+		return fmt.Errorf("unmap memory of requests: %w", err)
+	}
+	return nil
+}
+
+// Reserve is [Queue.Reserve]. It sets Data at once for reads as well. It grants
+// nothing either while the kernel has no memory to map.
 func (b *Buffers) Reserve(r *Request) bool {
 	if r.Op != Read && r.Op != Write {
 		return true
@@ -73,7 +93,7 @@ func (b *Buffers) Reserve(r *Request) bool {
 	if r.Memory != 0 {
 		panic("block: memory is reserved twice for one request")
 	}
-	if r.Length > int64(len(b.memory)) {
+	if r.Length > int64(len(b.memory)) && (r.Length > int64(b.size) || !b.obtain()) {
 		return false
 	}
 	n := int(r.Length)
@@ -130,12 +150,29 @@ func (b *Buffers) Tidy() time.Duration {
 	return idleAfter
 }
 
-// sweep punches the granules that nobody has used since the sweep before.
+// Shed is [Shedder.Shed].
+func (b *Buffers) Shed() {
+	if b.mapping == nil {
+		return
+	}
+	for g := range b.granules {
+		if b.granules[g].live > 0 {
+			return
+		}
+	}
+	_ = b.drop() // a mapping that is whole can be unmapped
+}
+
+// sweep punches the granules that nobody has used since the sweep before, or drops
+// the memory if those are all there are.
 func (b *Buffers) sweep() {
+	if b.untouched() && b.drop() == nil {
+		return
+	}
 	start := -1 // of the run of granules to punch
 	for g := range b.granules {
 		use := &b.granules[g]
-		idle := use.dirty && use.live == 0 && !use.recent
+		idle := use.dirty && use.idle()
 		use.recent = false
 		if idle {
 			use.dirty = false
@@ -154,6 +191,19 @@ func (b *Buffers) sweep() {
 	}
 }
 
+// idle reports whether nobody has used the granule since the sweep before.
+func (u *granuleUse) idle() bool { return u.live == 0 && !u.recent }
+
+// untouched reports whether all granules are idle.
+func (b *Buffers) untouched() bool {
+	for g := range b.granules {
+		if !b.granules[g].idle() {
+			return false
+		}
+	}
+	return true
+}
+
 // punch frees the pages of granules [from, to). The kernel refuses only what is
 // no mapping or is locked; the pages then simply stay.
 func (b *Buffers) punch(from, to int) {
@@ -162,13 +212,8 @@ func (b *Buffers) punch(from, to int) {
 
 // Close unmaps the memory. No request may hold any of it.
 func (b *Buffers) Close() error {
-	if b.memory == nil {
+	if b.mapping == nil {
 		return nil
 	}
-	err := unix.Munmap(b.memory)
-	b.memory = nil
-	if err != nil {
-		return fmt.Errorf("unmap memory of requests: %w", err)
-	}
-	return nil
+	return b.drop()
 }

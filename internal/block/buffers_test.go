@@ -81,6 +81,7 @@ func TestReservedMemoryIsExclusive(t *testing.T) {
 				b.now = func() time.Time { return b.swept.Add(2 * idleAfter) }
 				b.Tidy()
 			},
+			"shed": func(*rapid.T) { b.Shed() },
 		})
 		for _, r := range held {
 			b.Release(r)
@@ -135,6 +136,54 @@ func TestIdleMemoryGoesBack(t *testing.T) {
 	if d := later(); d >= 0 {
 		t.Errorf("all memory went back and is looked at again in %v", d)
 	}
+}
+
+// An idle queue has no mapping, and gets one again with its next request.
+func TestIdleBuffersHaveNoMapping(t *testing.T) {
+	b := newTestBuffers(t, PayloadLimit)
+	clock := time.Now()
+	b.now = func() time.Time { return clock }
+	if b.mapping != nil {
+		t.Error("there is a mapping before the first request")
+	}
+	if b.Reserve(&Request{Op: Read, Length: PayloadLimit + 1}) || b.mapping != nil {
+		t.Error("a request that is too long is granted, or memory is mapped for it")
+	}
+	for round := range 3 {
+		r := reserve(t, b, Write, PayloadLimit)
+		if r.Data[0] != 0 || r.Data[PayloadLimit-1] != 0 {
+			t.Fatalf("round %d: memory is not fresh", round)
+		}
+		r.Data[0], r.Data[PayloadLimit-1] = 1, 1
+		b.Tidy()
+		clock = clock.Add(idleAfter)
+		if b.Tidy() < 0 || b.mapping == nil {
+			t.Fatal("memory in use was given back")
+		}
+		b.Release(r)
+		clock = clock.Add(idleAfter)
+		if d := b.Tidy(); d >= 0 || b.mapping != nil || b.blocks != nil {
+			t.Fatalf("round %d: next look in %v, %d bytes are mapped; want none", round, d, len(b.mapping))
+		}
+	}
+}
+
+// Shed waits for no time, but for the last request.
+func TestShedBuffers(t *testing.T) {
+	b := newTestBuffers(t, PayloadLimit)
+	b.Shed()
+	r := reserve(t, b, Write, 4096)
+	r.Data[0] = 7
+	b.Shed()
+	if r.Data[0] != 7 {
+		t.Error("memory in use was given back")
+	}
+	b.Release(r)
+	b.Shed()
+	if d := b.Tidy(); d >= 0 || b.mapping != nil {
+		t.Errorf("next look in %v, %d bytes are mapped; want none", d, len(b.mapping))
+	}
+	b.Release(reserve(t, b, Read, PayloadLimit))
 }
 
 func TestReserveAllocatesNothing(t *testing.T) {

@@ -7,6 +7,8 @@ type Counts struct {
 	Flushes      uint64 `json:"flushes"`
 	Trims        uint64 `json:"trims"`
 	WriteZeroes  uint64 `json:"write_zeroes"`
+	Statuses     uint64 `json:"block_status"`
+	Prefetches   uint64 `json:"prefetches"`
 	BytesRead    uint64 `json:"bytes_read"`
 	BytesWritten uint64 `json:"bytes_written"`
 }
@@ -26,6 +28,10 @@ func (c *Counts) Count(op Op, n uint64) {
 		c.Trims++
 	case WriteZeroes:
 		c.WriteZeroes++
+	case Status:
+		c.Statuses++
+	case Prefetch:
+		c.Prefetches++
 	}
 }
 
@@ -36,6 +42,8 @@ func (c *Counts) Add(o *Counts) {
 	c.Flushes += o.Flushes
 	c.Trims += o.Trims
 	c.WriteZeroes += o.WriteZeroes
+	c.Statuses += o.Statuses
+	c.Prefetches += o.Prefetches
 	c.BytesRead += o.BytesRead
 	c.BytesWritten += o.BytesWritten
 }

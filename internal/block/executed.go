@@ -25,6 +25,7 @@ type executed struct {
 	immediate fifo       // finished in Submit
 	held      int        // requests submitted and not reaped
 	depth     int
+	allowance int    // bytes that the owner may still write itself before Kick
 	kicked    uint64 // requests ever handed to the executor
 	sleeping  bool   // Arm was the last word
 	patient   bool   // and it set a deadline
@@ -66,6 +67,7 @@ func (e *Executor) NewQueue(depth, memory int) (Queue, error) {
 		immediate: newFIFO(depth),
 		finished:  newFIFO(depth),
 		depth:     depth,
+		allowance: promptBytes,
 	}, nil
 }
 
@@ -78,7 +80,7 @@ func (q *executed) Submit(r *Request) bool {
 	}
 	q.held++
 	r.Token, r.Err = 0, nil
-	if q.executor.engine.Attempt(r) {
+	if q.executor.engine.Attempt(r) || q.prompt(r) {
 		q.immediate.push(r)
 	} else {
 		q.batch = append(q.batch, r)
@@ -87,6 +89,7 @@ func (q *executed) Submit(r *Request) bool {
 }
 
 func (q *executed) Kick() {
+	q.allowance = promptBytes
 	if len(q.batch) == 0 {
 		return
 	}

@@ -25,7 +25,8 @@ type Engine interface {
 //
 // A request travels
 //
-//	1 Submit    the owner of the queue tries [Engine.Attempt]
+//	1 Submit    the owner of the queue tries [Engine.Attempt], and for a write
+//	            [Prompter.Prompt] while that is short
 //	2 Kick      what is left goes to the executor, as one batch
 //	3 work      a worker takes it, runs [Engine.Execute]
 //	4 complete  the worker hands it back to its queue, and wakes the owner if
@@ -49,10 +50,16 @@ type Engine interface {
 // An operation among short ones may block all the same. Then the owner of a queue
 // that waits notices, after patience, and has the executor work as if operations
 // took long.
+//
+// With [Executor.Guard], what reads or changes data holds its range meanwhile.
+// A request that has to wait for its range does so without occupying a worker.
 type Executor struct {
 	engine Engine
 	limit  int // workers
 	short  atomic.Bool
+	ranges *Ranges // nil without Guard
+
+	prompts prompts
 
 	mu       sync.Mutex
 	average  time.Duration // of recent operations
@@ -64,6 +71,7 @@ type Executor struct {
 	idle     int // workers that sleep and have not been woken
 	workers  int
 	closed   bool
+	parking  []*parked // not in use
 
 	stopped sync.WaitGroup
 }
@@ -72,6 +80,8 @@ type Executor struct {
 type task struct {
 	queue *executed
 	r     *Request
+	done  int64 // bytes of its range
+	held  bool  // it has what it needs to go on from there
 }
 
 // DefaultWorkers is the number of workers of an executor that nobody told.
@@ -97,6 +107,7 @@ func NewExecutor(engine Engine, workers int) *Executor {
 		workers = DefaultWorkers
 	}
 	e := &Executor{engine: engine, limit: workers, average: time.Millisecond}
+	e.prompts.engine, _ = engine.(Prompter)
 	e.wake.L = &e.mu
 	return e
 }
@@ -111,16 +122,27 @@ func (e *Executor) Close() {
 	e.stopped.Wait()
 }
 
+// Guard has requests hold their range of the disk while the engine executes them.
+// What the engine does in Attempt it guards itself. It is called before the first
+// queue is opened.
+func (e *Executor) Guard(ranges *Ranges) { e.ranges = ranges }
+
 // start hands a batch of q to the workers.
 func (e *Executor) start(q *executed, batch []*Request) {
 	e.mu.Lock()
 	for _, r := range batch {
 		if r.Op == Flush {
-			e.flushes = append(e.flushes, task{q, r})
+			e.flushes = append(e.flushes, task{queue: q, r: r})
 		} else {
-			e.ready.push(task{q, r})
+			e.ready.push(task{queue: q, r: r})
 		}
 	}
+	e.addedLocked()
+	e.mu.Unlock()
+}
+
+// addedLocked wakes a worker for new work if those that are awake do not suffice.
+func (e *Executor) addedLocked() {
 	awake := e.workers - e.idle
 	if e.flushing {
 		awake-- // a flush is never short
@@ -128,7 +150,6 @@ func (e *Executor) start(q *executed, batch []*Request) {
 	if !e.short.Load() || awake == 0 || e.ready.n > 4*batchOfShort*awake {
 		e.wakeLocked()
 	}
-	e.mu.Unlock()
 }
 
 // hurry is called by an owner that has waited for long enough.
@@ -207,7 +228,10 @@ func (e *Executor) runLocked(woken bool) {
 	for quiet := 1; ; quiet++ {
 		e.mu.Unlock()
 		began := time.Now()
-		t.r.Err = e.engine.Execute(t.r)
+		if !e.run(&t) {
+			e.mu.Lock()
+			break // it is not this worker's any more
+		}
 		took := time.Since(began)
 		mayWait := took < shortOperation && quiet < batchOfShort
 		q.complete(t.r, mayWait)

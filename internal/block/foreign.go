@@ -64,6 +64,7 @@ func FromBackend(b backend.Backend, options BackendOptions) (Device, error) {
 		f.info.Features = CanFlush | CanFUA | CanMultiConn | ReadOnly
 	}
 	f.executor = NewExecutor(f, options.Workers)
+	f.executor.Guard(NewRanges()) // a backend promises nothing of requests that overlap
 	return f, nil
 }
 

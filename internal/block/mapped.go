@@ -9,6 +9,11 @@ type Mapped interface {
 	Device
 
 	// Memory returns the content, Info().Size bytes outside the Go heap, valid until
-	// Close. Accesses that overlap leave or see any mixture of their bytes.
+	// Close. It is accessed only while its range is held.
 	Memory() []byte
+
+	// Ranges returns what keeps accesses to the memory and the requests of queues
+	// apart. A range that a peer has a part in moving is not waited for with
+	// [Ranges.Acquire] but tried: the queue is for who comes too late.
+	Ranges() *Ranges
 }

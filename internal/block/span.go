@@ -2,8 +2,8 @@ package block
 
 import "syscall"
 
-// maximumRange bounds the length of Trim and WriteZeroes: every offset plus
-// length then stays far from overflow.
+// maximumRange bounds the length of what has no payload: every offset plus length
+// then stays far from overflow.
 const maximumRange = 1 << 62
 
 // Check validates a request that came from outside against the device: its
@@ -30,14 +30,14 @@ func (i *Info) Check(op Op, flags Flags, offset, length uint64) syscall.Errno {
 
 // checkRange validates a range, of whatever length.
 func (i *Info) checkRange(op Op, offset, length uint64) syscall.Errno {
-	if length == 0 || length > maximumRange {
+	if length == 0 {
 		return syscall.EINVAL
 	}
 	beyond := offset > uint64(i.Size) || length > uint64(i.Size)-offset
 	switch {
 	case beyond && (op == Write || op == WriteZeroes):
 		return syscall.ENOSPC
-	case beyond:
+	case beyond, length > maximumRange:
 		return syscall.EINVAL
 	}
 	if block := uint64(i.MinimumBlock); block > 1 && (offset|length)&(block-1) != 0 {
@@ -61,6 +61,10 @@ func (i *Info) checkOp(op Op, flags Flags) syscall.Errno {
 		need, allowed = CanTrim, FUA
 	case WriteZeroes:
 		need, allowed = CanWriteZeroes, FUA|NoHole|FastZero
+	case Status:
+		need, allowed = CanStatus, FUA
+	case Prefetch:
+		need, allowed = CanPrefetch, FUA
 	default:
 		return syscall.EINVAL
 	}

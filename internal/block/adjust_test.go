@@ -1,0 +1,101 @@
+package block_test
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+
+	"github.com/viablk/viablk/internal/block"
+)
+
+// described is a device of which only the description counts.
+type described struct {
+	block.Device
+	info block.Info
+}
+
+func (d described) Info() block.Info { return d.info }
+
+type mapped struct{ described }
+
+func (mapped) Memory() []byte        { return []byte("disk") }
+func (mapped) Ranges() *block.Ranges { return nil }
+
+type windowed struct{ described }
+
+func (windowed) Mapping() []byte            { return []byte("disk") }
+func (windowed) Resident(int64, int64) bool { return true }
+func (windowed) Ranges() *block.Ranges      { return nil }
+
+func TestAdjust(t *testing.T) {
+	on, off := true, false
+	disk := block.Info{
+		Size: 1 << 20, MinimumBlock: 512, PreferredBlock: 4096, MaximumPayload: 32 << 20,
+		Features: block.CanFlush | block.CanMultiConn,
+	}
+	changed := func(change func(*block.Info)) *block.Info {
+		i := disk
+		change(&i)
+		return &i
+	}
+	for name, row := range map[string]struct {
+		a    block.Adjustments
+		want *block.Info // nil: refused
+	}{
+		"nothing":        {block.Adjustments{}, &disk},
+		"minimum":        {block.Adjustments{MinimumBlock: 1024}, changed(func(i *block.Info) { i.MinimumBlock = 1024 })},
+		"large minimum":  {block.Adjustments{MinimumBlock: 64 << 10}, changed(func(i *block.Info) { i.MinimumBlock, i.PreferredBlock = 64<<10, 64<<10 })},
+		"preferred":      {block.Adjustments{PreferredBlock: 1 << 20}, changed(func(i *block.Info) { i.PreferredBlock = 1 << 20 })},
+		"payload":        {block.Adjustments{MaximumPayload: 1 << 20}, changed(func(i *block.Info) { i.MaximumPayload = 1 << 20 })},
+		"rotational":     {block.Adjustments{Rotational: &on}, changed(func(i *block.Info) { i.Features |= block.Rotational })},
+		"not rotational": {block.Adjustments{Rotational: &off}, &disk},
+		"one connection": {block.Adjustments{MultiConn: &off}, changed(func(i *block.Info) { i.Features &^= block.CanMultiConn })},
+		"multi conn":     {block.Adjustments{MultiConn: &on}, &disk},
+
+		"minimum below the disk's":    {block.Adjustments{MinimumBlock: 256}, nil},
+		"odd minimum":                 {block.Adjustments{MinimumBlock: 1536}, nil},
+		"minimum above 64 KiB":        {block.Adjustments{MinimumBlock: 128 << 10}, nil},
+		"preferred below the minimum": {block.Adjustments{MinimumBlock: 8192, PreferredBlock: 4096}, nil},
+		"odd preferred":               {block.Adjustments{PreferredBlock: 5000}, nil},
+		"preferred above the payload": {block.Adjustments{PreferredBlock: 64 << 20}, nil},
+		"payload below 1 MiB":         {block.Adjustments{MaximumPayload: 1<<20 - 512}, nil},
+		"payload above the disk's":    {block.Adjustments{MaximumPayload: 64 << 20}, nil},
+		"payload that is no multiple": {block.Adjustments{MaximumPayload: 1<<20 + 1}, nil},
+		"payload below the preferred": {block.Adjustments{PreferredBlock: 4 << 20, MaximumPayload: 2 << 20}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, device := range []block.Device{
+				described{info: disk}, mapped{described{info: disk}}, windowed{described{info: disk}},
+			} {
+				got, err := block.Adjust(device, row.a)
+				if row.want == nil {
+					if !errors.Is(err, syscall.EINVAL) {
+						t.Errorf("error %v", err)
+					}
+					continue
+				}
+				if err != nil || got.Info() != *row.want {
+					t.Fatalf("%+v, %v, want %+v", got, err, *row.want)
+				}
+				_, was := device.(block.Mapped)
+				if _, is := got.(block.Mapped); is != was {
+					t.Errorf("mapped is %v", is)
+				}
+				_, was = device.(block.Windowed)
+				if _, is := got.(block.Windowed); is != was {
+					t.Errorf("windowed is %v", is)
+				}
+			}
+		})
+	}
+	odd := disk
+	odd.Size += 512
+	if _, err := block.Adjust(described{info: odd}, block.Adjustments{MinimumBlock: 1024}); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("a size that is no multiple: %v", err)
+	}
+	one := disk
+	one.Features = 0
+	if _, err := block.Adjust(described{info: one}, block.Adjustments{MultiConn: &on}); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("a promise that cannot be kept: %v", err)
+	}
+}
