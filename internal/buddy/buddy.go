@@ -1,13 +1,14 @@
 // Package buddy hands out offsets of a region by the buddy system.
 //
 // It knows no memory: it divides the numbers [0, size) into blocks of powers of
-// two, so one allocator serves private memory, registered memory and anything
-// else that has a beginning and a length. A freed block joins its free buddy at
-// once, and the block freed last is given out first, because its lines may still
-// be in a cache of the processor.
+// two, whatever the size, so one allocator serves private memory, registered
+// memory and anything else that has a beginning and a length. A freed block joins
+// its free buddy at once, and the block freed last is given out first, because its
+// lines may still be in a cache of the processor.
 //
-// The book-keeping is nine bytes per smallest block, made once. Alloc and Free
-// allocate nothing and take O(log(size/minBlock)) steps.
+// The book-keeping is nine bytes per smallest block, made once, on the heap or in
+// memory of the caller's. Alloc and Free allocate nothing and take
+// O(log(size/minBlock)) steps.
 package buddy
 
 import (
@@ -29,7 +30,7 @@ const maximumUnits = 1 << 31
 // Allocator divides a region. It is not safe for concurrent use.
 type Allocator struct {
 	shift     uint   // log2 of the bytes of a unit
-	top       uint   // order of the whole region
+	top       uint   // order of the largest block
 	available int    // bytes free
 	orders    uint64 // bit k is set if heads[k] lists a block
 
@@ -40,33 +41,67 @@ type Allocator struct {
 	state      []uint8
 }
 
-// New returns an allocator for size bytes in blocks of at least minBlock bytes.
-// Both are powers of two, and size is not less than minBlock; anything else is a
-// mistake of the program and panics.
+// New returns an allocator for size bytes in blocks of at least minBlock bytes, a
+// power of two of which size is a multiple; anything else is a mistake of the
+// program and panics. A size that is no power of two has no block that is all of it:
+// the largest are those of its binary digits.
 func New(size, minBlock int) *Allocator {
-	if !powerOfTwo(size) || !powerOfTwo(minBlock) || size < minBlock {
+	units := size >> unitShift(size, minBlock)
+	links := make([]uint32, 2*units)
+	return newAllocator(size, minBlock, links, make([]uint8, units))
+}
+
+// TableSize returns how many bytes [NewIn] needs for its book-keeping.
+func TableSize(size, minBlock int) int {
+	return bytesPerUnit * (size >> unitShift(size, minBlock))
+}
+
+// NewIn is New with the book-keeping in table, TableSize bytes of zeroes that
+// begin at a multiple of four. The caller leaves it alone, and mapped, for as long
+// as it uses the allocator. Of a table that is fresh pages the allocator touches
+// few until blocks are allocated all over the region.
+func NewIn(table []byte, size, minBlock int) *Allocator {
+	units := size >> unitShift(size, minBlock)
+	links, state := split(table[:bytesPerUnit*units], units)
+	return newAllocator(size, minBlock, links, state)
+}
+
+// bytesPerUnit is the book-keeping of a unit: two links and a state.
+const bytesPerUnit = 4 + 4 + 1
+
+// unitShift returns log2 of minBlock, or panics as New does.
+func unitShift(size, minBlock int) uint {
+	if minBlock <= 0 || minBlock&(minBlock-1) != 0 || size <= 0 || size&(minBlock-1) != 0 {
 		panic(fmt.Sprintf("buddy: region of %d bytes in blocks of %d", size, minBlock))
 	}
 	shift := uint(bits.TrailingZeros(uint(minBlock)))
-	units := size >> shift
-	if units > maximumUnits {
+	if units := size >> shift; units > maximumUnits {
 		panic(fmt.Sprintf("buddy: %d blocks are more than %d", units, maximumUnits))
 	}
-	top := uint(bits.TrailingZeros(uint(units)))
+	return shift
+}
+
+// newAllocator makes an allocator of zeroed tables: two links and a state for each
+// unit.
+func newAllocator(size, minBlock int, links []uint32, state []uint8) *Allocator {
+	units := len(state)
+	top := uint(bits.Len(uint(units)) - 1)
 	a := &Allocator{
-		shift: shift,
+		shift: unitShift(size, minBlock),
 		top:   top,
 		heads: make([]uint32, top+1),
-		next:  make([]uint32, units),
-		prev:  make([]uint32, units),
-		state: make([]uint8, units),
+		next:  links[:units:units],
+		prev:  links[units:],
+		state: state,
 	}
-	a.push(0, top)
+	for unit := 0; unit < units; {
+		order := uint(bits.Len(uint(units-unit)) - 1)
+		a.push(uint32(unit), order)
+		unit += 1 << order
+	}
 	a.available = size
 	return a
 }
-
-func powerOfTwo(n int) bool { return n > 0 && n&(n-1) == 0 }
 
 // Alloc reserves a block of at least n bytes, n > 0, and returns its offset,
 // which is a multiple of the block's size. It returns false if no free block is
@@ -100,7 +135,7 @@ func (a *Allocator) Free(off int) {
 	a.available += 1 << (order + a.shift)
 	for a.state[unit] = 0; order < a.top; order++ {
 		neighbour := unit ^ 1<<order
-		if a.state[neighbour] != isFree|uint8(order) {
+		if int(neighbour) >= len(a.state) || a.state[neighbour] != isFree|uint8(order) {
 			break
 		}
 		a.remove(neighbour, order)
@@ -115,13 +150,25 @@ func (a *Allocator) Size(off int) int {
 	return 1 << (order + a.shift)
 }
 
+// Allocated returns the bytes of the allocated block at off, or false if none
+// begins there.
+func (a *Allocator) Allocated(off int) (size int, ok bool) {
+	if off < 0 || off>>a.shift >= len(a.state) || off&(1<<a.shift-1) != 0 {
+		return 0, false
+	}
+	state := a.state[off>>a.shift]
+	if state&isUsed == 0 {
+		return 0, false
+	}
+	return 1 << (uint(state&orderOf) + a.shift), true
+}
+
 // Available returns the bytes that are free, in one block or in many.
 func (a *Allocator) Available() int { return a.available }
 
 // used returns the unit and the order of the allocated block at off.
 func (a *Allocator) used(off int) (unit uint32, order uint) {
-	if off < 0 || off>>a.shift >= len(a.state) || off&(1<<a.shift-1) != 0 ||
-		a.state[off>>a.shift]&isUsed == 0 {
+	if _, ok := a.Allocated(off); !ok {
 		panic(fmt.Sprintf("buddy: no block is allocated at offset %d", off))
 	}
 	unit = uint32(off >> a.shift)

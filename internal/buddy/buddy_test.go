@@ -44,8 +44,11 @@ func roundUp(n, least int) int {
 func TestAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		least := 1 << rapid.IntRange(0, 12).Draw(t, "minBlock")
-		region := least << rapid.IntRange(0, 7).Draw(t, "units")
+		region := least * rapid.IntRange(1, 130).Draw(t, "units")
 		a, m := New(region, least), model{}
+		if rapid.Bool().Draw(t, "caller's table") {
+			a = NewIn(make([]byte, TableSize(region, least)+16), region, least) // 16: aligned
+		}
 		var order []int // allocated offsets, oldest first
 		t.Repeat(map[string]func(*rapid.T){
 			"alloc": func(t *rapid.T) {
@@ -65,8 +68,8 @@ func TestAgainstModel(t *testing.T) {
 				if m.overlaps(off, size) {
 					t.Fatalf("Alloc(%d) = %d overlaps an allocated block", n, off)
 				}
-				if got := a.Size(off); got != size {
-					t.Fatalf("Size(%d) = %d, want %d", off, got, size)
+				if got, ok := a.Allocated(off); got != size || got != a.Size(off) || !ok {
+					t.Fatalf("Allocated(%d) = %d, %v, want %d", off, got, ok, size)
 				}
 				m[off] = size
 				order = append(order, off)
@@ -80,6 +83,13 @@ func TestAgainstModel(t *testing.T) {
 				delete(m, order[i])
 				order = append(order[:i], order[i+1:]...)
 			},
+			"ask": func(t *rapid.T) {
+				off := rapid.IntRange(-1, region+1).Draw(t, "off")
+				size, ok := a.Allocated(off)
+				if want, known := m[off]; ok != known || size != want {
+					t.Fatalf("Allocated(%d) = %d, %v, want %d, %v", off, size, ok, want, known)
+				}
+			},
 			"": func(t *rapid.T) {
 				if got, want := a.Available(), region-m.used(); got != want {
 					t.Fatalf("Available() = %d, want %d", got, want)
@@ -89,8 +99,12 @@ func TestAgainstModel(t *testing.T) {
 		for off := range m {
 			a.Free(off)
 		}
-		if off, ok := a.Alloc(region); !ok || off != 0 {
-			t.Fatalf("the empty region does not coalesce: Alloc(%d) = %d, %v", region, off, ok)
+		for left := region; left > 0; { // what is free is one block for each binary digit
+			block := 1 << (bits.Len(uint(left)) - 1)
+			if off, ok := a.Alloc(block); !ok || off != region-left {
+				t.Fatalf("the empty region of %d does not coalesce: Alloc(%d) = %d, %v", region, block, off, ok)
+			}
+			left -= block
 		}
 	})
 }
@@ -138,10 +152,12 @@ func TestBrokenInvariantsPanic(t *testing.T) {
 		"free beyond the end":   func() { fresh().Free(1024) },
 		"free before the start": func() { fresh().Free(-256) },
 		"size of nothing":       func() { fresh().Size(256) },
-		"odd size":              func() { New(1000, 4) },
+		"no whole blocks":       func() { New(1002, 4) },
 		"odd block":             func() { New(1024, 3) },
 		"no size":               func() { New(0, 0) },
 		"block over size":       func() { New(4, 8) },
+		"short table":           func() { NewIn(make([]byte, TableSize(1024, 256)-1), 1024, 256) },
+		"table off by one":      func() { NewIn(make([]byte, 100)[1:], 1024, 256) },
 	}
 	for name, do := range cases {
 		t.Run(name, func(t *testing.T) {
