@@ -1,0 +1,189 @@
+// Package pki makes and reads the certificates of NBD over TLS.
+//
+// A folder of certificates is laid out as nbdkit, libnbd and QEMU have it:
+//
+//	ca-cert.pem      who vouches for the others
+//	ca-crl.pem       what it does not vouch for any more; need not be there
+//	ca-key.pem       the authority's own; only where certificates are issued
+//	server-cert.pem  server-key.pem
+//	client-cert.pem  client-key.pem
+//
+// The package knows files and [crypto/tls.Config], and nothing of NBD.
+package pki
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// The files of a folder.
+const (
+	caCert     = "ca-cert.pem"
+	caCRL      = "ca-crl.pem"
+	caKey      = "ca-key.pem"
+	serverCert = "server-cert.pem"
+	serverKey  = "server-key.pem"
+	clientCert = "client-cert.pem"
+	clientKey  = "client-key.pem"
+)
+
+// Role is which end of a connection a certificate is for.
+type Role string
+
+// The roles.
+const (
+	Server Role = "server"
+	Client Role = "client"
+)
+
+// backdate allows for clocks that go differently.
+const backdate = time.Hour
+
+// Init makes an authority in folder, which is created if it is missing: its
+// certificate, under name, and its key. It does not replace one that is there:
+// the error is [fs.ErrExist].
+func Init(folder, name string, validity time.Duration) error {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	key, err := newKey()
+	if err != nil {
+		return err
+	}
+	template, err := newTemplate(name, validity)
+	if err != nil {
+		return err
+	}
+	template.IsCA, template.BasicConstraintsValid, template.MaxPathLenZero = true, true, true
+	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return fmt.Errorf("make the authority's certificate: %w", err)
+	}
+	return writePair(folder, caCert, caKey, der, key)
+}
+
+// Issue has the authority in folder issue a certificate for a role, under the first
+// of names; a server is known by all of them, host names or IP addresses. It goes
+// to out, with its key and a copy of the authority's certificate. Nothing is
+// replaced: the error is [fs.ErrExist].
+func Issue(folder string, role Role, names []string, out string, validity time.Duration) error {
+	if len(names) == 0 || names[0] == "" {
+		return errors.New("a certificate needs a name")
+	}
+	ca, err := readCertificate(filepath.Join(folder, caCert))
+	if err != nil {
+		return err
+	}
+	signer, err := readKey(filepath.Join(folder, caKey))
+	if err != nil {
+		return err
+	}
+	template, err := newTemplate(names[0], validity)
+	if err != nil {
+		return err
+	}
+	if template.NotAfter.After(ca.NotAfter) {
+		template.NotAfter = ca.NotAfter
+	}
+	template.KeyUsage = x509.KeyUsageDigitalSignature
+	certName, keyName := clientCert, clientKey
+	switch role {
+	case Client:
+		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	case Server:
+		certName, keyName = serverCert, serverKey
+		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+		for _, name := range names {
+			if ip := net.ParseIP(name); ip != nil {
+				template.IPAddresses = append(template.IPAddresses, ip)
+			} else {
+				template.DNSNames = append(template.DNSNames, name)
+			}
+		}
+	default:
+		return fmt.Errorf("a certificate is for a server or a client, not a %q", role)
+	}
+	key, err := newKey()
+	if err != nil {
+		return err
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, ca, &key.PublicKey, signer)
+	if err != nil {
+		return fmt.Errorf("issue a certificate for %q: %w", names[0], err)
+	}
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return err
+	}
+	if err := writePair(out, certName, keyName, der, key); err != nil {
+		return err
+	}
+	err = writePEM(filepath.Join(out, caCert), "CERTIFICATE", ca.Raw, 0o644)
+	if errors.Is(err, fs.ErrExist) {
+		err = nil // that of another certificate here, or the authority's own folder
+	}
+	return err
+}
+
+func newKey() (*ecdsa.PrivateKey, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make a key: %w", err)
+	}
+	return key, nil
+}
+
+// newTemplate is what all certificates have.
+func newTemplate(name string, validity time.Duration) (*x509.Certificate, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+	if err != nil {
+		return nil, fmt.Errorf("make a serial number: %w", err)
+	}
+	if validity <= 0 {
+		return nil, fmt.Errorf("a certificate cannot be valid for %v", validity)
+	}
+	now := time.Now()
+	return &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      pkix.Name{CommonName: name},
+		NotBefore:    now.Add(-backdate),
+		NotAfter:     now.Add(validity),
+	}, nil
+}
+
+// writePair writes a certificate and its key, the key first: a certificate without
+// it would be of no use.
+func writePair(folder, certName, keyName string, cert []byte, key *ecdsa.PrivateKey) error {
+	if _, err := os.Lstat(filepath.Join(folder, certName)); err == nil {
+		return fmt.Errorf("%s: %w", filepath.Join(folder, certName), fs.ErrExist)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return fmt.Errorf("encode a key: %w", err)
+	}
+	if err := writePEM(filepath.Join(folder, keyName), "PRIVATE KEY", der, 0o600); err != nil {
+		return err
+	}
+	return writePEM(filepath.Join(folder, certName), "CERTIFICATE", cert, 0o644)
+}
+
+// writePEM makes a file that was not there.
+func writePEM(path, kind string, der []byte, mode fs.FileMode) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	return errors.Join(pem.Encode(f, &pem.Block{Type: kind, Bytes: der}), f.Close())
+}

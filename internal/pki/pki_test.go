@@ -1,0 +1,211 @@
+package pki
+
+import (
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"io/fs"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const day = 24 * time.Hour
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newAuthority makes an authority, and certificates for a server and a client in
+// folders of their own.
+func newAuthority(t *testing.T) (ca, server, client string) {
+	t.Helper()
+	ca, server, client = t.TempDir(), t.TempDir(), t.TempDir()
+	must(t, Init(ca, "test authority", day))
+	must(t, Issue(ca, Server, []string{"storage.example", "127.0.0.1"}, server, day))
+	must(t, Issue(ca, Client, []string{"alice"}, client, day))
+	return ca, server, client
+}
+
+// handshake runs both ends and returns their errors.
+func handshake(t *testing.T, server, client *tls.Config) (state tls.ConnectionState, serverErr, clientErr error) {
+	t.Helper()
+	left, right := net.Pipe()
+	defer left.Close()
+	defer right.Close()
+	s, c := tls.Server(left, server), tls.Client(right, client)
+	done := make(chan error, 1)
+	go func() {
+		err := s.Handshake()
+		if err == nil {
+			_, err = s.Write([]byte{1}) // in TLS 1.3 a client hears late that it is refused
+		}
+		left.Close()
+		done <- err
+	}()
+	clientErr = c.Handshake()
+	if clientErr == nil {
+		_, clientErr = c.Read(make([]byte, 1))
+	}
+	right.Close()
+	return s.ConnectionState(), <-done, clientErr
+}
+
+func TestBothEnds(t *testing.T) {
+	ca, server, client := newAuthority(t)
+	_, stranger, strangers := newAuthority(t)
+	s, err := ServerConfig(server, true)
+	must(t, err)
+	for name, row := range map[string]struct {
+		folder, host string
+		verify, ok   bool
+	}{
+		"by name":                 {client, "storage.example", true, true},
+		"by address":              {client, "127.0.0.1", true, true},
+		"another host":            {client, "other.example", true, false},
+		"another host, unchecked": {client, "other.example", false, true},
+		"no certificate":          {ca, "storage.example", true, false},
+		"another authority":       {strangers, "storage.example", false, false},
+		"unknown server":          {strangers, "storage.example", true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := ClientConfig(row.folder, row.host, row.verify)
+			must(t, err)
+			state, serverErr, clientErr := handshake(t, s, c)
+			if ok := serverErr == nil && clientErr == nil; ok != row.ok {
+				t.Fatalf("server %v, client %v", serverErr, clientErr)
+			}
+			if row.ok && (state.Version != tls.VersionTLS13 || state.VerifiedChains[0][0].Subject.CommonName != "alice") {
+				t.Errorf("version %#x, %v", state.Version, state.VerifiedChains)
+			}
+		})
+	}
+	t.Run("server that asks for nothing", func(t *testing.T) {
+		s, err := ServerConfig(stranger, false)
+		must(t, err)
+		c, err := ClientConfig(strangers, "storage.example", true)
+		must(t, err)
+		c.Certificates = nil
+		if _, a, b := handshake(t, s, c); a != nil || b != nil {
+			t.Errorf("server %v, client %v", a, b)
+		}
+	})
+	t.Run("TLS 1.2", func(t *testing.T) {
+		c, err := ClientConfig(client, "storage.example", true)
+		must(t, err)
+		c.MinVersion, c.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
+		if _, a, b := handshake(t, s, c); a == nil || b == nil {
+			t.Error("an old version is spoken")
+		}
+	})
+	t.Run("certificate for the other role", func(t *testing.T) {
+		c, err := ClientConfig(client, "storage.example", true)
+		must(t, err)
+		c.Certificates = s.Certificates
+		if _, a, _ := handshake(t, s, c); a == nil {
+			t.Error("a server's certificate is taken for a client's")
+		}
+	})
+}
+
+func TestRevocation(t *testing.T) {
+	ca, server, client := newAuthority(t)
+	revoke := func(folder string, serial *big.Int, signer string) {
+		cert, err := readCertificate(filepath.Join(signer, caCert))
+		must(t, err)
+		key, err := readKey(filepath.Join(signer, caKey))
+		must(t, err)
+		der, err := x509.CreateRevocationList(rand.Reader, &x509.RevocationList{
+			Number: big.NewInt(1), ThisUpdate: time.Now(), NextUpdate: time.Now().Add(day),
+			RevokedCertificateEntries: []x509.RevocationListEntry{{SerialNumber: serial, RevocationTime: time.Now()}},
+		}, cert, key)
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(folder, caCRL), pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der}), 0o600))
+	}
+	c, err := ClientConfig(client, "storage.example", true)
+	must(t, err)
+	alice, err := readCertificate(filepath.Join(client, clientCert))
+	must(t, err)
+	for name, serial := range map[string]*big.Int{"alice": alice.SerialNumber, "another": big.NewInt(7)} {
+		revoke(server, serial, ca)
+		s, err := ServerConfig(server, true)
+		must(t, err)
+		if _, got, _ := handshake(t, s, c); (got != nil) != (name == "alice") {
+			t.Errorf("%s is revoked: %v", name, got)
+		}
+	}
+	other, _, _ := newAuthority(t)
+	revoke(server, big.NewInt(7), other)
+	if _, err := ServerConfig(server, true); err == nil || !strings.Contains(err.Error(), "not the authority's") {
+		t.Errorf("a list of another authority: %v", err)
+	}
+	must(t, os.WriteFile(filepath.Join(server, caCRL), []byte("nothing"), 0o600))
+	if _, err := ServerConfig(server, true); err == nil {
+		t.Error("a broken list is taken for none")
+	}
+}
+
+func TestNothingIsReplaced(t *testing.T) {
+	ca, server, client := newAuthority(t)
+	for what, err := range map[string]error{
+		"authority": Init(ca, "again", day),
+		"server":    Issue(ca, Server, []string{"again"}, server, day),
+		"client":    Issue(ca, Client, []string{"again"}, client, day),
+	} {
+		if !errors.Is(err, fs.ErrExist) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	for _, path := range []string{filepath.Join(ca, caKey), filepath.Join(server, serverKey), filepath.Join(client, clientKey)} {
+		if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v", path, st.Mode(), err)
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	ca, server, _ := newAuthority(t)
+	empty, broken, large := t.TempDir(), t.TempDir(), t.TempDir()
+	must(t, os.WriteFile(filepath.Join(broken, serverCert), []byte("?"), 0o600))
+	must(t, os.WriteFile(filepath.Join(broken, serverKey), []byte("?"), 0o600))
+	must(t, os.WriteFile(filepath.Join(large, serverCert), nil, 0o600))
+	must(t, os.Truncate(filepath.Join(large, serverCert), 1<<40))
+	alone := t.TempDir()
+	for _, name := range []string{serverCert, serverKey} {
+		b, err := os.ReadFile(filepath.Join(server, name))
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(alone, name), b, 0o600))
+	}
+	first := func(_ *tls.Config, err error) error { return err }
+	for what, err := range map[string]error{
+		"no folder":             first(ServerConfig(filepath.Join(empty, "none"), true)),
+		"empty folder":          first(ServerConfig(empty, true)),
+		"broken certificate":    first(ServerConfig(broken, true)),
+		"endless certificate":   first(ServerConfig(large, true)),
+		"no authority":          first(ServerConfig(alone, true)),
+		"client: no authority":  first(ClientConfig(empty, "h", true)),
+		"issue without key":     Issue(server, Client, []string{"x"}, empty, day),
+		"issue without name":    Issue(ca, Client, nil, empty, day),
+		"issue an empty name":   Issue(ca, Client, []string{""}, empty, day),
+		"issue for another":     Issue(ca, "judge", []string{"x"}, empty, day),
+		"issue for no time":     Issue(ca, Client, []string{"x"}, empty, 0),
+		"authority for no time": Init(filepath.Join(empty, "ca"), "x", -day),
+	} {
+		if err == nil {
+			t.Errorf("%s: no error", what)
+		}
+	}
+}
