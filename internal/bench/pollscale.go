@@ -1,0 +1,65 @@
+package bench
+
+import "time"
+
+// pollScale measures what a completion costs to poll. A batch of messages goes
+// out, each on the next VI; the peer answers them all, and then says so on the
+// control connection. Only now the queue is polled, until it has given the
+// completions of all sends and receives.
+func (s *session) pollScale(x Case) (sample, error) {
+	out := sample{ops: s.cfg.ops(x), arrived: 1}
+	each := depth(x, 2*x.Batch)
+	sh := shape{VIs: x.VIs, Sends: each, Receives: each, SendSize: x.Size, ReceiveSize: x.Size}
+	st := step{Role: gather, Size: x.Size, Receives: each, Batch: x.Batch}
+	err := s.with(st, sh, x.Wait, func(c *circuit) error {
+		batches := max(1, out.ops/x.Batch)
+		out.ops = 2 * batches * x.Batch // completions
+		if _, err := s.polls(c, x.Batch, max(2, min(batches, 2*x.VIs/x.Batch))); err != nil {
+			return err
+		}
+		var polling time.Duration
+		var err error
+		out.counters, err = s.count(c, out.ops, func() error {
+			polling, err = s.polls(c, x.Batch, batches)
+			return err
+		})
+		out.time = perOp(polling, out.ops)
+		return err
+	})
+	return out, err
+}
+
+// polls returns the time of the polls that take the completions of batches.
+func (s *session) polls(c *circuit, size, batches int) (time.Duration, error) {
+	lanes, next := c.lanes, 0
+	var polling time.Duration
+	for range batches {
+		from := next
+		for range size {
+			if err := lanes[next].stage(); err != nil {
+				return 0, err
+			}
+			if next++; next == len(lanes) {
+				next = 0
+			}
+		}
+		c.ring(from, min(size, len(lanes)))
+		if _, err := s.answer(); err != nil {
+			return 0, err
+		}
+		want := c.got + c.sent + 2*size
+		start := time.Now()
+		for c.got+c.sent < want {
+			if _, err := c.take(); err != nil {
+				return 0, err
+			}
+		}
+		polling += time.Since(start)
+		for i := range min(size, len(lanes)) {
+			if err := lanes[(from+i)%len(lanes)].repost(); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return polling, nil
+}

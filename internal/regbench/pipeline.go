@@ -1,0 +1,106 @@
+package regbench
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/regcache"
+	"github.com/viablk/viablk/via"
+)
+
+// PipelineConfig says what to measure. Zero fields take the defaults.
+type PipelineConfig struct {
+	Sizes  []int // bytes of a request; 256 KiB, 1 MiB, 4 MiB
+	Chunks []int // bytes; 16 KiB to 512 KiB
+	Rounds int   // 31
+	Slice  time.Duration
+}
+
+// Step is the gain of a chunk size.
+type Step struct {
+	Direction string  `json:"direction"` // read or write
+	Size      int     `json:"size"`      // bytes of a request
+	Chunk     int     `json:"chunk"`     // bytes
+	Serial    float64 `json:"serial_ns"` // the whole is copied before or after its transfer
+	Piped     float64 `json:"piped_ns"`
+	Gain      float64 `json:"gain"` // serial to piped, both lower deciles of the rounds
+}
+
+// Pipeline compares requests that are copied in chunks, each while another is on its
+// way, with requests that are copied as one. All of them go through bounce memory.
+func Pipeline(ctx context.Context, p via.Provider, at Address, c PipelineConfig) (steps []Step, err error) {
+	if c.Sizes == nil {
+		c.Sizes = []int{256 << 10, 1 << 20, 4 << 20}
+	}
+	if c.Chunks == nil {
+		for n := 16 << 10; n <= 512<<10; n *= 2 {
+			c.Chunks = append(c.Chunks, n)
+		}
+	}
+	if c.Rounds == 0 {
+		c.Rounds = 31
+	}
+	if c.Slice == 0 {
+		c.Slice = 3 * time.Millisecond
+	}
+	r, err := openRig(p, at)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	var ends []*end
+	for _, chunk := range append([]int{64 << 20}, c.Chunks...) {
+		e, err := r.attach(regcache.CopyBounce, chunk)
+		if err != nil {
+			return nil, err
+		}
+		ends = append(ends, e)
+		defer func() { err = errors.Join(err, e.close()) }()
+	}
+	for _, op := range []block.Op{block.Write, block.Read} {
+		for _, size := range c.Sizes {
+			if ctx.Err() != nil {
+				return steps, context.Cause(ctx)
+			}
+			more, err := gains(ends, c, op, size)
+			if err != nil {
+				return steps, err
+			}
+			steps = append(steps, more...)
+		}
+	}
+	return steps, nil
+}
+
+// gains measures a size; the first end is the serial one.
+func gains(ends []*end, c PipelineConfig, op block.Op, size int) ([]Step, error) {
+	times := make([][]float64, len(ends))
+	next := make([]func() int, len(ends))
+	for i, e := range ends {
+		next[i] = NoReuse.positions(size)
+		if _, err := e.take(turn{op, size, 1, 1, c.Slice}, next[i]); err != nil {
+			return nil, err
+		}
+	}
+	for range c.Rounds {
+		for i, e := range ends {
+			t, err := e.take(turn{op, size, 1, 1, c.Slice}, next[i])
+			if err != nil {
+				return nil, err
+			}
+			times[i] = append(times[i], t.each())
+		}
+	}
+	var steps []Step
+	for i, chunk := range c.Chunks {
+		if chunk < size {
+			steps = append(steps, Step{
+				Direction: op.String(), Size: size, Chunk: chunk,
+				Serial: decile(times[0]), Piped: decile(times[i+1]), Gain: decile(times[0]) / decile(times[i+1]),
+			})
+		}
+	}
+	return steps, nil
+}
