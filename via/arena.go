@@ -14,6 +14,7 @@ type Arena struct {
 	bytes   []byte
 	base    uint64
 	regions atomic.Int32
+	space   space
 
 	mu     sync.RWMutex // held while pages are discarded or unmapped
 	closed bool
@@ -21,33 +22,58 @@ type Arena struct {
 
 // NewArena maps size bytes, rounded up to pages.
 func (n *NIC) NewArena(size int) (*Arena, error) {
+	if !n.made() {
+		return nil, noObject("map arena")
+	}
 	if size <= 0 || uint64(size) > n.limits.MaxRegisterBytes {
 		return nil, fmt.Errorf("map arena of %d bytes: %w", size, ErrInvalidParameter)
 	}
-	mem, err := n.adapter.MapArena(size)
+	if err := n.usable(); err != nil {
+		return nil, fmt.Errorf("map arena: %w", err)
+	}
+	g := n.agent
+	g.stats.Objects.Add(1)
+	mem, err := g.adapter.MapArena(size)
+	g.heed(err)
 	if err != nil {
-		return nil, fmt.Errorf("map arena of %d bytes: %w", size, err)
+		return nil, fmt.Errorf("map arena of %d bytes: %w", size, coded(err, ErrResource))
 	}
 	a := &Arena{nic: n, mem: mem, bytes: mem.Bytes(), base: addressOf(mem.Bytes())}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.closed {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.usableLocked(); err != nil {
 		_ = mem.Close()
-		return nil, fmt.Errorf("map arena: nic is closed: %w", ErrInvalidParameter)
+		return nil, fmt.Errorf("map arena: %w", err)
 	}
-	n.arenas[a] = struct{}{}
+	g.arenas[a] = struct{}{}
 	return a, nil
 }
 
+// made reports whether NewArena made the arena.
+func (a *Arena) made() bool { return a != nil && a.nic != nil }
+
 // Bytes returns the arena's memory. It must not be used after Close.
-func (a *Arena) Bytes() []byte { return a.bytes }
+func (a *Arena) Bytes() []byte {
+	if a == nil {
+		return nil
+	}
+	return a.bytes
+}
 
 // Memory returns what the adapter mapped, for the provider that did.
-func (a *Arena) Memory() ArenaMemory { return a.mem }
+func (a *Arena) Memory() ArenaMemory {
+	if a == nil {
+		return nil
+	}
+	return a.mem
+}
 
 // Discard gives the pages of a range back to the system; the range reads as
 // zeroes afterwards. Registrations stay valid.
 func (a *Arena) Discard(off, n int) error {
+	if !a.made() {
+		return noObject("discard")
+	}
 	if off < 0 || n < 0 || off > len(a.bytes)-n {
 		return fmt.Errorf("discard [%d, +%d) of an arena of %d bytes: %w", off, n, len(a.bytes), ErrInvalidParameter)
 	}
@@ -59,23 +85,28 @@ func (a *Arena) Discard(off, n int) error {
 	if n == 0 {
 		return nil // not every system takes an empty range
 	}
-	return a.mem.Discard(off, n)
+	return coded(a.mem.Discard(off, n), ErrResource)
 }
 
 // Close unmaps the arena. It returns ErrResource while regions are registered in
 // it. No descriptor that names its memory may be posted.
 func (a *Arena) Close() error {
-	a.nic.mu.Lock()
+	if !a.made() {
+		return noObject("unmap arena")
+	}
+	g := a.nic.agent
+	g.mu.Lock()
 	if c := a.regions.Load(); c != 0 {
-		a.nic.mu.Unlock()
+		g.mu.Unlock()
 		return fmt.Errorf("unmap arena: %d regions are registered in it: %w", c, ErrResource)
 	}
-	if _, ok := a.nic.arenas[a]; !ok {
-		a.nic.mu.Unlock()
+	if _, ok := g.arenas[a]; !ok {
+		g.mu.Unlock()
 		return fmt.Errorf("unmap arena: already unmapped: %w", ErrInvalidParameter)
 	}
-	delete(a.nic.arenas, a)
-	a.nic.mu.Unlock()
+	delete(g.arenas, a)
+	g.mu.Unlock()
+	g.stats.Objects.Add(1)
 	return a.unmap()
 }
 
@@ -85,16 +116,16 @@ func (a *Arena) unmap() error {
 	defer a.mu.Unlock()
 	a.closed = true
 	if err := a.mem.Close(); err != nil {
-		return fmt.Errorf("unmap arena: %w", err)
+		return fmt.Errorf("unmap arena: %w", coded(err, ErrResource))
 	}
 	return nil
 }
 
 // arenaOfLocked returns the arena that contains [addr, addr+n), or nil.
 //
-// +checklocks:n.mu
-func (n *NIC) arenaOfLocked(addr, size uint64) *Arena {
-	for a := range n.arenas {
+// +checklocks:g.mu
+func (g *agent) arenaOfLocked(addr, size uint64) *Arena {
+	for a := range g.arenas {
 		if addr >= a.base && size <= uint64(len(a.bytes)) && addr-a.base <= uint64(len(a.bytes))-size {
 			return a
 		}

@@ -59,7 +59,13 @@ type Limits struct {
 	MaxPtags               int              //
 	ReliabilityLevels      ReliabilityLevel // bits
 	RdmaReadLevels         ReliabilityLevel // bits: levels at which RDMA Read works
+	PostsCopy              bool             // memory of works is touched only by the goroutine that drives the VI, in its calls, see CopyStep
 }
+
+// CopyStep is what a provider with PostsCopy moves of an RDMA operation at a time, in
+// bytes, or a multiple of it, but for the end: of an operation that fails in between,
+// what lies between two multiples from its beginning is moved or is not.
+const CopyStep = 4096
 
 // Address names an endpoint (VIP_NET_ADDRESS): the host part is the provider's,
 // the discriminator tells services at one host apart.

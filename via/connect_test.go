@@ -16,23 +16,26 @@ func TestConnectErrors(t *testing.T) {
 		ctx  context.Context
 		err  error
 		want error
+		to   State
 	}{
-		{"rejected", context.Background(), &Refused{Reply: []byte{refuseReject}}, ErrReject},
-		{"refused without a reason", context.Background(), &Refused{}, ErrReject},
-		{"not understood", context.Background(), &Refused{Reply: []byte{refuseInvalid}}, ErrReject},
-		{"no match", context.Background(), &Refused{Reply: []byte{refuseNoMatch}}, ErrNoMatch},
-		{"not reachable", context.Background(), ErrNotReachable, ErrNotReachable},
-		{"expired", expired, context.Canceled, ErrTimeout},
-		{"expired, as the provider says", expired, ErrTimeout, ErrTimeout},
-		{"cause survives", context.Background(), wire, wire},
-		{"cause survives a timeout", expired, wire, wire},
+		{"rejected", context.Background(), &Refused{Reply: []byte{refuseReject}}, ErrReject, StateIdle},
+		{"refused without a reason", context.Background(), &Refused{}, ErrReject, StateIdle},
+		{"not understood", context.Background(), &Refused{Reply: []byte{refuseInvalid}}, ErrReject, StateIdle},
+		{"no match", context.Background(), &Refused{Reply: []byte{refuseNoMatch}}, ErrNoMatch, StateIdle},
+		{"not reachable", context.Background(), ErrNotReachable, ErrNotReachable, StateIdle},
+		{"expired", expired, context.Canceled, ErrTimeout, StateIdle},
+		{"expired, as the provider says", expired, ErrTimeout, ErrTimeout, StateIdle},
+		{"cause survives", context.Background(), wire, wire, StateIdle},
+		{"the fabric fails", context.Background(), &FabricError{wire}, wire, StateError},
+		{"the fabric fails, as a code", context.Background(), &FabricError{wire}, ErrNotReachable, StateError},
+		{"cause survives a timeout", expired, wire, wire, StateIdle},
 	} {
 		b := newBench(t, ReliableDelivery)
 		pending := b.recv(8)
 		b.p.connect = func(LinkConfig) (Link, []byte, error) { return nil, nil, c.err }
 		_, err := b.vi.Connect(c.ctx, Address{Host: "h"})
 		b.wants(err, c.want, c.name)
-		if b.vi.State() != StateIdle || pending.Status() != 0 {
+		if b.vi.State() != c.to || pending.Status() != 0 {
 			t.Errorf("%s: vi is %v, its receive %v", c.name, b.vi.State(), pending.Status())
 		}
 	}
@@ -53,9 +56,9 @@ func TestConnectRefusesAnswers(t *testing.T) {
 	}{
 		{nil, ErrInvalidParameter},
 		{[]byte("garbage of some length"), ErrInvalidParameter},
-		{encodeHello(other, ""), ErrInvalidMTU},
-		{encodeHello(qos, ""), ErrInvalidQoS},
-		{encodeHello(level, ""), ErrInvalidReliability},
+		{encodeHello(hello{attrs: other}), ErrInvalidMTU},
+		{encodeHello(hello{attrs: qos}), ErrInvalidQoS},
+		{encodeHello(hello{attrs: level}), ErrInvalidReliability},
 	} {
 		link := &scriptedLink{}
 		b.p.connect = func(LinkConfig) (Link, []byte, error) { return link, c.reply, nil }
@@ -86,7 +89,7 @@ func TestDispatch(t *testing.T) {
 		reason byte
 	}{
 		"garbage": {[]byte("garbage"), refuseInvalid}, "no bytes": {nil, refuseInvalid},
-		"another name": {encodeHello(b.vi.attrs, "other"), refuseNoMatch},
+		"another name": {encodeHello(hello{attrs: b.vi.attrs, discriminator: "other"}), refuseNoMatch},
 	} {
 		if got := ask(c.hello); len(got) != 1 || len(got[0]) != 1 || got[0][0] != c.reason {
 			t.Errorf("%s: answered with %v, want %d", name, got, c.reason)
@@ -94,11 +97,11 @@ func TestDispatch(t *testing.T) {
 	}
 	var queued []*scriptedIncoming
 	for range listenBacklog {
-		in := &scriptedIncoming{hello: encodeHello(b.vi.attrs, "name")}
+		in := &scriptedIncoming{hello: encodeHello(hello{attrs: b.vi.attrs, discriminator: "name"})}
 		incoming(in)
 		queued = append(queued, in)
 	}
-	if got := ask(encodeHello(b.vi.attrs, "name")); len(got) != 1 || got[0][0] != refuseReject {
+	if got := ask(encodeHello(hello{attrs: b.vi.attrs, discriminator: "name"})); len(got) != 1 || got[0][0] != refuseReject {
 		t.Errorf("beyond the backlog: answered with %v", got)
 	}
 	r, err := l.Wait(context.Background())
@@ -112,7 +115,7 @@ func TestDispatch(t *testing.T) {
 			t.Errorf("request %d has %d answers after the listener closed, want %d", i, len(in.answers), want)
 		}
 	}
-	if got := ask(encodeHello(b.vi.attrs, "name")); len(got) != 1 || got[0][0] != refuseNoMatch {
+	if got := ask(encodeHello(hello{attrs: b.vi.attrs, discriminator: "name"})); len(got) != 1 || got[0][0] != refuseNoMatch {
 		t.Errorf("after the listener closed: answered with %v", got)
 	}
 	b.must(r.Accept(context.Background(), b.vi)) // it was taken before
@@ -131,7 +134,7 @@ func TestRequestsWhileTheListenerCloses(t *testing.T) {
 	for range 300 {
 		l, err := b.nic.Listen(Address{"h", "name"})
 		b.must(err)
-		in := &scriptedIncoming{hello: encodeHello(b.vi.attrs, "name")}
+		in := &scriptedIncoming{hello: encodeHello(hello{attrs: b.vi.attrs, discriminator: "name"})}
 		done := make(chan struct{})
 		go func() {
 			incoming(in)
@@ -173,9 +176,9 @@ func TestListenTogether(t *testing.T) {
 			}
 		}
 		for joined := false; !joined; { // until the second has joined the first
-			b.nic.mu.Lock()
-			joined = len(b.nic.listeners["h"].byName) == 2
-			b.nic.mu.Unlock()
+			b.nic.agent.mu.Lock()
+			joined = len(b.nic.agent.listeners["h"].waiters) == 2
+			b.nic.agent.mu.Unlock()
 		}
 		close(release)
 		wg.Wait()
@@ -187,8 +190,8 @@ func TestListenTogether(t *testing.T) {
 				b.must(l.Close())
 			}
 		}
-		if calls != 1 || len(b.nic.listeners) != 0 {
-			t.Errorf("%d provider calls, %d hosts left", calls, len(b.nic.listeners))
+		if calls != 1 || len(b.nic.agent.listeners) != 0 {
+			t.Errorf("%d provider calls, %d hosts left", calls, len(b.nic.agent.listeners))
 		}
 	}
 }

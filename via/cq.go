@@ -1,6 +1,10 @@
 package via
 
-import "fmt"
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+)
 
 // Completion is a finished descriptor, taken off its queue.
 type Completion struct {
@@ -14,145 +18,312 @@ type Completion struct {
 
 // CQ merges the completions of work queues. One goroutine at a time drives a CQ
 // and the VIs bound to it.
+//
+// An entry names the work queue whose next descriptor is complete; the result
+// stays in that queue until it is taken off. Poll does both for a batch; Done
+// leaves the second half to SendDone and RecvDone, as VIPL does.
 type CQ struct {
 	nic     *NIC
 	adapter AdapterCQ
-	entries int // 0 when destroyed; guarded by nic.mu
-	bound   int // work queues; guarded by nic.mu
+	entries int  // 0 when destroyed; guarded by agent.mu
+	bound   int  // work queues; guarded by agent.mu
+	own     bool // of one VI, for its queues without a completion queue
+	turn    atomic.Pointer[turn]
 	overrun bool
+	touched uint32 // keeps the loads of touch
 
-	ready      []Completion // ring
+	ready      []*workQueue // ring
 	head, tail uint32
 	done       [64]Done
+
+	queues  [2]*workQueue // of an own queue: those it serves
+	notices []notice
+
+	sleepers []chan struct{} // goroutines that wait while the turn is a lock
 }
 
 // CreateCQ creates a completion queue (VipCreateCQ). entries is at least the sum
 // of the depths of the work queues bound to it; fewer is the consumer's mistake
 // and costs the queue when it overflows.
 func (n *NIC) CreateCQ(entries int) (*CQ, error) {
+	if !n.made() {
+		return nil, noObject("create completion queue")
+	}
 	if entries <= 0 || entries > n.limits.MaxCQEntries {
 		return nil, fmt.Errorf("create completion queue of %d entries (limit %d): %w", entries, n.limits.MaxCQEntries, ErrInvalidParameter)
 	}
-	n.mu.Lock()
-	if n.closed {
-		n.mu.Unlock()
-		return nil, fmt.Errorf("create completion queue: nic is closed: %w", ErrInvalidParameter)
-	}
-	if n.cqs >= n.limits.MaxCQ {
-		n.mu.Unlock()
-		return nil, fmt.Errorf("create completion queue: %d exist: %w", n.cqs, ErrResource)
-	}
-	n.cqs++
-	n.mu.Unlock()
-	a, err := n.adapter.NewCQ(entries)
+	c, err := n.newCQ(entries)
 	if err != nil {
-		n.mu.Lock()
-		n.cqs--
-		n.mu.Unlock()
 		return nil, fmt.Errorf("create completion queue: %w", err)
 	}
-	size := 1
-	for size < entries {
-		size <<= 1
-	}
-	return &CQ{nic: n, adapter: a, entries: entries, ready: make([]Completion, size)}, nil
+	c.ready = make([]*workQueue, powerOfTwo(entries))
+	return c, nil
 }
+
+func (n *NIC) newCQ(entries int) (*CQ, error) {
+	c := &CQ{nic: n}
+	c.turn.Store(&turn{})
+	if err := n.agent.addCQ(c, entries); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// made reports whether CreateCQ made the queue.
+func (c *CQ) made() bool { return c != nil && c.nic != nil }
 
 // Poll takes finished descriptors off their queues and returns how many
 // (VipCQDone and VipSendDone or VipRecvDone, for a batch). It also gives the VIs
 // bound to the queue their turn to make progress. It never blocks and never
 // allocates. dst is not empty.
 func (c *CQ) Poll(dst []Completion) int {
+	if !c.made() {
+		return 0
+	}
+	t := c.enter()
 	n := c.take(dst)
-	if n == len(dst) {
-		return n
+	if n < len(dst) {
+		n += c.progress(len(dst)-n, dst[n:])
+		n += c.take(dst[n:])
 	}
-	k := c.adapter.Poll(c.done[:min(len(c.done), len(dst)-n)])
+	c.leave(t)
+	return n
+}
+
+// Done takes the oldest entry and returns the queue that it names (VipCQDone):
+// the descriptor is still to be taken with SendDone or RecvDone. It returns
+// ErrNotDone if there is none. It never blocks.
+func (c *CQ) Done() (vi *VI, recv bool, err error) {
+	if !c.made() {
+		return nil, false, ErrInvalidParameter
+	}
+	t := c.enter()
+	defer c.leave(t)
+	if c.ready == nil {
+		return nil, false, ErrInvalidParameter
+	}
+	if c.head == c.tail {
+		c.progress(len(c.done), nil)
+	}
+	for c.head != c.tail {
+		if q := c.pop(); !q.emptied() {
+			return q.vi, q.recv, nil
+		}
+	}
+	return nil, false, ErrNotDone
+}
+
+// Wait is Done that sleeps until there is an entry (VipCQWait). It returns
+// ErrTimeout after timeout; [Infinite] is none.
+func (c *CQ) Wait(timeout time.Duration) (vi *VI, recv bool, err error) {
+	if !c.made() {
+		return nil, false, noObject("wait for a completion")
+	}
+	s := c.sleeper(timeout)
+	defer s.end()
+	for {
+		if vi, recv, err = c.Done(); err != ErrNotDone {
+			return vi, recv, err
+		}
+		if err = s.sleep(); err != nil {
+			return nil, false, fmt.Errorf("wait for a completion: %w", err)
+		}
+	}
+}
+
+// progress gives the links their turn and handles up to limit reports. It stores
+// completions in dst, which may be nil, as long as nothing waits before them, and
+// returns how many; of the others it leaves entries.
+func (c *CQ) progress(limit int, dst []Completion) int {
+	n := 0
+	k := c.adapter.Poll(c.done[:min(len(c.done), limit)])
+	if k > 1 && c.done[0].Work != nil && c.done[k-1].Work != nil && c.done[0].Work.queue.vi != c.done[k-1].Work.queue.vi {
+		c.touch(c.done[:k])
+	}
 	for i := range c.done[:k] {
-		c.handle(&c.done[i])
-		c.done[i] = Done{}
+		d := &c.done[i]
+		if d.Work == nil {
+			d.Event.Owner.linkEvent(d.Event)
+			continue
+		}
+		q := d.Work.queue
+		if q.head == q.next || uint16(q.head) != d.Work.place {
+			continue // flushed meanwhile
+		}
+		if q.completed(d.Work, dst[n:]) {
+			n++
+		}
+		q.refill()
 	}
-	return n + c.take(dst[n:])
+	return n
 }
 
-// handle turns what the provider reports into completions and state.
-func (c *CQ) handle(d *Done) {
-	if d.Work == nil {
-		d.Owner.linkEvent(d)
-		return
+// touch looks at what the ends of works will need, so that the processor fetches
+// for all at once what would be waited for in turn: with many VIs, little of it
+// is in the cache.
+func (c *CQ) touch(done []Done) {
+	sum := uint32(0)
+	for i := range done {
+		if w := done[i].Work; w != nil {
+			sum += w.queue.head + w.queue.next
+		}
 	}
-	s := d.Work.slot
-	vi := s.vi
-	q := vi.queue(d.Work.Op == OpRecv)
-	if q.head == q.next || q.at(q.head) != s {
-		return // flushed meanwhile
+	for i := range done {
+		if w := done[i].Work; w != nil {
+			if d := w.queue.at(w.queue.head).desc; d != nil {
+				sum += uint32(d.addr)
+			}
+		}
 	}
-	q.finish(s, d.Status, d.Length, d.Immediate)
-	if d.Broken {
-		vi.breakLink(AsyncConnectionLost, d.Cause, false)
-		return
-	}
-	vi.resume(q)
+	c.touched = sum
 }
 
-// push adds a completion and returns whether there was room for it.
-func (c *CQ) push(e Completion) bool {
+// deliver stores what completed at the head of a queue, without an entry. It
+// returns false where an entry is needed: others come first, or nobody polls.
+func (c *CQ) deliver(dst []Completion, q *workQueue, p *post, status Status, length, immediate uint32) bool {
+	if len(dst) == 0 || c.head != c.tail || q.taken+1 != q.head || len(c.notices) != 0 {
+		return false
+	}
+	e := &dst[0]
+	e.VI, e.Descriptor, e.Recv = q.vi, p.desc, q.recv
+	e.Status, e.Length, e.Immediate = status, length, immediate
+	q.taken++
+	return true
+}
+
+// push adds an entry and returns whether there was room for it.
+func (c *CQ) push(q *workQueue) bool {
 	if c.tail-c.head == uint32(len(c.ready)) {
 		if !c.overrun {
 			c.overrun = true
-			c.nic.raise(AsyncError{
-				CQ: c, VI: e.VI, Code: AsyncCatastrophic,
+			c.raise(AsyncError{
+				CQ: c, VI: q.vi, Code: AsyncCatastrophic,
 				Cause: fmt.Errorf("completion queue with room for %d entries overflowed", len(c.ready)),
 			})
 		}
 		return false
 	}
-	c.ready[c.tail&uint32(len(c.ready)-1)] = e
+	c.ready[c.tail&uint32(len(c.ready)-1)] = q
 	c.tail++
 	return true
+}
+
+func (c *CQ) pop() *workQueue {
+	q := c.ready[c.head&uint32(len(c.ready)-1)]
+	c.head++
+	return q
 }
 
 // take moves completions to dst.
 func (c *CQ) take(dst []Completion) int {
 	n := 0
 	for n < len(dst) && c.head != c.tail {
-		dst[n] = c.ready[c.head&uint32(len(c.ready)-1)]
-		dst[n].VI.queue(dst[n].Recv).untaken--
-		c.head++
+		q := c.pop()
+		if q.emptied() {
+			continue // taken off with SendDone or RecvDone already
+		}
+		p := q.take()
+		e := &dst[n]
+		e.VI, e.Descriptor, e.Recv = q.vi, p.desc, q.recv
+		e.Status, e.Length, e.Immediate = p.status, p.length, p.immediate
 		n++
 	}
 	return n
 }
 
+// purge drops the entries of a VI that is destroyed.
+func (c *CQ) purge(vi *VI) {
+	tail := c.head
+	for i := c.head; i != c.tail; i++ {
+		if q := c.ready[i&uint32(len(c.ready)-1)]; q.vi != vi {
+			c.ready[tail&uint32(len(c.ready)-1)] = q
+			tail++
+		}
+	}
+	c.tail = tail
+	for i := range c.ready { // what was taken is still there
+		if q := c.ready[i]; q != nil && q.vi == vi {
+			c.ready[i] = nil
+		}
+	}
+	clear(c.done[:]) // so are the last reports
+}
+
+// raise reports an asynchronous error, with no lock held.
+func (c *CQ) raise(e AsyncError) { c.turn.Load().call(func() { c.nic.raise(e) }) }
+
 // Arm prepares to sleep: it returns false if Poll has something to return now;
 // otherwise FD becomes readable at the next completion.
 func (c *CQ) Arm() bool {
-	return c.head == c.tail && c.adapter.Arm()
+	if !c.made() {
+		return true
+	}
+	t := c.enter()
+	ok := c.head == c.tail && c.adapter.Arm()
+	t.leave()
+	return ok
 }
 
-// FD returns a file descriptor to poll for reading after Arm. Poll consumes what
-// makes it readable. It is the same during the queue's life.
-func (c *CQ) FD() int { return c.adapter.FD() }
+// FD returns a file descriptor to poll for reading after Arm. A Poll that returns
+// nothing, or the next Arm, consumes what makes it readable. It is the same during
+// the queue's life, and -1 when there is no queue.
+func (c *CQ) FD() int {
+	if !c.made() {
+		return -1
+	}
+	return c.adapter.FD()
+}
 
-// Destroy destroys the queue (VipDestroyCQ). It returns ErrResource while a VI
-// is bound to it.
+// Resize changes the number of entries (VipResizeCQ). What is in the queue stays;
+// a size below that, or below nothing at all, is refused.
+func (c *CQ) Resize(entries int) error {
+	if !c.made() {
+		return noObject("resize completion queue")
+	}
+	n := c.nic
+	t := c.enter()
+	defer t.leave()
+	switch {
+	case c.ready == nil:
+		return fmt.Errorf("resize completion queue: it is destroyed: %w", ErrInvalidParameter)
+	case entries <= 0 || entries > n.limits.MaxCQEntries:
+		return fmt.Errorf("resize completion queue to %d entries (limit %d): %w", entries, n.limits.MaxCQEntries, ErrInvalidParameter)
+	case entries < int(c.tail-c.head):
+		return fmt.Errorf("resize completion queue to %d entries: %d are in it: %w", entries, c.tail-c.head, ErrResource)
+	}
+	if err := n.agent.resizeCQ(c, entries); err != nil {
+		return fmt.Errorf("resize completion queue: %w", err)
+	}
+	ready := make([]*workQueue, powerOfTwo(entries))
+	k := uint32(0)
+	for c.head != c.tail {
+		ready[k] = c.pop()
+		k++
+	}
+	c.ready, c.head, c.tail, c.overrun = ready, 0, k, false
+	return nil
+}
+
+// Destroy destroys the queue and cancels its notifications (VipDestroyCQ). It
+// returns ErrResource while a VI is bound to it.
 func (c *CQ) Destroy() error {
-	c.nic.mu.Lock()
-	if c.bound != 0 {
-		c.nic.mu.Unlock()
-		return fmt.Errorf("destroy completion queue: %d work queues are bound: %w", c.bound, ErrResource)
+	if !c.made() {
+		return noObject("destroy completion queue")
 	}
-	if c.entries == 0 {
-		c.nic.mu.Unlock()
-		return fmt.Errorf("destroy completion queue: already destroyed: %w", ErrInvalidParameter)
-	}
-	c.entries = 0
-	c.nic.cqs--
-	c.nic.mu.Unlock()
+	t := c.enter()
+	defer t.leave()
+	return c.destroy()
+}
+
+func (c *CQ) destroy() error {
 	a := c.adapter
-	c.adapter = noCQ{}
-	if err := a.Close(); err != nil {
+	if err := c.nic.agent.releaseCQ(c); err != nil {
 		return fmt.Errorf("destroy completion queue: %w", err)
+	}
+	c.nic.notify.forget(c, int32(a.FD()))
+	c.adapter, c.ready, c.head, c.tail = noCQ{}, nil, 0, 0
+	if err := a.Close(); err != nil {
+		return fmt.Errorf("destroy completion queue: %w", coded(err, ErrResource))
 	}
 	return nil
 }
@@ -161,7 +332,8 @@ func (c *CQ) Destroy() error {
 // descriptor's number may be another's by now.
 type noCQ struct{}
 
-func (noCQ) Poll([]Done) int { return 0 }
-func (noCQ) Arm() bool       { return true }
-func (noCQ) FD() int         { return -1 }
-func (noCQ) Close() error    { return nil }
+func (noCQ) Poll([]Done) int  { return 0 }
+func (noCQ) Arm() bool        { return true }
+func (noCQ) FD() int          { return -1 }
+func (noCQ) Resize(int) error { return ErrInvalidParameter }
+func (noCQ) Close() error     { return nil }

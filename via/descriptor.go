@@ -44,6 +44,10 @@ func DescriptorSize(segments int) int {
 // Descriptor is a descriptor in registered memory. It belongs to the consumer
 // until it is posted and again once its status is done. It is not safe for
 // concurrent use.
+//
+// It is gone with the region that it lies in, whose memory may be unmapped then:
+// its methods change nothing any more and return zeroes. What became of one that
+// was posted is in its completion.
 type Descriptor struct {
 	mem  *Memory
 	b    []byte // the control segment and room for segments
@@ -53,8 +57,12 @@ type Descriptor struct {
 }
 
 // NewDescriptor returns the descriptor at [off, off+size) of registered memory;
-// size decides how many segments fit.
+// size decides how many segments fit. It returns ErrInvalidParameter for what does
+// not lie in the region, and for a region that is not registered any more.
 func (m *Memory) NewDescriptor(off, size int) (*Descriptor, error) {
+	if !m.Live() {
+		return nil, fmt.Errorf("descriptor in a region that is not registered: %w", ErrInvalidParameter)
+	}
 	if size < ControlSegmentSize || off < 0 || off > len(m.bytes)-size {
 		return nil, fmt.Errorf("descriptor at [%d, +%d) of a region of %d bytes: %w", off, size, len(m.bytes), ErrInvalidParameter)
 	}
@@ -62,8 +70,14 @@ func (m *Memory) NewDescriptor(off, size int) (*Descriptor, error) {
 	return d, nil
 }
 
+// live reports whether there is a descriptor and its memory is registered.
+func (d *Descriptor) live() bool { return d != nil && d.mem != nil && d.mem.live.Load() }
+
 // Reset clears the descriptor and sets its opcode; OpRecv for a receive.
 func (d *Descriptor) Reset(op Opcode) {
+	if !d.live() {
+		return
+	}
 	clear(d.b[:ControlSegmentSize])
 	if op != OpRecv {
 		binary.LittleEndian.PutUint16(d.b[offControl:], uint16(op)&ControlOpMask)
@@ -72,12 +86,19 @@ func (d *Descriptor) Reset(op Opcode) {
 
 // SetImmediate adds immediate data.
 func (d *Descriptor) SetImmediate(v uint32) {
+	if !d.live() {
+		return
+	}
 	binary.LittleEndian.PutUint32(d.b[offImmediate:], v)
 	d.setControl(ControlImmediate)
 }
 
 // SetFence delays the descriptor until earlier RDMA Reads of its queue are done.
-func (d *Descriptor) SetFence() { d.setControl(ControlFence) }
+func (d *Descriptor) SetFence() {
+	if d.live() {
+		d.setControl(ControlFence)
+	}
+}
 
 func (d *Descriptor) setControl(bit uint16) {
 	c := binary.LittleEndian.Uint16(d.b[offControl:])
@@ -87,7 +108,7 @@ func (d *Descriptor) setControl(bit uint16) {
 // SetRemote sets the address segment. It comes before any AddSegment. It returns
 // false if the descriptor has no room for it.
 func (d *Descriptor) SetRemote(addr uint64, handle uint32) bool {
-	if len(d.b) < ControlSegmentSize+SegmentSize {
+	if !d.live() || len(d.b) < ControlSegmentSize+SegmentSize {
 		return false
 	}
 	s := d.b[ControlSegmentSize : ControlSegmentSize+SegmentSize]
@@ -101,6 +122,9 @@ func (d *Descriptor) SetRemote(addr uint64, handle uint32) bool {
 // AddSegment appends a data segment. It returns false if the descriptor has no
 // room for it.
 func (d *Descriptor) AddSegment(addr uint64, handle, length uint32) bool {
+	if !d.live() {
+		return false
+	}
 	count := int(binary.LittleEndian.Uint16(d.b[offSegCount:]))
 	off := ControlSegmentSize + count*SegmentSize
 	if off+SegmentSize > len(d.b) {
@@ -117,16 +141,44 @@ func (d *Descriptor) AddSegment(addr uint64, handle, length uint32) bool {
 }
 
 // Status returns the status; StatusDone says whether the rest is valid.
-func (d *Descriptor) Status() Status { return loadStatus(d.b) }
+func (d *Descriptor) Status() Status {
+	if !d.live() {
+		return 0
+	}
+	return loadStatus(d.b)
+}
 
 // Length returns, at completion, the bytes transferred.
-func (d *Descriptor) Length() uint32 { return binary.LittleEndian.Uint32(d.b[offLength:]) }
+func (d *Descriptor) Length() uint32 {
+	if !d.live() {
+		return 0
+	}
+	return binary.LittleEndian.Uint32(d.b[offLength:])
+}
 
 // Immediate returns the immediate data, valid with StatusImmediate.
-func (d *Descriptor) Immediate() uint32 { return binary.LittleEndian.Uint32(d.b[offImmediate:]) }
+func (d *Descriptor) Immediate() uint32 {
+	if !d.live() {
+		return 0
+	}
+	return binary.LittleEndian.Uint32(d.b[offImmediate:])
+}
 
-// Bytes returns the descriptor's memory in VIA's layout.
-func (d *Descriptor) Bytes() []byte { return d.b }
+// Memory returns the region that the descriptor lies in.
+func (d *Descriptor) Memory() *Memory {
+	if d == nil {
+		return nil
+	}
+	return d.mem
+}
+
+// Bytes returns the descriptor's memory in VIA's layout, or nil if it is gone.
+func (d *Descriptor) Bytes() []byte {
+	if !d.live() {
+		return nil
+	}
+	return d.b
+}
 
 // complete writes the result; the status goes last, with StatusDone.
 func (d *Descriptor) complete(s Status, length, immediate uint32) {
@@ -137,28 +189,48 @@ func (d *Descriptor) complete(s Status, length, immediate uint32) {
 	storeStatus(d.b, s|StatusDone)
 }
 
-// translate checks a descriptor against the VI and fills w. Every field is read
-// once. It returns 0 or the error bits the descriptor completes with (VIA 1.0
-// error table; protection as in reference part 1.6).
-func (d *Descriptor) translate(w *Work, vi *VI, recv bool) Status {
+// op returns the operation that the control field names.
+func (d *Descriptor) op() Opcode {
+	if !d.mem.live.Load() {
+		return OpSend
+	}
+	return Opcode(binary.LittleEndian.Uint16(d.b[offControl:]) & ControlOpMask)
+}
+
+// fenced reports whether the descriptor waits for earlier RDMA Reads. Its memory
+// is live.
+func (d *Descriptor) fenced() bool { return d.b[offControl]&byte(ControlFence) != 0 }
+
+// load checks a descriptor against its queue's VI and fills w. Every field is
+// read once. It returns 0 or the error bits the descriptor completes with (VIA
+// 1.0 error table; for protection: handle live, range inside the region, tag of
+// the VI). The descriptor may have waited since its post: its own memory is
+// looked at first.
+func (d *Descriptor) load(w *Work, q *workQueue) Status {
+	w.Op, w.HasImmediate, w.Immediate = OpSend, false, 0
+	if q.recv {
+		w.Op = OpRecv
+	}
+	w.Moved, w.Status, w.place = 0, 0, uint16(q.next)
+	w.Segments = w.Segments[:0]
+	if !d.mem.live.Load() {
+		return StatusProtectionError
+	}
 	b := d.b
 	count := int(binary.LittleEndian.Uint16(b[offSegCount:]))
 	control := binary.LittleEndian.Uint16(b[offControl:])
-	length := binary.LittleEndian.Uint32(b[offLength:])
-	w.Op, w.HasImmediate, w.Immediate = OpRecv, false, 0
-	w.Moved, w.Length = 0, length
-	w.Segments = w.Segments[:0]
+	w.Length = binary.LittleEndian.Uint32(b[offLength:])
 	if control&controlReserved != 0 || binary.LittleEndian.Uint32(b[offReserved:]) != 0 ||
 		ControlSegmentSize+count*SegmentSize > len(b) {
 		return StatusFormatError
 	}
 	first := 0
-	if recv {
+	if q.recv {
 		if control != 0 {
 			return StatusFormatError
 		}
-	} else if w.Op = Opcode(control & ControlOpMask); w.Op != OpSend {
-		if s := d.translateRemote(w, vi, count, control); s != 0 {
+	} else if op := Opcode(control & ControlOpMask); op != OpSend {
+		if s := d.loadRemote(w, q.vi, op, count, control); s != 0 {
 			return s
 		}
 		first = 1
@@ -166,18 +238,19 @@ func (d *Descriptor) translate(w *Work, vi *VI, recv bool) Status {
 	if control&ControlImmediate != 0 {
 		w.HasImmediate, w.Immediate = true, binary.LittleEndian.Uint32(b[offImmediate:])
 	}
-	if count-first > vi.nic.limits.MaxSegmentsPerDesc {
+	if count-first > q.vi.nic.limits.MaxSegmentsPerDesc {
 		return StatusFormatError
 	}
-	return d.translateSegments(w, vi, first, count)
+	return d.loadSegments(w, q, first, count)
 }
 
-// translateRemote checks what only RDMA has: the address segment.
-func (d *Descriptor) translateRemote(w *Work, vi *VI, count int, control uint16) Status {
-	if w.Op == OpRecv || count < 1 { // OpRecv is the reserved opcode here
+// loadRemote checks what only RDMA has: the address segment.
+func (d *Descriptor) loadRemote(w *Work, vi *VI, op Opcode, count int, control uint16) Status {
+	if op == OpRecv || count < 1 { // OpRecv is the reserved opcode here
 		return StatusFormatError
 	}
-	if w.Op == OpRdmaRead && (control&ControlImmediate != 0 || count < 2 ||
+	w.Op = op
+	if op == OpRdmaRead && (control&ControlImmediate != 0 || count < 2 ||
 		vi.nic.limits.RdmaReadLevels&vi.attrs.Reliability == 0) {
 		return StatusFormatError
 	}
@@ -187,17 +260,17 @@ func (d *Descriptor) translateRemote(w *Work, vi *VI, count int, control uint16)
 	return 0
 }
 
-// translateSegments checks the data segments and turns them into memory.
-func (d *Descriptor) translateSegments(w *Work, vi *VI, first, count int) Status {
+// loadSegments checks the data segments and turns them into memory.
+func (d *Descriptor) loadSegments(w *Work, q *workQueue, first, count int) Status {
 	var total uint64
-	tag := vi.attrs.Ptag.id
+	tag := q.vi.attrs.Ptag.id
 	for i := first; i < count; i++ {
 		off := ControlSegmentSize + i*SegmentSize
 		s := d.b[off : off+SegmentSize]
 		addr := binary.LittleEndian.Uint64(s[offSegAddr:])
 		length := uint64(binary.LittleEndian.Uint32(s[offSegLength:]))
-		m := vi.nic.regions.lookup(binary.LittleEndian.Uint32(s[offSegHandle:]))
-		if m == nil || !m.live.Load() || m.Tag() != tag {
+		m := q.memory(binary.LittleEndian.Uint32(s[offSegHandle:]), tag)
+		if m == nil {
 			return StatusProtectionError
 		}
 		at := addr - m.addr
@@ -207,7 +280,7 @@ func (d *Descriptor) translateSegments(w *Work, vi *VI, first, count int) Status
 		total += length
 		w.Segments = append(w.Segments, Segment{Bytes: m.bytes[at : at+length], Memory: m})
 	}
-	if total > uint64(vi.attrs.MaxTransferSize) || total != uint64(w.Length) {
+	if total > uint64(q.vi.attrs.MaxTransferSize) || total != uint64(w.Length) {
 		return StatusLengthError
 	}
 	return 0

@@ -1,5 +1,7 @@
 package via
 
+import "fmt"
+
 // Error is a VIPL return code other than VIP_SUCCESS; the values are those of
 // VIP_RETURN. Errors of this package wrap one: test with errors.Is.
 type Error int
@@ -41,6 +43,12 @@ var errorText = [...]string{
 	ErrNoMatch:            "nobody waits at that address",
 	ErrNotReachable:       "address not reachable",
 	ErrNotSupported:       "not supported",
+}
+
+// noObject refuses a call on a nil object, or on one that no call of the package
+// made.
+func noObject(doing string) error {
+	return fmt.Errorf("%s: no such object: %w", doing, ErrInvalidParameter)
 }
 
 // Error returns the code's text.

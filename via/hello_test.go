@@ -10,9 +10,9 @@ import (
 )
 
 func TestHelloGolden(t *testing.T) {
-	got := hex.EncodeToString(encodeHello(ViAttributes{
+	got := hex.EncodeToString(encodeHello(hello{attrs: ViAttributes{
 		Reliability: ReliableDelivery, MaxTransferSize: 0x11223344, QoS: 0x55667788, EnableRdmaWrite: true,
-	}, "ab"))
+	}, discriminator: "ab"}))
 	want := strings.ReplaceAll("5641 01 01 0200 02 00 44332211 88776655 6162", " ", "")
 	if got != want {
 		t.Errorf("connect message is %s, want %s", got, want)
@@ -20,7 +20,7 @@ func TestHelloGolden(t *testing.T) {
 }
 
 func TestHelloFitsRdmaCM(t *testing.T) {
-	b := encodeHello(ViAttributes{}, strings.Repeat("x", MaxDiscriminatorLen))
+	b := encodeHello(hello{attrs: ViAttributes{}, discriminator: strings.Repeat("x", MaxDiscriminatorLen)})
 	if len(b) > 56 {
 		t.Errorf("the longest connect message has %d bytes, RDMA CM leaves 56", len(b))
 	}
@@ -36,44 +36,53 @@ func TestHelloRoundTrip(t *testing.T) {
 			EnableRdmaRead:  rapid.Bool().Draw(rt, "read"),
 		}
 		name := string(rapid.SliceOfN(rapid.Byte(), 0, MaxDiscriminatorLen).Draw(rt, "discriminator"))
-		got, gotName, err := decodeHello(encodeHello(attrs, name))
-		if err != nil || got != attrs || gotName != name {
-			rt.Fatalf("%+v %q became %+v %q, %v", attrs, name, got, gotName, err)
+		want := hello{attrs: attrs, discriminator: name, peer: rapid.Bool().Draw(rt, "peer")}
+		if got, err := decodeHello(encodeHello(want)); err != nil || got != want {
+			rt.Fatalf("%+v became %+v, %v", want, got, err)
 		}
 	})
 }
 
+// RDMA CM carries a connect message in 56 bytes, whatever its length.
+func TestHelloPadded(t *testing.T) {
+	want := hello{attrs: ViAttributes{Reliability: ReliableDelivery}, discriminator: "ends in\x00", peer: true}
+	b := encodeHello(want)
+	if got, err := decodeHello(append(b, make([]byte, 56-len(b))...)); err != nil || got != want {
+		t.Errorf("%+v became %+v, %v", want, got, err)
+	}
+}
+
 func TestHelloRefusals(t *testing.T) {
-	good := encodeHello(ViAttributes{Reliability: ReliableDelivery, MaxTransferSize: 4096}, "name")
+	good := encodeHello(hello{attrs: ViAttributes{Reliability: ReliableDelivery, MaxTransferSize: 4096}, discriminator: "name"})
 	change := func(i int, v byte) []byte {
 		b := bytes.Clone(good)
 		b[i] = v
 		return b
 	}
 	for name, b := range map[string][]byte{
-		"nothing": nil, "short": good[:15], "cut": good[:len(good)-1], "too long": append(bytes.Clone(good), 0),
-		"magic": change(0, 0), "version": change(2, 2), "unknown flag": change(3, 4), "reserved byte": change(7, 1),
+		"nothing": nil, "short": good[:15], "cut": good[:len(good)-1], "too long": append(bytes.Clone(good), 0, 1),
+		"magic": change(0, 0), "version": change(2, 2), "unknown flag": change(3, 8), "reserved byte": change(7, 1),
 		"longer name than message": change(6, 5), "shorter name than message": change(6, 3),
 		"name beyond the limit": append(change(6, MaxDiscriminatorLen+1), make([]byte, MaxDiscriminatorLen+1-4)...),
 	} {
-		if _, _, err := decodeHello(b); err == nil {
+		if _, err := decodeHello(b); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
 }
 
 func FuzzDecodeHello(f *testing.F) {
-	f.Add(encodeHello(ViAttributes{Reliability: ReliableDelivery}, ""))
-	f.Add(encodeHello(ViAttributes{EnableRdmaRead: true, QoS: 1}, strings.Repeat("d", MaxDiscriminatorLen)))
+	f.Add(encodeHello(hello{attrs: ViAttributes{Reliability: ReliableDelivery}}))
+	f.Add(encodeHello(hello{attrs: ViAttributes{EnableRdmaRead: true, QoS: 1}, discriminator: strings.Repeat("d", MaxDiscriminatorLen)}))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		attrs, name, err := decodeHello(b)
+		h, err := decodeHello(b)
 		if err != nil {
 			return
 		}
-		if len(name) > MaxDiscriminatorLen {
-			t.Fatalf("name of %d bytes", len(name))
+		if len(h.discriminator) > MaxDiscriminatorLen {
+			t.Fatalf("name of %d bytes", len(h.discriminator))
 		}
-		if again := encodeHello(attrs, name); !bytes.Equal(again, b) {
+		if again := encodeHello(h); !bytes.HasPrefix(b, again) || !zero(b[len(again):]) {
 			t.Fatalf("%x decodes to what encodes as %x", b, again)
 		}
 	})

@@ -3,6 +3,7 @@ package via
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -33,50 +34,54 @@ const (
 // mapped memory, not of the Go heap. Remote access needs memory of an arena.
 // The same memory may be registered several times.
 func (n *NIC) RegisterMem(buf []byte, attrs MemAttributes) (*Memory, error) {
+	if !n.made() {
+		return nil, noObject("register memory")
+	}
 	if len(buf) == 0 || uint64(len(buf)) > n.limits.MaxRegisterBlockBytes {
 		return nil, fmt.Errorf("register %d bytes: %w", len(buf), ErrInvalidParameter)
 	}
 	m := &Memory{nic: n, addr: addressOf(buf), bytes: buf}
-	if err := n.admit(m, attrs); err != nil {
+	if err := n.agent.admit(m, attrs); err != nil {
 		return nil, err
 	}
 	m.attrs.Store(packAttributes(attrs))
 	m.live.Store(true)
-	if err := n.adapter.Register(m); err != nil {
+	n.agent.stats.Registrations.Add(1)
+	if err := n.agent.adapter.Register(m); err != nil {
 		m.live.Store(false)
-		n.forget(m)
-		return nil, fmt.Errorf("register %d bytes: %w", len(buf), err)
+		n.agent.forget(m)
+		n.agent.heed(err)
+		return nil, fmt.Errorf("register %d bytes: %w", len(buf), coded(err, ErrResource))
 	}
-	n.agent.Registrations.Add(1)
 	return m, nil
 }
 
 // admit checks a registration and books its tag, arena and handle.
-func (n *NIC) admit(m *Memory, attrs MemAttributes) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.closed {
-		return fmt.Errorf("register memory: nic is closed: %w", ErrInvalidParameter)
+func (g *agent) admit(m *Memory, attrs MemAttributes) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.usableLocked(); err != nil {
+		return fmt.Errorf("register memory: %w", err)
 	}
-	use := n.ptagUseLocked(attrs.Ptag)
+	use := g.ptagUseLocked(attrs.Ptag)
 	if use == nil {
 		return fmt.Errorf("register memory: %w", ErrInvalidPtag)
 	}
-	if attrs.EnableRdmaRead && n.limits.RdmaReadLevels == 0 {
+	if attrs.EnableRdmaRead && g.limits.RdmaReadLevels == 0 {
 		return fmt.Errorf("register memory: %w", ErrInvalidRdmaRead)
 	}
-	m.arena = n.arenaOfLocked(m.addr, uint64(len(m.bytes)))
+	m.arena = g.arenaOfLocked(m.addr, uint64(len(m.bytes)))
 	if m.arena == nil && (attrs.EnableRdmaRead || attrs.EnableRdmaWrite) {
 		return fmt.Errorf("register memory for remote access: not in an arena of this nic: %w", ErrInvalidParameter)
 	}
-	if size := uint64(len(m.bytes)); size > n.limits.MaxRegisterBytes-n.registered {
-		return fmt.Errorf("register %d bytes: %d are registered: %w", size, n.registered, ErrResource)
+	if size := uint64(len(m.bytes)); size > g.limits.MaxRegisterBytes-g.registered {
+		return fmt.Errorf("register %d bytes: %d are registered: %w", size, g.registered, ErrResource)
 	}
-	if !n.regions.insert(m) {
-		return fmt.Errorf("register memory: %d regions are registered: %w", n.regions.live(), ErrResource)
+	if !g.regions.insert(m) {
+		return fmt.Errorf("register memory: %d regions are registered: %w", g.regions.live(), ErrResource)
 	}
 	use.count++
-	n.registered += uint64(len(m.bytes))
+	g.registered += uint64(len(m.bytes))
 	if m.arena != nil {
 		m.arena.regions.Add(1)
 	}
@@ -84,16 +89,18 @@ func (n *NIC) admit(m *Memory, attrs MemAttributes) error {
 }
 
 // forget undoes admit.
-func (n *NIC) forget(m *Memory) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.regions.remove(m)
-	n.registered -= uint64(len(m.bytes))
-	if use := n.ptags[uint32(m.attrs.Load())]; use != nil {
-		use.count--
-	}
-	if m.arena != nil {
-		m.arena.regions.Add(-1)
+func (g *agent) forget(list ...*Memory) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, m := range list {
+		g.regions.remove(m)
+		g.registered -= uint64(len(m.bytes))
+		if use := g.ptags[uint32(m.attrs.Load())]; use != nil {
+			use.count--
+		}
+		if m.arena != nil {
+			m.arena.regions.Add(-1)
+		}
 	}
 }
 
@@ -101,45 +108,106 @@ func (n *NIC) forget(m *Memory) {
 // accesses the memory by this registration. Descriptors still posted that name
 // it complete with a protection error.
 func (m *Memory) Deregister() error {
-	if !m.live.CompareAndSwap(true, false) {
+	if m == nil || !m.live.CompareAndSwap(true, false) {
 		return fmt.Errorf("deregister memory: not registered: %w", ErrInvalidParameter)
 	}
-	err := m.nic.adapter.Deregister(m)
-	m.nic.forget(m)
-	m.nic.agent.Deregistration.Add(1)
+	g := m.nic.agent
+	g.stats.Deregistrations.Add(1)
+	err := g.adapter.Deregister(m)
+	g.forget(m)
 	if err != nil {
-		return fmt.Errorf("deregister memory: %w", err)
+		return fmt.Errorf("deregister memory: %w", coded(err, ErrResource))
+	}
+	return nil
+}
+
+// DeregisterAll withdraws regions as Deregister does each of them, in one call of the
+// device where that can. The error joins theirs; whatever it is, none of them stays
+// registered.
+func (n *NIC) DeregisterAll(list []*Memory) error {
+	if n == nil || n.agent == nil {
+		return fmt.Errorf("deregister %d regions: no nic: %w", len(list), ErrInvalidParameter)
+	}
+	g := n.agent
+	var err error
+	live := make([]*Memory, 0, len(list))
+	for _, m := range list {
+		if m == nil || m.nic != n || !m.live.CompareAndSwap(true, false) {
+			err = errors.Join(err, ErrInvalidParameter)
+			continue
+		}
+		live = append(live, m)
+	}
+	g.stats.Deregistrations.Add(uint64(len(live)))
+	if b, ok := g.adapter.(BatchDeregisterer); ok && len(live) != 0 {
+		err = errors.Join(err, coded(b.DeregisterAll(live), ErrResource))
+	} else {
+		for _, m := range live {
+			err = errors.Join(err, coded(g.adapter.Deregister(m), ErrResource))
+		}
+	}
+	g.forget(live...)
+	if err != nil {
+		return fmt.Errorf("deregister %d regions: %w", len(list), err)
 	}
 	return nil
 }
 
 // Handle returns the region's handle. Handles carry a generation: a handle is
 // not reused soon after Deregister.
-func (m *Memory) Handle() uint32 { return m.handle }
+func (m *Memory) Handle() uint32 {
+	if m == nil {
+		return 0
+	}
+	return m.handle
+}
 
 // Addr returns the address of the region's first byte.
-func (m *Memory) Addr() uint64 { return m.addr }
+func (m *Memory) Addr() uint64 {
+	if m == nil {
+		return 0
+	}
+	return m.addr
+}
 
-// Bytes returns the region's memory.
-func (m *Memory) Bytes() []byte { return m.bytes }
+// Bytes returns the region's memory. It must not be used once that is unmapped.
+func (m *Memory) Bytes() []byte {
+	if m == nil {
+		return nil
+	}
+	return m.bytes
+}
 
 // Live reports whether the region is registered.
-func (m *Memory) Live() bool { return m.live.Load() }
+func (m *Memory) Live() bool { return m != nil && m.live.Load() }
 
 // Arena returns the arena that the region lies in, or nil.
-func (m *Memory) Arena() *Arena { return m.arena }
+func (m *Memory) Arena() *Arena {
+	if m == nil {
+		return nil
+	}
+	return m.arena
+}
 
 // Tag returns the ID of the region's protection tag.
-func (m *Memory) Tag() uint32 { return uint32(m.attrs.Load()) }
+func (m *Memory) Tag() uint32 {
+	if m == nil {
+		return 0
+	}
+	return uint32(m.attrs.Load())
+}
 
 // RemoteWrite and RemoteRead report what peers may do.
-func (m *Memory) RemoteWrite() bool { return m.attrs.Load()&attrWrite != 0 }
+func (m *Memory) RemoteWrite() bool { return m != nil && m.attrs.Load()&attrWrite != 0 }
 
 // RemoteRead reports whether peers may read the region.
-func (m *Memory) RemoteRead() bool { return m.attrs.Load()&attrRead != 0 }
+func (m *Memory) RemoteRead() bool { return m != nil && m.attrs.Load()&attrRead != 0 }
 
 // Attributes returns the region's attributes (VipQueryMem).
 func (m *Memory) Attributes() MemAttributes {
+	if m == nil {
+		return MemAttributes{}
+	}
 	a := m.attrs.Load()
 	return MemAttributes{
 		Ptag:            Ptag{nic: m.nic, id: uint32(a)},
@@ -150,35 +218,35 @@ func (m *Memory) Attributes() MemAttributes {
 // SetAttributes changes the region's tag and access without registering it
 // again (VipSetMemAttributes). When it returns no peer has the former access.
 func (m *Memory) SetAttributes(attrs MemAttributes) error {
-	if !m.live.Load() {
+	if !m.Live() {
 		return fmt.Errorf("set memory attributes: not registered: %w", ErrInvalidParameter)
 	}
-	n := m.nic
-	if attrs.EnableRdmaRead && n.limits.RdmaReadLevels == 0 {
+	g := m.nic.agent
+	if attrs.EnableRdmaRead && g.limits.RdmaReadLevels == 0 {
 		return fmt.Errorf("set memory attributes: %w", ErrInvalidRdmaRead)
 	}
 	if (attrs.EnableRdmaRead || attrs.EnableRdmaWrite) && m.arena == nil {
 		return fmt.Errorf("set memory attributes: remote access outside an arena: %w", ErrInvalidParameter)
 	}
-	n.mu.Lock()
-	use := n.ptagUseLocked(attrs.Ptag)
+	g.mu.Lock()
+	use := g.ptagUseLocked(attrs.Ptag)
 	if use == nil {
-		n.mu.Unlock()
+		g.mu.Unlock()
 		return fmt.Errorf("set memory attributes: %w", ErrInvalidPtag)
 	}
 	if !m.live.Load() { // Deregister gives back the tag that the region has then
-		n.mu.Unlock()
+		g.mu.Unlock()
 		return fmt.Errorf("set memory attributes: not registered: %w", ErrInvalidParameter)
 	}
 	use.count++
-	if old := n.ptags[m.Tag()]; old != nil {
+	if old := g.ptags[m.Tag()]; old != nil {
 		old.count--
 	}
 	m.attrs.Store(packAttributes(attrs))
-	n.mu.Unlock()
-	n.agent.AttributeChanges.Add(1)
-	if err := n.adapter.Update(m); err != nil {
-		return fmt.Errorf("set memory attributes: %w", err)
+	g.mu.Unlock()
+	g.stats.AttributeChanges.Add(1)
+	if err := g.adapter.Update(m); err != nil {
+		return fmt.Errorf("set memory attributes: %w", coded(err, ErrResource))
 	}
 	return nil
 }
@@ -196,15 +264,16 @@ func packAttributes(a MemAttributes) uint64 {
 
 // regionTable maps handles to regions. Lookups are lock-free and serve the data
 // path (MyVIA's user-level translation table); changes are serialised by the
-// NIC's lock. A handle is generation (16 bits) and index (16 bits); the
-// generation starts at random, so that a handle of another process's or an
-// earlier registration is refused, not obeyed.
+// NIC's lock. A handle is generation (16 bits) and index (16 bits). The generation
+// is drawn anew for each registration, never 0 and never the one before it: a
+// handle of an earlier registration, or of another process's, is refused, and
+// whoever knows one does not know the next.
 type regionTable struct {
 	pages [256]atomic.Pointer[[256]atomic.Pointer[Memory]]
 	limit int
 
 	mu   sync.Mutex
-	gens map[uint32]uint16 // by index, of the next registration
+	gens map[uint32]uint16 // by index, of the last registration
 	free []uint32
 	next uint32
 	used int
@@ -243,16 +312,8 @@ func (t *regionTable) insert(m *Memory) bool {
 	} else {
 		return false
 	}
-	gen, ok := t.gens[index]
-	if !ok {
-		var b [2]byte
-		_, _ = rand.Read(b[:])
-		gen = binary.LittleEndian.Uint16(b[:])
-	}
-	if gen == 0 {
-		gen = 1 // handle 0 stays invalid
-	}
-	t.gens[index] = gen + 1
+	gen := newGeneration(t.gens[index])
+	t.gens[index] = gen
 	m.handle = uint32(gen)<<16 | index
 	page := t.pages[index>>8].Load()
 	if page == nil {
@@ -262,6 +323,18 @@ func (t *regionTable) insert(m *Memory) bool {
 	page[index&0xff].Store(m)
 	t.used++
 	return true
+}
+
+// newGeneration returns a generation that nobody can guess, and that is neither 0,
+// so that handle 0 stays invalid, nor the last one of its index.
+func newGeneration(last uint16) uint16 {
+	for {
+		var b [2]byte
+		_, _ = rand.Read(b[:]) // never fails
+		if gen := binary.NativeEndian.Uint16(b[:]); gen != 0 && gen != last {
+			return gen
+		}
+	}
 }
 
 func (t *regionTable) remove(m *Memory) {
@@ -281,4 +354,9 @@ func (t *regionTable) live() int {
 }
 
 // LookupMemory returns the live region of a handle, or nil. It takes no lock.
-func (n *NIC) LookupMemory(handle uint32) *Memory { return n.regions.lookup(handle) }
+func (n *NIC) LookupMemory(handle uint32) *Memory {
+	if n == nil {
+		return nil
+	}
+	return n.regions.lookup(handle)
+}

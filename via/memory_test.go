@@ -45,12 +45,12 @@ func TestProviderRefusesRegistration(t *testing.T) {
 	b.must(err)
 	cause := errors.New("table is full")
 	b.p.fail = cause
-	before := b.nic.registered
+	before := b.nic.agent.registered
 	_, err = b.nic.RegisterMem(make([]byte, 100), MemAttributes{Ptag: tag})
 	b.wants(err, cause, "register")
 	b.wants(b.mem.SetAttributes(MemAttributes{Ptag: b.tag}), cause, "set attributes")
-	if b.nic.registered != before || b.nic.regions.live() != 1 {
-		t.Errorf("%d bytes and %d regions remain booked", b.nic.registered-before, b.nic.regions.live()-1)
+	if b.nic.agent.registered != before || b.nic.regions.live() != 1 {
+		t.Errorf("%d bytes and %d regions remain booked", b.nic.agent.registered-before, b.nic.regions.live()-1)
 	}
 	b.must(b.nic.DestroyPtag(tag))
 	b.p.fail = nil
@@ -58,7 +58,7 @@ func TestProviderRefusesRegistration(t *testing.T) {
 
 func TestReadAccessNeedsTheCapability(t *testing.T) {
 	b := newBench(t, ReliableDelivery)
-	b.nic.limits.RdmaReadLevels = 0
+	b.nic.agent.limits.RdmaReadLevels = 0
 	_, err := b.nic.RegisterMem(b.mem.bytes[:8], MemAttributes{Ptag: b.tag, EnableRdmaRead: true})
 	b.wants(err, ErrInvalidRdmaRead, "register for rdma read")
 	b.wants(b.mem.SetAttributes(MemAttributes{Ptag: b.tag, EnableRdmaRead: true}), ErrInvalidRdmaRead, "set for rdma read")

@@ -3,7 +3,6 @@ package via
 import (
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 )
 
@@ -11,59 +10,91 @@ import (
 // methods are safe for concurrent use. None of them is on the data path.
 type NIC struct {
 	name    string
-	adapter Adapter
 	limits  Limits
+	agent   *agent
 	regions regionTable
-	agent   AgentStats
 	onError atomic.Pointer[func(AsyncError)]
-
-	mu         sync.Mutex // held for bookkeeping only, never across an adapter call
-	closed     bool
-	ptags      map[uint32]*ptagUse
-	lastPtag   uint32
-	vis, cqs   int
-	registered uint64 // bytes
-	arenas     map[*Arena]struct{}
-	listeners  map[string]*hostListener
-}
-
-// AgentStats count the calls that go through the kernel agent's path. In steady
-// state the data path adds to none of them.
-type AgentStats struct {
-	Connects, Disconnects         atomic.Uint64
-	Registrations, Deregistration atomic.Uint64
-	AttributeChanges              atomic.Uint64
+	names   nameService
+	notify  notifier
 }
 
 // OpenNic opens a device of a provider; "" is its default device (VipOpenNic).
+// Each call opens it anew.
 func OpenNic(p Provider, device string) (*NIC, error) {
+	if p == nil {
+		return nil, fmt.Errorf("open device %q: no provider: %w", device, ErrInvalidParameter)
+	}
 	a, err := p.Open(device)
 	if err != nil {
-		return nil, fmt.Errorf("open %s device %q: %w", p.Name(), device, err)
+		return nil, fmt.Errorf("open %s device %q: %w", p.Name(), device, coded(err, ErrResource))
 	}
-	n := &NIC{
-		name: p.Name(), adapter: a, limits: a.Limits(),
-		ptags:     make(map[uint32]*ptagUse),
-		arenas:    make(map[*Arena]struct{}),
-		listeners: make(map[string]*hostListener),
-	}
-	n.regions.init(n.limits.MaxRegisterRegions)
+	n := &NIC{name: p.Name()}
+	n.agent = newAgent(a, &n.regions, n.raise)
+	n.limits = n.agent.limits
 	return n, nil
 }
 
+// made reports whether OpenNic made the NIC.
+func (n *NIC) made() bool { return n != nil && n.agent != nil }
+
 // Name returns the provider's name.
-func (n *NIC) Name() string { return n.name }
+func (n *NIC) Name() string {
+	if n == nil {
+		return ""
+	}
+	return n.name
+}
 
 // Limits returns what the NIC can do (VipQueryNic).
-func (n *NIC) Limits() Limits { return n.limits }
+func (n *NIC) Limits() Limits {
+	if n == nil {
+		return Limits{}
+	}
+	return n.limits
+}
 
-// Agent returns the counters of the kernel agent's path.
-func (n *NIC) Agent() *AgentStats { return &n.agent }
+// Agent returns the counters of the kernel agent.
+func (n *NIC) Agent() *AgentStats {
+	if !n.made() {
+		return new(AgentStats)
+	}
+	return &n.agent.stats
+}
+
+// Closed reports whether there is no such NIC, or none any more. A NIC that has
+// failed is open until it is closed.
+func (n *NIC) Closed() bool {
+	if !n.made() {
+		return true
+	}
+	n.agent.mu.Lock()
+	defer n.agent.mu.Unlock()
+	return n.agent.closed
+}
+
+// Objects count what a NIC must be rid of before it is closed.
+type Objects struct {
+	VIs       int
+	CQs       int // those of VIs without a completion queue included
+	Addresses int // that listeners and peer requests wait at
+	Regions   int
+}
+
+// Objects returns what there is.
+func (n *NIC) Objects() Objects {
+	if !n.made() {
+		return Objects{}
+	}
+	return n.agent.objects()
+}
 
 // ErrorCallback sets the handler of asynchronous errors (VipErrorCallback); nil
 // restores the default, which logs. The handler runs on the goroutine that met
 // the error, with no lock held; it may post, and must not wait.
 func (n *NIC) ErrorCallback(handler func(AsyncError)) {
+	if n == nil {
+		return
+	}
 	if handler == nil {
 		n.onError.Store(nil)
 		return
@@ -71,7 +102,7 @@ func (n *NIC) ErrorCallback(handler func(AsyncError)) {
 	n.onError.Store(&handler)
 }
 
-// raise reports an asynchronous error.
+// raise reports an asynchronous error to the handler.
 func (n *NIC) raise(e AsyncError) {
 	e.NIC = n
 	if h := n.onError.Load(); h != nil {
@@ -85,28 +116,11 @@ func (n *NIC) raise(e AsyncError) {
 // completion queues, listeners or registered memory remain; arenas without
 // registered memory are unmapped.
 func (n *NIC) Close() error {
-	n.mu.Lock()
-	if n.closed {
-		n.mu.Unlock()
-		return fmt.Errorf("close nic: already closed: %w", ErrInvalidParameter)
+	if !n.made() {
+		return noObject("close nic")
 	}
-	if n.vis != 0 || n.cqs != 0 || len(n.listeners) != 0 || n.regions.live() != 0 {
-		n.mu.Unlock()
-		return fmt.Errorf("close nic: %d vis, %d completion queues, %d listeners, %d regions remain: %w",
-			n.vis, n.cqs, len(n.listeners), n.regions.live(), ErrResource)
+	if err := n.agent.close(); err != nil {
+		return fmt.Errorf("close %s nic: %w", n.name, err)
 	}
-	n.closed = true
-	arenas := n.arenas
-	n.arenas = nil
-	n.mu.Unlock()
-	var first error
-	for a := range arenas {
-		if err := a.unmap(); err != nil && first == nil {
-			first = err
-		}
-	}
-	if err := n.adapter.Close(); err != nil && first == nil {
-		first = fmt.Errorf("close %s device: %w", n.name, err)
-	}
-	return first
+	return coded(n.notify.stop(), ErrResource)
 }

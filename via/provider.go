@@ -1,6 +1,9 @@
 package via
 
-import "context"
+import (
+	"context"
+	"fmt"
+)
 
 // A Provider opens devices of one kind of fabric. Provider, Adapter, AdapterCQ,
 // Listening, Incoming and Link are everything that a fabric implements: they
@@ -15,7 +18,9 @@ type Provider interface {
 }
 
 // Adapter is an open device. Its methods are safe for concurrent use and belong
-// to the kernel agent's path: they may block and allocate.
+// to the kernel agent's path: they may block and allocate. Their errors wrap the
+// return code where the adapter knows it; one that wraps none becomes ErrResource,
+// or where a peer is asked ErrNotReachable.
 type Adapter interface {
 	// Limits returns the device's limits, the same during its life.
 	Limits() Limits
@@ -43,12 +48,18 @@ type Adapter interface {
 
 	// Connect requests a connection. hello travels to the peer's Incoming; the
 	// answer's reply comes back. A refusal is a [*Refused]; nobody there is
-	// ErrNoMatch, ErrNotReachable or ErrTimeout.
+	// ErrNotReachable or ErrTimeout; a [*FabricError] breaks the VI. The link does
+	// nothing until its Start.
 	Connect(ctx context.Context, host string, hello []byte, cfg LinkConfig) (Link, []byte, error)
 
 	// Close releases the device. Links, queues and listeners are closed before.
 	Close() error
 }
+
+// ErrDeviceFailed is what an adapter's methods wrap when the device is beyond
+// use. Its NIC fails as by an event AsyncCatastrophic of a link; a device without
+// links has no other way to tell.
+var ErrDeviceFailed = fmt.Errorf("device has failed: %w", ErrResource)
 
 // Refused is the answer of a peer that did not accept a connection.
 type Refused struct{ Reply []byte }
@@ -58,6 +69,23 @@ func (*Refused) Error() string { return "connection refused by the peer" }
 
 // Unwrap makes a refusal an ErrReject.
 func (*Refused) Unwrap() error { return ErrReject }
+
+// FabricError is a failure of the device or the fabric while a connection was
+// being established, not an answer of the peer: the pending VI enters its error
+// state (VIA 1.0 §2.2).
+type FabricError struct{ Cause error }
+
+// Error tells the cause.
+func (e *FabricError) Error() string { return "fabric failed: " + e.Cause.Error() }
+
+// Unwrap returns the cause and ErrNotReachable.
+func (e *FabricError) Unwrap() []error { return []error{ErrNotReachable, e.Cause} }
+
+// BatchDeregisterer is an Adapter that withdraws several regions for the price of one
+// wait for peers. It withdraws all of them, whatever the error, which joins theirs.
+type BatchDeregisterer interface {
+	DeregisterAll(list []*Memory) error
+}
 
 // ArenaMemory is memory mapped by an adapter. Close unmaps it.
 type ArenaMemory interface {
@@ -78,26 +106,44 @@ type Listening interface {
 type Incoming interface {
 	Hello() []byte
 	RemoteHost() string
-	// Accept establishes the connection. It returns when the requester knows.
+	// Accept establishes the connection. It returns when the requester knows. The
+	// link does nothing until its Start.
 	Accept(ctx context.Context, reply []byte, cfg LinkConfig) (Link, error)
 	Refuse(reply []byte) error
 }
 
 // LinkConfig describes the VI that a link connects.
 type LinkConfig struct {
-	Owner                *VI // opaque to providers; returned in Done
+	Owner                *VI // opaque to providers; named in events
 	Reliability          ReliabilityLevel
 	MaxTransferSize      uint32
-	Tag                  uint32 // protection tag: regions of this tag are the peer's to access
-	RdmaWrite, RdmaRead  bool   // incoming RDMA that the VI allows
-	SendDepth, RecvDepth int
+	Tag                  uint32    // protection tag: regions of this tag are the peer's to access
+	RdmaWrite, RdmaRead  bool      // incoming RDMA that the VI allows
+	SendDepth, RecvDepth int       // works that the link holds at most
 	SendCQ, RecvCQ       AdapterCQ // may be the same
-	Receives             []*Work   // posted before the link goes live, in order
+	Faults               Faults    // nil but under test
 }
 
 // Link is one end of a connection. One goroutine at a time drives a link and
-// the completion queues it is bound to. Link methods neither block nor allocate.
+// the completion queues it is bound to. Link methods but Start and Close neither
+// block nor allocate.
+//
+// What a link does about an error depends on its reliability level (VIA 1.0 §2.5):
+//
+//	unreliable delivery   the work or the message concerned suffers, alone. A Send
+//	                      or RDMA Write is done when it is under way, whatever
+//	                      becomes of it; it never waits for the peer.
+//	reliable delivery     the same, but every error breaks the connection, and
+//	                      what was under way is delivered in order, once, or not.
+//	reliable reception    a Send or RDMA Write is done when its bytes are in the
+//	                      peer's memory, or with the error that the peer met; what
+//	                      was posted after it is then not delivered.
 type Link interface {
+	// Start binds the link to its completion queues, with receives posted in this
+	// order, and lets data flow. Until then the link touches neither, and what the
+	// peer sends waits. It is called once, by the goroutine that drives the link.
+	Start(receives []*Work) error
+
 	// PostSend starts a Send, RDMA Write or RDMA Read. It returns false while the
 	// link cannot take it; it is offered again when earlier work completes. Work
 	// of a link completes in the order of its posts.
@@ -125,9 +171,11 @@ type Link interface {
 type LinkStats struct {
 	Sends, Receives       uint64 // messages
 	RdmaWrites, RdmaReads uint64 // operations
+	Records               uint64 // what was put on the fabric: records of a ring, packets, answers included
 	Doorbells             uint64 // system calls that wake the peer
 	BytesCopied           uint64
 	Stalls                uint64 // times the fabric had no room
+	Dropped               uint64 // messages lost at unreliable delivery, as far as this end knows
 }
 
 // AdapterCQ is the provider's half of a completion queue.
@@ -140,8 +188,12 @@ type AdapterCQ interface {
 	// returns false if Poll has something to do now.
 	Arm() bool
 
-	// FD returns the pollable file descriptor.
+	// FD returns the pollable file descriptor, the same during the queue's life.
 	FD() int
+
+	// Resize makes room for entries completions; what is in the queue stays. Fewer
+	// than that is ErrResource.
+	Resize(entries int) error
 
 	Close() error
 }
@@ -158,20 +210,25 @@ const (
 )
 
 // Work is a checked descriptor as the provider gets it. The provider owns it
-// from its post until it is done or the link is closed.
+// from its post until it is done or the link is closed. A work with one segment
+// touches two cache lines.
 type Work struct {
 	Op           Opcode
 	HasImmediate bool
-	Immediate    uint32
+	place        uint16    // in its queue; no two works of it have the same
+	Immediate    uint32    // of a receive: set by the provider, valid with StatusImmediate
 	Length       uint32    // bytes of all segments
+	RemoteHandle uint32    // RDMA: handle and address at the peer
+	RemoteAddr   uint64    //
 	Segments     []Segment // inside live registered memory of the VI's tag
-	RemoteAddr   uint64    // RDMA: address and handle at the peer
-	RemoteHandle uint32
 
-	Moved uint32 // the provider's: bytes transferred so far
+	// The provider's: bytes transferred so far, and, once the work is done, error
+	// bits, StatusOpRemoteWrite and StatusImmediate; StatusDone is implied.
+	Moved  uint32
+	Status Status
 
-	inline [4]Segment
-	slot   *slot
+	queue  *workQueue
+	inline [2]Segment
 }
 
 // Segment is a piece of registered local memory.
@@ -180,15 +237,38 @@ type Segment struct {
 	Memory *Memory
 }
 
-// Done reports the end of a work, or, with a nil Work, an event of a link.
+// Done reports a work that is done or, with a nil Work, an event of a link.
 type Done struct {
-	Work      *Work
-	Owner     *VI
-	Status    Status // error bits, StatusOpRemoteWrite, StatusImmediate; StatusDone is implied
-	Length    uint32 // bytes transferred
-	Immediate uint32
+	Work  *Work
+	Event *Event
+}
 
-	Event  AsyncCode // with a nil Work
-	Broken bool      // the connection is gone: the VI enters the error state
+// Event is what a link reports beside the ends of works.
+type Event struct {
+	Owner  *VI
+	Code   AsyncCode
+	Broken bool // the connection is gone; nothing follows
 	Cause  error
+}
+
+// Fault is what a fabric under test does to a Send or an RDMA operation.
+type Fault uint8
+
+// The faults.
+const (
+	FaultNone      Fault = iota
+	FaultDrop            // it is lost
+	FaultDuplicate       // it arrives twice
+	FaultReorder         // it arrives after its successor
+	FaultCorrupt         // a bit of it is flipped on the way
+	FaultTruncate        // its end is missing
+	FaultCut             // the connection is cut in the middle of it
+)
+
+// Faults decides about the faults of a link. A provider asks it once for each
+// Send, RDMA Write and RDMA Read, in the order in which it carries them out, and
+// does to its own units on the wire what the answer says: what the consumers see
+// is the work of the level's machinery, not of the test.
+type Faults interface {
+	Next(w *Work) Fault
 }

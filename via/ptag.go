@@ -12,36 +12,49 @@ type Ptag struct {
 // ID returns a number that is unique among the NIC's live tags.
 func (p Ptag) ID() uint32 { return p.id }
 
-// CreatePtag creates a protection tag.
+// CreatePtag creates a protection tag (VipCreatePtag).
 func (n *NIC) CreatePtag() (Ptag, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.closed {
-		return Ptag{}, fmt.Errorf("create protection tag: nic is closed: %w", ErrInvalidParameter)
+	if !n.made() {
+		return Ptag{}, noObject("create protection tag")
 	}
-	if len(n.ptags) >= n.limits.MaxPtags {
-		return Ptag{}, fmt.Errorf("create protection tag: %d in use: %w", len(n.ptags), ErrResource)
+	g := n.agent
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.usableLocked(); err != nil {
+		return Ptag{}, fmt.Errorf("create protection tag: %w", err)
 	}
-	n.lastPtag++
-	for n.lastPtag == 0 || n.ptags[n.lastPtag] != nil {
-		n.lastPtag++
+	if len(g.ptags) >= g.limits.MaxPtags {
+		return Ptag{}, fmt.Errorf("create protection tag: %d in use: %w", len(g.ptags), ErrResource)
 	}
-	n.ptags[n.lastPtag] = &ptagUse{}
-	return Ptag{nic: n, id: n.lastPtag}, nil
+	g.lastPtag++
+	for g.lastPtag == 0 || g.ptags[g.lastPtag] != nil {
+		g.lastPtag++
+	}
+	g.ptags[g.lastPtag] = &ptagUse{}
+	g.stats.Objects.Add(1)
+	return Ptag{nic: n, id: g.lastPtag}, nil
 }
 
-// DestroyPtag destroys a tag that no VI and no memory carries.
+// DestroyPtag destroys a tag that no VI and no memory carries (VipDestroyPtag).
 func (n *NIC) DestroyPtag(p Ptag) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	use := n.ptagUseLocked(p)
+	if !n.made() {
+		return noObject("destroy protection tag")
+	}
+	g := n.agent
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed { // a failed one is torn down
+		return fmt.Errorf("destroy protection tag: nic is closed: %w", ErrInvalidParameter)
+	}
+	use := g.ptagUseLocked(p)
 	if use == nil {
 		return fmt.Errorf("destroy protection tag: %w", ErrInvalidPtag)
 	}
 	if use.count != 0 {
 		return fmt.Errorf("destroy protection tag: %d objects carry it: %w", use.count, ErrResource)
 	}
-	delete(n.ptags, p.id)
+	delete(g.ptags, p.id)
+	g.stats.Objects.Add(1)
 	return nil
 }
 
@@ -50,10 +63,10 @@ type ptagUse struct{ count int }
 
 // ptagUseLocked returns the use count of a live tag of this NIC, or nil.
 //
-// +checklocks:n.mu
-func (n *NIC) ptagUseLocked(p Ptag) *ptagUse {
-	if p.nic != n {
+// +checklocks:g.mu
+func (g *agent) ptagUseLocked(p Ptag) *ptagUse {
+	if p.nic == nil || p.nic.agent != g {
 		return nil
 	}
-	return n.ptags[p.id]
+	return g.ptags[p.id]
 }

@@ -1,134 +1,248 @@
 package via
 
-// slot is the place of one posted descriptor in a work queue.
-type slot struct {
-	work Work
-	desc *Descriptor
-	vi   *VI
-	// failed holds the error bits of a descriptor that failed its checks: it keeps
-	// its place, so that descriptors complete in the order of their posts.
-	failed Status
-	fence  bool
+// post is the place of one descriptor in a work queue: what the consumer posted
+// and, once it is complete, what became of it. Eight of them are three cache lines.
+type post struct {
+	desc      *Descriptor
+	status    Status
+	length    uint32
+	immediate uint32
 }
 
-// workQueue is the send or receive queue of a VI: a ring of slots.
-//
-//	head ≤ next ≤ tail
-//	[head, next)  handed to the link
-//	[next, tail)  waiting: the link has no room, a fence, or an error ahead
-type workQueue struct {
-	vi    *VI
-	cq    *CQ
-	recv  bool
-	slots []slot
-	mask  uint32
-	depth uint32 // descriptors it takes; slots are a power of two
+// window is how many Sends and RDMA operations of a queue a link holds at most;
+// the rest spill. It bounds what a queue costs: a spilled post takes 24 bytes, a
+// work in the window 128.
+const window = 128
 
-	head, next, tail uint32
-	reads            int // RDMA Reads in [head, next)
-	untaken          int // completions that wait in cq
+// maxDepth bounds a queue's depth, so that 16 bits tell its works apart.
+const maxDepth = 1 << 16
+
+// workQueue is the send or receive queue of a VI.
+//
+//	taken ≤ head ≤ next ≤ tail
+//	[taken, head)  complete, not taken off the queue
+//	[head, next)   the link's; their works are the window
+//	[next, tail)   the spill: they wait for the link, a fence, or an error ahead
+//
+// It is MyVIA's pair of a small ring at the NIC and a big ring in the host: posts
+// go to the big ring, and are translated into the small one at once if nothing
+// waits, else when the small one has run down to its low-water mark. Receives
+// never spill: the link must have those that a message may meet.
+type workQueue struct {
+	// What the end of a work needs is one cache line.
+	posts []post // ring
+
+	taken, head, next, tail uint32
+
+	vi     *VI
+	cq     *CQ    // the VI's own if own is set
+	lost   uint32 // complete, but the completion queue had no room to say so
+	recv   bool
+	own    bool // work queue model: nobody announces its completions
+	fenced bool // the post at next waits for the reads before it
+
+	works  []Work  // ring
+	region *Memory // that the last segment was in
+	depth  uint32  // descriptors it takes
+	width  uint32  // works the link holds at most
+	low    uint32  // width at which waiting posts are handed on
+	reads  int     // RDMA Reads in [head, next)
+
+	spilled uint64   // posts that waited
+	refills uint64   // times posts that waited were handed on
+	notices []notice // of an own queue
+	_       [32]byte
 }
 
 func newWorkQueue(vi *VI, cq *CQ, depth int, recv bool) workQueue {
-	size := 1
-	for size < depth {
-		size <<= 1
+	width := depth
+	if !recv {
+		width = min(depth, window)
 	}
-	q := workQueue{vi: vi, cq: cq, recv: recv, slots: make([]slot, size), mask: uint32(size - 1), depth: uint32(depth)}
-	for i := range q.slots {
-		s := &q.slots[i]
-		s.vi, s.work.slot = vi, s
-		s.work.Segments = s.work.inline[:0]
+	q := workQueue{
+		vi: vi, cq: cq, recv: recv, own: cq.own, depth: uint32(depth), width: uint32(width), low: uint32(width) / 4,
+		posts: make([]post, powerOfTwo(depth)), works: make([]Work, powerOfTwo(width)),
 	}
 	return q
 }
 
-func (q *workQueue) empty() bool       { return q.head == q.tail }
-func (q *workQueue) at(i uint32) *slot { return &q.slots[i&q.mask] }
-
-// push books a descriptor at the tail. It returns nil if the queue is full.
-func (q *workQueue) push(d *Descriptor) *slot {
-	if q.tail-q.head >= q.depth {
-		return nil
+// adopt gives the works, and the VI's own completion queue, the queue, which has
+// its place by now.
+func (q *workQueue) adopt() {
+	for i := range q.works {
+		w := &q.works[i]
+		w.queue, w.Segments = q, w.inline[:0]
 	}
-	s := q.at(q.tail)
-	s.desc, s.fence = d, d.b[offControl]&byte(ControlFence) != 0
-	s.failed = d.translate(&s.work, q.vi, q.recv)
-	q.tail++
-	return s
+	if q.own {
+		i := 0
+		if q.recv {
+			i = 1
+		}
+		q.cq.queues[i] = q
+	}
 }
 
-// advance hands waiting slots to the link, in order, as far as it goes.
+// powerOfTwo returns the first power of two that is not less than n.
+func powerOfTwo(n int) int {
+	size := 1
+	for size < n {
+		size <<= 1
+	}
+	return size
+}
+
+func (q *workQueue) empty() bool         { return q.taken == q.tail }
+func (q *workQueue) at(i uint32) *post   { return &q.posts[i&uint32(len(q.posts)-1)] }
+func (q *workQueue) work(i uint32) *Work { return &q.works[i&uint32(len(q.works)-1)] }
+func (q *workQueue) outstanding() uint32 { return q.next - q.head }
+
+// memory returns the live region of a handle with a tag, or nil.
+func (q *workQueue) memory(handle, tag uint32) *Memory {
+	m := q.region
+	if m == nil || m.handle != handle || !m.live.Load() {
+		if m = q.vi.nic.regions.lookup(handle); m == nil || !m.live.Load() {
+			return nil
+		}
+		q.region = m
+	}
+	if m.Tag() != tag {
+		return nil
+	}
+	return m
+}
+
+// push books a descriptor at the tail. It returns false if the queue is full.
+func (q *workQueue) push(d *Descriptor) bool {
+	if q.tail-q.taken >= q.depth {
+		return false
+	}
+	q.at(q.tail).desc = d
+	q.tail++
+	return true
+}
+
+// advance hands waiting posts to the link, in order, as far as it goes.
 func (q *workQueue) advance() {
-	for q.next != q.tail {
-		s := q.at(q.next)
-		switch {
-		case s.failed != 0:
+	q.fenced = false
+	for q.next != q.tail && q.outstanding() < q.width {
+		w, d := q.work(q.next), q.at(q.next).desc
+		if failed := d.load(w, q); failed != 0 {
 			if q.next != q.head {
 				return // earlier descriptors complete first
 			}
 			q.next++
-			q.vi.localError(q, s)
-			return
-		case s.fence && q.reads != 0:
-			return
-		case q.recv:
-			q.vi.link.PostRecv(&s.work)
-		case !q.vi.link.PostSend(&s.work):
+			q.finish(w.Op, failed, 0, 0, nil)
+			if !q.vi.survives() {
+				return
+			}
+			continue
+		}
+		if q.reads != 0 && d.fenced() {
+			q.fenced = true
 			return
 		}
-		if s.work.Op == OpRdmaRead {
+		if q.recv {
+			q.vi.link.PostRecv(w)
+		} else if !q.vi.link.PostSend(w) {
+			return
+		}
+		if w.Op == OpRdmaRead {
 			q.reads++
 		}
 		q.next++
 	}
 }
 
-// finish completes the descriptor at the head.
-func (q *workQueue) finish(s *slot, st Status, length, immediate uint32) {
-	if s.work.Op == OpRdmaRead && q.reads > 0 {
+// refill hands on what waits once the link has run down to the low-water mark.
+// The consumer rang when it posted: this needs a doorbell of its own.
+func (q *workQueue) refill() {
+	if q.next == q.tail || q.vi.link == nil {
+		return
+	}
+	if q.outstanding() > q.low && !(q.fenced && q.reads == 0) {
+		return
+	}
+	before := q.next
+	q.advance()
+	if q.next != before {
+		q.refills++
+		q.vi.ring()
+	}
+}
+
+// completed takes over the result of the work at the head, as finish does.
+func (q *workQueue) completed(w *Work, dst []Completion) bool {
+	if w.Op == OpRdmaRead {
 		q.reads--
 	}
+	return q.finish(w.Op, w.Status, w.Moved, w.Immediate, dst)
+}
+
+// finish completes the descriptor at the head and announces it. It returns
+// whether the completion is stored in dst, which may be nil, already.
+func (q *workQueue) finish(op Opcode, st Status, length, immediate uint32, dst []Completion) bool {
+	p := q.at(q.head)
 	q.head++
-	st |= q.opStatus(s, st)
-	d := s.desc
-	s.desc = nil
+	if !q.recv || st&StatusOpMask != StatusOpRemoteWrite {
+		st |= opStatus[op&3]
+	}
+	d := p.desc
 	live := d.mem.live.Load()
 	if live {
 		d.complete(st, length, immediate)
 	}
-	if q.cq.push(Completion{VI: q.vi, Descriptor: d, Recv: q.recv, Status: st | StatusDone, Length: length, Immediate: immediate}) {
-		q.untaken++
+	stored := q.cq.deliver(dst, q, p, st|StatusDone, length, immediate)
+	if !stored {
+		p.status, p.length, p.immediate = st|StatusDone, length, immediate
+		if !q.own && !q.cq.push(q) {
+			q.lost++
+		}
+	}
+	if c := q.cq; len(c.notices)+len(c.sleepers) != 0 || q.own && len(q.notices) != 0 {
+		q.cq.settle()
 	}
 	if !live {
 		// The descriptor's memory is gone: its status cannot be written.
 		q.vi.breakLink(AsyncCompletionProt, nil, true)
-		q.vi.nic.raise(AsyncError{VI: q.vi, Descriptor: d, Code: AsyncCompletionProt})
+		q.vi.raise(AsyncError{VI: q.vi, Descriptor: d, Code: AsyncCompletionProt})
 	}
+	return stored
 }
 
-// opStatus returns the operation bits of a completion.
-func (q *workQueue) opStatus(s *slot, st Status) Status {
-	switch {
-	case q.recv && st&StatusOpMask == StatusOpRemoteWrite:
-		return 0
-	case q.recv:
-		return StatusOpReceive
-	case s.work.Op == OpRdmaWrite:
-		return StatusOpRdmaWrite
-	case s.work.Op == OpRdmaRead:
-		return StatusOpRdmaRead
-	default:
-		return StatusOpSend
+// opStatus is the operation as a completion names it, by opcode.
+var opStatus = [4]Status{
+	OpSend: StatusOpSend, OpRdmaWrite: StatusOpRdmaWrite, OpRdmaRead: StatusOpRdmaRead, OpRecv: StatusOpReceive,
+}
+
+// opOf returns the operation of a descriptor that the link never had.
+func (q *workQueue) opOf(d *Descriptor) Opcode {
+	if q.recv {
+		return OpRecv
 	}
+	return d.op()
 }
 
 // flush completes everything with StatusFlushed; the link is closed or was never
 // there.
 func (q *workQueue) flush() {
-	q.next = q.tail
-	q.reads = 0
+	q.reads, q.fenced = 0, false
 	for q.head != q.tail {
-		q.finish(q.at(q.head), StatusFlushed, 0, 0)
+		if q.head == q.next {
+			q.next++
+		}
+		q.finish(q.opOf(q.at(q.head).desc), StatusFlushed, 0, 0, nil)
 	}
+}
+
+// emptied reports whether no complete descriptor waits to be taken.
+func (q *workQueue) emptied() bool { return q.taken == q.head }
+
+// take takes the oldest complete descriptor off the queue; there is one.
+func (q *workQueue) take() *post {
+	p := q.at(q.taken)
+	q.taken++
+	if q.taken == q.head {
+		q.lost = 0
+	}
+	return p
 }

@@ -39,7 +39,7 @@ func TestWaitingForRoom(t *testing.T) {
 		t.Errorf("a doorbell for nothing")
 	}
 	b.link.room = 2
-	b.report(Done{Work: b.link.sends[0], Length: 8})
+	b.report(done(b.link.sends[0], 0, 8))
 	b.poll()
 	if len(b.link.sends) != 4 || b.link.bells != bells+1 {
 		t.Errorf("%d sends and %d doorbells after a completion made room for 2", len(b.link.sends), b.link.bells-bells)
@@ -89,7 +89,7 @@ func TestReportsOfAnEndedLink(t *testing.T) {
 	if got := b.poll(); len(got) != 1 || got[0].Status&StatusFlushed == 0 {
 		t.Fatalf("completions %+v", got)
 	}
-	b.report(Done{Work: stale}, Done{Owner: b.vi, Event: AsyncConnectionLost, Broken: true})
+	b.report(Done{Work: stale}, Done{Event: &Event{Owner: b.vi, Code: AsyncConnectionLost, Broken: true}})
 	if got := b.poll(); len(got) != 0 || len(b.errs) != 0 || b.vi.State() != StateIdle {
 		t.Errorf("after late reports: %d completions, %v, %v", len(got), b.codes(), b.vi.State())
 	}
@@ -103,7 +103,7 @@ func TestBrokenReportFlushesInOrder(t *testing.T) {
 		want = append(want, b.send(OpSend, 8))
 	}
 	r := b.recv(8)
-	b.report(Done{Work: b.link.sends[0]}, Done{Work: b.link.sends[1], Status: StatusTransportError, Broken: true})
+	b.report(Done{Work: b.link.sends[0]}, done(b.link.sends[1], StatusTransportError, 0), Done{Event: &Event{Owner: b.vi, Code: AsyncConnectionLost, Broken: true}})
 	got := b.poll()
 	if len(got) != 4 || got[0].Descriptor != want[0] || got[1].Descriptor != want[1] || got[2].Descriptor != want[2] || got[3].Descriptor != r {
 		t.Fatalf("completions %+v", got)
@@ -146,7 +146,7 @@ func TestDepthIsExact(t *testing.T) {
 	}
 }
 
-func TestReceivesOfTheConfiguration(t *testing.T) {
+func TestReceivesOfTheStart(t *testing.T) {
 	b := newBench(t, ReliableDelivery)
 	first, second := b.recv(8), b.recv(16)
 	bad := b.desc(OpRecv, 8)
@@ -154,10 +154,10 @@ func TestReceivesOfTheConfiguration(t *testing.T) {
 	b.must(b.vi.PostRecv(bad))
 	late := b.recv(8)
 	b.connect()
-	if n := len(b.link.cfg.Receives); n != 2 || b.link.cfg.Receives[1].Length != 16 {
-		t.Fatalf("%d receives in the configuration, want the two before the faulty one", n)
+	if n := len(b.link.begun); n != 2 || b.link.begun[1].Length != 16 {
+		t.Fatalf("%d receives at the start, want the two before the faulty one", n)
 	}
-	b.report(Done{Work: b.link.cfg.Receives[0], Length: 3}, Done{Work: b.link.cfg.Receives[1], Length: 4})
+	b.report(done(b.link.begun[0], 0, 3), done(b.link.begun[1], 0, 4))
 	got := b.poll()
 	want := []*Descriptor{first, second, bad, late}
 	for i, s := range []Status{0, 0, StatusLengthError, StatusFlushed} {

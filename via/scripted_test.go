@@ -12,7 +12,10 @@ type scriptedProvider struct {
 	limits  Limits
 	connect func(cfg LinkConfig) (Link, []byte, error)
 	listen  func(host string, incoming func(Incoming)) (Listening, error)
-	fail    error // of Register, Update and Deregister
+	newCQ   func() AdapterCQ
+	mapped  func()  // called when an arena is mapped
+	self    Adapter // what Open returns
+	fail    error   // of Register, Update and Deregister
 }
 
 func newScripted() *scriptedProvider {
@@ -23,20 +26,23 @@ func newScripted() *scriptedProvider {
 		ReliabilityLevels: UnreliableDelivery | ReliableDelivery | ReliableReception,
 		RdmaReadLevels:    ReliableDelivery | ReliableReception,
 	}}
+	p.self = p
+	p.newCQ, p.mapped = func() AdapterCQ { return &scriptedCQ{} }, func() {}
 	p.connect = func(LinkConfig) (Link, []byte, error) { return nil, nil, ErrNotReachable }
 	p.listen = func(string, func(Incoming)) (Listening, error) { return scriptedListening{}, nil }
 	return p
 }
 
 func (p *scriptedProvider) Name() string                 { return "scripted" }
-func (p *scriptedProvider) Open(string) (Adapter, error) { return p, nil }
+func (p *scriptedProvider) Open(string) (Adapter, error) { return p.self, nil }
 func (p *scriptedProvider) Limits() Limits               { return p.limits }
 func (p *scriptedProvider) Register(*Memory) error       { return p.fail }
 func (p *scriptedProvider) Update(*Memory) error         { return p.fail }
 func (p *scriptedProvider) Deregister(*Memory) error     { return p.fail }
-func (p *scriptedProvider) NewCQ(int) (AdapterCQ, error) { return &scriptedCQ{}, nil }
+func (p *scriptedProvider) NewCQ(int) (AdapterCQ, error) { return p.newCQ(), nil }
 func (p *scriptedProvider) Close() error                 { return nil }
 func (p *scriptedProvider) MapArena(n int) (ArenaMemory, error) {
+	p.mapped()
 	return heapArena(make([]byte, n+DescriptorAlignment)), nil
 }
 
@@ -70,18 +76,26 @@ func (q *scriptedCQ) Poll(dst []Done) int {
 	q.done = q.done[n:]
 	return n
 }
-func (q *scriptedCQ) Arm() bool    { return len(q.done) == 0 }
-func (q *scriptedCQ) FD() int      { return 7 }
-func (q *scriptedCQ) Close() error { return nil }
+func (q *scriptedCQ) Arm() bool        { return len(q.done) == 0 }
+func (q *scriptedCQ) FD() int          { return 7 }
+func (q *scriptedCQ) Resize(int) error { return nil }
+func (q *scriptedCQ) Close() error     { return nil }
 
 // scriptedLink takes as many sends as the test allows.
 type scriptedLink struct {
 	cfg    LinkConfig
+	begun  []*Work // receives it started with
 	room   int
 	sends  []*Work
 	recvs  []*Work
 	bells  int
 	closed int
+	fail   error // of Start
+}
+
+func (l *scriptedLink) Start(receives []*Work) error {
+	l.begun = receives
+	return l.fail
 }
 
 func (l *scriptedLink) PostSend(w *Work) bool {
@@ -96,6 +110,14 @@ func (l *scriptedLink) PostRecv(w *Work) { l.recvs = append(l.recvs, w) }
 func (l *scriptedLink) Doorbell()        { l.bells++ }
 func (l *scriptedLink) Close() error     { l.closed++; return nil }
 func (l *scriptedLink) Stats() LinkStats { return LinkStats{Sends: uint64(len(l.sends))} }
+
+// queue returns the receive or the send queue.
+func (vi *VI) queue(recv bool) *workQueue {
+	if recv {
+		return &vi.recv
+	}
+	return &vi.send
+}
 
 // bench is a NIC of a scripted provider with one VI, connected by connect.
 type bench struct {
@@ -113,7 +135,12 @@ type bench struct {
 
 func newBench(t *testing.T, level ReliabilityLevel) *bench {
 	t.Helper()
-	b := &bench{t: t, p: newScripted()}
+	return newScripted().bench(t, level)
+}
+
+func (p *scriptedProvider) bench(t *testing.T, level ReliabilityLevel) *bench {
+	t.Helper()
+	b := &bench{t: t, p: p}
 	b.nic = b.open()
 	var err error
 	b.tag, err = b.nic.CreatePtag()
@@ -156,7 +183,7 @@ func (b *bench) connect() {
 	b.t.Helper()
 	b.p.connect = func(cfg LinkConfig) (Link, []byte, error) {
 		b.link = &scriptedLink{cfg: cfg, room: 1 << 20}
-		return b.link, encodeHello(b.vi.attrs, ""), nil
+		return b.link, encodeHello(hello{attrs: b.vi.attrs}), nil
 	}
 	_, err := b.vi.Connect(context.Background(), Address{Host: "peer"})
 	b.must(err)
@@ -192,10 +219,20 @@ func (b *bench) recv(n int) *Descriptor {
 	return d
 }
 
+// done is the report of a work that is done.
+func done(w *Work, s Status, moved uint32) Done {
+	w.Status, w.Moved = s, moved
+	return Done{Work: w}
+}
+
 // report makes the provider report.
 func (b *bench) report(d ...Done) {
-	q := b.cq.adapter.(*scriptedCQ)
-	q.done = append(q.done, d...)
+	switch q := b.cq.adapter.(type) {
+	case *scriptedCQ:
+		q.done = append(q.done, d...)
+	case *eventCQ:
+		q.push(d...)
+	}
 }
 
 // poll returns all completions.

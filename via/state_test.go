@@ -6,18 +6,22 @@ import (
 	"testing"
 )
 
-// in brings a VI into a state. Pending lasts only while a call of Connect does,
-// so the test sets it.
+// in brings a VI into a state.
 func (b *bench) in(s State) {
 	b.t.Helper()
 	switch s {
 	case StateConnected:
 		b.connect()
 	case StatePending:
-		b.vi.state.Store(int32(StatePending))
+		a, err := b.vi.begin(context.Background(), nil)
+		b.must(err)
+		go func() { // an attempt that nobody answers
+			<-a.ctx.Done()
+			_ = b.vi.finish(a, nil, a.ctx.Err())
+		}()
 	case StateError:
 		b.connect()
-		b.report(Done{Owner: b.vi, Event: AsyncConnectionLost, Broken: true})
+		b.report(Done{Event: &Event{Owner: b.vi, Code: AsyncConnectionLost, Broken: true}})
 		b.poll()
 		b.errs = nil
 	}
@@ -34,16 +38,57 @@ func TestStates(t *testing.T) {
 	}
 	connecting := func(b *bench) error {
 		b.p.connect = func(cfg LinkConfig) (Link, []byte, error) {
-			return &scriptedLink{cfg: cfg}, encodeHello(b.vi.attrs, ""), nil
+			return &scriptedLink{cfg: cfg}, encodeHello(hello{attrs: b.vi.attrs}), nil
 		}
 		_, err := b.vi.Connect(context.Background(), Address{})
 		return err
 	}
-	failing := func(b *bench) error {
-		b.p.connect = func(LinkConfig) (Link, []byte, error) { return nil, nil, &Refused{Reply: []byte{refuseReject}} }
-		_, err := b.vi.Connect(context.Background(), Address{})
+	answered := func(link Link, reply []byte, err error) func(b *bench) error {
+		return func(b *bench) error {
+			b.p.connect = func(LinkConfig) (Link, []byte, error) { return link, reply, err }
+			_, err := b.vi.Connect(context.Background(), Address{})
+			return err
+		}
+	}
+	rejected := answered(nil, nil, &Refused{Reply: []byte{refuseReject}})
+	unmatched := answered(nil, nil, &Refused{Reply: []byte{refuseNoMatch}})
+	expired := answered(nil, nil, ErrTimeout)
+	mismatched := answered(&scriptedLink{}, encodeHello(hello{attrs: ViAttributes{Reliability: ReliableReception}}), nil)
+	faltering := answered(nil, nil, &FabricError{ErrResource})
+	stillborn := func(b *bench) error {
+		return answered(&scriptedLink{fail: ErrResource}, encodeHello(hello{attrs: b.vi.attrs}), nil)(b)
+	}
+	acceptedInVain := func(b *bench) error {
+		r := &ConnRequest{nic: b.nic, in: &scriptedIncoming{fail: &FabricError{ErrResource}}, attrs: b.vi.attrs}
+		return r.Accept(context.Background(), b.vi)
+	}
+	peering := func(b *bench) error {
+		b.p.connect = func(cfg LinkConfig) (Link, []byte, error) {
+			return &scriptedLink{cfg: cfg}, encodeHello(hello{attrs: b.vi.attrs}), nil
+		}
+		if err := b.vi.PeerRequest(callerAddr, waiterAddr, Infinite); err != nil {
+			return err
+		}
+		if s := b.vi.State(); s != StatePending {
+			b.t.Errorf("after a peer request the vi is %v", s)
+		}
+		_, err := b.vi.PeerWait()
 		return err
 	}
+	dying := func(b *bench) error {
+		b.report(Done{Event: &Event{Owner: b.vi, Code: AsyncCatastrophic, Broken: true}})
+		b.poll()
+		return nil
+	}
+	faulty := func(b *bench) error {
+		d := b.desc(OpSend, 8)
+		d.b[offLength]++
+		return b.vi.PostSend(d)
+	}
+	misplaced := func(b *bench) error {
+		return b.vi.PostSend(&Descriptor{mem: b.mem, b: b.mem.bytes[8:72], addr: b.mem.addr + 8})
+	}
+	changing := func(b *bench) error { return b.vi.SetAttributes(b.vi.attrs) }
 	overrun := func(b *bench) error {
 		for range 8 {
 			if err := b.vi.PostRecv(b.desc(OpRecv, 8)); err != nil {
@@ -53,7 +98,7 @@ func TestStates(t *testing.T) {
 		return b.vi.PostRecv(b.desc(OpRecv, 8))
 	}
 	lost := func(b *bench) error {
-		b.report(Done{Owner: b.vi, Event: AsyncConnectionLost, Broken: true})
+		b.report(Done{Event: &Event{Owner: b.vi, Code: AsyncConnectionLost, Broken: true}})
 		b.poll()
 		return nil
 	}
@@ -69,13 +114,39 @@ func TestStates(t *testing.T) {
 		{"connect", connecting, StatePending, ErrInvalidState, StatePending, nil},
 		{"connect", connecting, StateConnected, ErrInvalidState, StateConnected, nil},
 		{"connect", connecting, StateError, ErrInvalidState, StateError, nil},
-		{"refused connect", failing, StateIdle, ErrReject, StateIdle, nil},
+		{"rejected", rejected, StateIdle, ErrReject, StateIdle, nil},
+		{"no match", unmatched, StateIdle, ErrNoMatch, StateIdle, nil},
+		{"timeout", expired, StateIdle, ErrTimeout, StateIdle, nil},
+		{"mismatch", mismatched, StateIdle, ErrInvalidReliability, StateIdle, nil},
+		{"fabric failure of a request", faltering, StateIdle, ErrNotReachable, StateError, nil},
+		{"fabric failure of an acceptance", acceptedInVain, StateIdle, ErrResource, StateError, nil},
+		{"link that does not start", stillborn, StateIdle, ErrResource, StateError, nil},
+		{"peer request", peering, StateIdle, nil, StateConnected, nil},
+		{"peer request", peering, StatePending, ErrInvalidState, StatePending, nil},
+		{"peer request", peering, StateConnected, ErrInvalidState, StateConnected, nil},
+		{"peer request", peering, StateError, ErrInvalidState, StateError, nil},
+		{"nic failure", dying, StateIdle, nil, StateError, []AsyncCode{AsyncCatastrophic}},
+		{"nic failure", dying, StatePending, nil, StateError, []AsyncCode{AsyncCatastrophic}},
+		{"nic failure", dying, StateConnected, nil, StateError, []AsyncCode{AsyncCatastrophic}},
+		{"nic failure", dying, StateError, nil, StateError, []AsyncCode{AsyncCatastrophic}},
+		{"faulty descriptor", faulty, StateIdle, nil, StateIdle, nil},
+		{"faulty descriptor", faulty, StatePending, nil, StatePending, nil},
+		{"faulty descriptor", faulty, StateConnected, nil, StateError, nil},
+		{"faulty descriptor", faulty, StateError, nil, StateError, nil},
+		{"misplaced descriptor", misplaced, StateIdle, ErrInvalidParameter, StateIdle, []AsyncCode{AsyncPostDescriptor}},
+		{"misplaced descriptor", misplaced, StatePending, ErrInvalidParameter, StatePending, []AsyncCode{AsyncPostDescriptor}},
+		{"misplaced descriptor", misplaced, StateConnected, ErrInvalidParameter, StateError, []AsyncCode{AsyncPostDescriptor}},
+		{"misplaced descriptor", misplaced, StateError, ErrInvalidParameter, StateError, []AsyncCode{AsyncPostDescriptor}},
+		{"set attributes", changing, StateIdle, nil, StateIdle, nil},
+		{"set attributes", changing, StatePending, ErrInvalidState, StatePending, nil},
+		{"set attributes", changing, StateConnected, ErrInvalidState, StateConnected, nil},
+		{"set attributes", changing, StateError, ErrInvalidState, StateError, nil},
 		{"accept", accepting, StateIdle, nil, StateConnected, nil},
 		{"accept", accepting, StatePending, ErrInvalidState, StatePending, nil},
 		{"accept", accepting, StateConnected, ErrInvalidState, StateConnected, nil},
 		{"accept", accepting, StateError, ErrInvalidState, StateError, nil},
 		{"disconnect", (*bench).disconnect, StateIdle, nil, StateIdle, nil},
-		{"disconnect", (*bench).disconnect, StatePending, ErrInvalidState, StatePending, nil},
+		{"disconnect", (*bench).disconnect, StatePending, nil, StateIdle, nil},
 		{"disconnect", (*bench).disconnect, StateConnected, nil, StateIdle, nil},
 		{"disconnect", (*bench).disconnect, StateError, nil, StateIdle, nil},
 		{"destroy", (*bench).destroy, StateIdle, nil, StateIdle, nil},
@@ -87,8 +158,9 @@ func TestStates(t *testing.T) {
 		{"loss", lost, StateConnected, nil, StateError, []AsyncCode{AsyncConnectionLost}},
 		{"loss", lost, StateError, nil, StateError, nil},
 		{"overrun", overrun, StateIdle, ErrResource, StateIdle, []AsyncCode{AsyncOverrun}},
+		{"overrun", overrun, StatePending, ErrResource, StatePending, []AsyncCode{AsyncOverrun}},
 		{"overrun", overrun, StateConnected, ErrResource, StateError, []AsyncCode{AsyncOverrun}},
-		{"overrun", overrun, StateError, nil, StateError, nil},
+		{"overrun", overrun, StateError, ErrResource, StateError, []AsyncCode{AsyncOverrun}},
 	} {
 		b := newBench(t, ReliableDelivery)
 		b.in(c.from)
@@ -104,6 +176,49 @@ func TestStates(t *testing.T) {
 		if got := b.codes(); !slices.Equal(got, c.codes) {
 			t.Errorf("%s while %v: callbacks %v, want %v", c.event, c.from, got, c.codes)
 		}
+		if c.event == "destroy" && c.err == nil {
+			continue
+		}
+		b.must(b.vi.Disconnect()) // from wherever it is, the cycle begins again
+		b.drain()
+		if send, recv := b.vi.QueuesEmpty(); !send || !recv || b.vi.State() != StateIdle {
+			t.Errorf("%s while %v: after a disconnect the vi is %v, its queues empty: %v, %v", c.event, c.from, b.vi.State(), send, recv)
+		}
+		if c.event == "nic failure" {
+			b.wants(connecting(b), ErrResource, "connect at a failed nic")
+			continue
+		}
+		_ = connecting(b) // reports what was met while idle, once
+		b.must(b.vi.Disconnect())
+		b.must(connecting(b))
+	}
+}
+
+// What was met while idle is told when the consumer tries to connect, once, and
+// leaves the VI idle.
+func TestErrorsWhileIdleAreReportedByConnect(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		do   func(b *bench)
+		want error
+	}{
+		{"overrun", func(b *bench) {
+			for range 9 {
+				_ = b.vi.PostRecv(b.desc(OpRecv, 8))
+			}
+		}, ErrResource},
+		{"misplaced", func(b *bench) {
+			_ = b.vi.PostRecv(&Descriptor{mem: b.mem, b: b.mem.bytes[8:72], addr: b.mem.addr + 8})
+		}, ErrInvalidParameter},
+	} {
+		b := newBench(t, ReliableDelivery)
+		c.do(b)
+		_, err := b.vi.Connect(context.Background(), Address{})
+		b.wants(err, c.want, c.name)
+		if b.vi.State() != StateIdle {
+			t.Errorf("%s: vi is %v", c.name, b.vi.State())
+		}
+		b.connect()
 	}
 }
 
@@ -155,7 +270,7 @@ func TestUnreliableDeliveryStaysConnected(t *testing.T) {
 	if len(b.link.sends) != 1 {
 		t.Fatalf("%d sends reached the link before the faulty one's turn", len(b.link.sends))
 	}
-	b.report(Done{Work: b.link.sends[0], Length: 8})
+	b.report(done(b.link.sends[0], 0, 8))
 	if got := b.poll(); len(got) != 2 || got[0].Descriptor != first || got[1].Descriptor != bad || got[1].Status&StatusErrorMask != StatusLengthError {
 		t.Errorf("completions %+v", got)
 	}
@@ -166,7 +281,7 @@ func TestUnreliableDeliveryStaysConnected(t *testing.T) {
 	if b.vi.State() != StateConnected || len(b.errs) != 1 {
 		t.Errorf("after a bad post: %v, %d callbacks", b.vi.State(), len(b.errs))
 	}
-	b.report(Done{Owner: b.vi, Event: AsyncRecvQueueEmpty})
+	b.report(Done{Event: &Event{Owner: b.vi, Code: AsyncRecvQueueEmpty}})
 	b.poll()
 	if b.vi.State() != StateConnected || len(b.errs) != 2 || b.errs[1].Code != AsyncRecvQueueEmpty {
 		t.Errorf("after a dropped message: %v, callbacks %v", b.vi.State(), b.codes())
@@ -178,6 +293,7 @@ type scriptedIncoming struct {
 	hello   []byte
 	answers [][]byte
 	fail    error
+	link    *scriptedLink // what Accept made
 }
 
 func (i *scriptedIncoming) Hello() []byte      { return i.hello }
@@ -189,5 +305,9 @@ func (i *scriptedIncoming) Refuse(reply []byte) error {
 
 func (i *scriptedIncoming) Accept(_ context.Context, reply []byte, cfg LinkConfig) (Link, error) {
 	i.answers = append(i.answers, reply)
-	return &scriptedLink{cfg: cfg}, i.fail
+	if i.fail != nil {
+		return nil, i.fail
+	}
+	i.link = &scriptedLink{cfg: cfg}
+	return i.link, nil
 }

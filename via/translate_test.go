@@ -108,7 +108,7 @@ func TestTranslate(t *testing.T) {
 		}
 		var w Work
 		w.Segments = w.inline[:0]
-		if got := d.translate(&w, b.vi, c.op == OpRecv); got != c.want {
+		if got := d.load(&w, b.vi.queue(c.op == OpRecv)); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got|StatusDone, c.want|StatusDone)
 		} else if got == 0 && w.Op != c.op {
 			t.Errorf("%s: opcode %v became %v", c.name, c.op, w.Op)
@@ -133,7 +133,7 @@ func TestTranslateSegmentLimit(t *testing.T) {
 			d.AddSegment(b.mem.Addr()+1<<16, b.mem.Handle(), 3)
 		}
 		var w Work
-		if got := d.translate(&w, b.vi, false); got != c.want {
+		if got := d.load(&w, b.vi.queue(false)); got != c.want {
 			t.Errorf("opcode %d with %d segments: %v, want %v", c.op, c.segments, got|StatusDone, c.want|StatusDone)
 		}
 		if c.want == 0 && (len(w.Segments) != c.segments || int(w.Length) != 3*c.segments) {
@@ -148,7 +148,7 @@ func TestTranslateReadNeedsItsLevel(t *testing.T) {
 	} {
 		b := newBench(t, level)
 		var w Work
-		if got := b.desc(OpRdmaRead, 8).translate(&w, b.vi, false); got != want {
+		if got := b.desc(OpRdmaRead, 8).load(&w, b.vi.queue(false)); got != want {
 			t.Errorf("%v: %v, want %v", level, got|StatusDone, want|StatusDone)
 		}
 	}
@@ -163,7 +163,7 @@ func TestDescriptorWithoutRoom(t *testing.T) {
 		t.Error("a control segment alone has room for more")
 	}
 	var w Work
-	if got := d.translate(&w, b.vi, false); got != StatusFormatError {
+	if got := d.load(&w, b.vi.queue(false)); got != StatusFormatError {
 		t.Errorf("an RDMA Write without its address: %v", got|StatusDone)
 	}
 }

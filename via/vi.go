@@ -1,6 +1,7 @@
 package via
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 )
@@ -31,60 +32,97 @@ func (s State) String() string {
 }
 
 // VI is a virtual interface: an endpoint with a send and a receive queue. One
-// goroutine at a time drives a VI and its completion queues; State and
-// Attributes may be called from anywhere.
+// goroutine at a time drives a VI and its completion queues; State may be called
+// from anywhere.
 type VI struct {
-	nic   *NIC
-	attrs ViAttributes
-	state atomic.Int32
-	link  Link
-	send  workQueue
-	recv  workQueue
-
-	pendingError error // met while idle; reported by the next connect
-	last         LinkStats
-
 	// Context is the consumer's.
 	Context any
+
+	nic       *NIC
+	link      Link
+	state     atomic.Int32
+	destroyed bool
+	attempt   atomic.Pointer[attempt] // to connect, while pending
+	_         [8]byte                 // the queues begin at a cache line
+
+	send workQueue
+	recv workQueue
+
+	attrs        ViAttributes
+	pendingError error // met while idle; reported by the next connect
+	last         LinkStats
+}
+
+// placed puts a VI at the beginning of a cache line: behind the word that the
+// allocator keeps before objects of more than 512 bytes with pointers in them.
+type placed struct {
+	_  [56]byte
+	vi VI
 }
 
 // ViConfig says what CreateVi needs beside attributes.
 type ViConfig struct {
-	SendCQ, RecvCQ       *CQ // may be the same
+	// SendCQ and RecvCQ are where completions are announced; they may be the same.
+	// A queue with none is polled itself, with SendDone and SendWait or RecvDone
+	// and RecvWait: the work queue model of VIA.
+	SendCQ, RecvCQ       *CQ
 	SendDepth, RecvDepth int // descriptors
 }
 
 // CreateVi creates a VI in the Idle state (VipCreateVi).
 func (n *NIC) CreateVi(attrs ViAttributes, cfg ViConfig) (*VI, error) {
-	if err := n.checkVi(&attrs, cfg); err != nil {
+	if !n.made() {
+		return nil, noObject("create vi")
+	}
+	vi := &new(placed).vi
+	vi.nic = n
+	if err := vi.create(attrs, cfg); err != nil {
 		return nil, fmt.Errorf("create vi: %w", err)
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	use := n.ptagUseLocked(attrs.Ptag)
-	switch {
-	case n.closed:
-		return nil, fmt.Errorf("create vi: nic is closed: %w", ErrInvalidParameter)
-	case use == nil:
-		return nil, fmt.Errorf("create vi: %w", ErrInvalidPtag)
-	case n.vis >= n.limits.MaxVI:
-		return nil, fmt.Errorf("create vi: %d exist: %w", n.vis, ErrResource)
-	}
-	if cfg.SendCQ.entries == 0 || cfg.RecvCQ.entries == 0 {
-		return nil, fmt.Errorf("create vi: completion queue is destroyed: %w", ErrInvalidParameter)
-	}
-	use.count++
-	n.vis++
-	cfg.SendCQ.bound++
-	cfg.RecvCQ.bound++
-	vi := &VI{nic: n, attrs: attrs}
-	vi.send = newWorkQueue(vi, cfg.SendCQ, cfg.SendDepth, false)
-	vi.recv = newWorkQueue(vi, cfg.RecvCQ, cfg.RecvDepth, true)
 	return vi, nil
 }
 
-// checkVi validates attributes and fills defaults.
-func (n *NIC) checkVi(attrs *ViAttributes, cfg ViConfig) error {
+func (vi *VI) create(attrs ViAttributes, cfg ViConfig) error {
+	n := vi.nic
+	if err := n.checkAttributes(&attrs); err != nil {
+		return err
+	}
+	if err := n.checkConfig(cfg); err != nil {
+		return err
+	}
+	vi.attrs = attrs
+	var own *CQ
+	if cfg.SendCQ == nil || cfg.RecvCQ == nil {
+		var err error
+		if own, err = n.newCQ(cfg.SendDepth + cfg.RecvDepth); err != nil {
+			return err
+		}
+		own.own = true
+	}
+	send, recv := cfg.SendCQ, cfg.RecvCQ
+	if send == nil {
+		send = own
+	}
+	if recv == nil {
+		recv = own
+	}
+	if err := n.agent.addVi(vi, send, recv); err != nil {
+		if own != nil {
+			err = errors.Join(err, own.Destroy())
+		}
+		return err
+	}
+	n.agent.joinTurns(send, recv)
+	vi.send = newWorkQueue(vi, send, cfg.SendDepth, false)
+	vi.recv = newWorkQueue(vi, recv, cfg.RecvDepth, true)
+	for _, q := range []*workQueue{&vi.send, &vi.recv} {
+		q.adopt()
+	}
+	return nil
+}
+
+// checkAttributes validates attributes and fills defaults.
+func (n *NIC) checkAttributes(attrs *ViAttributes) error {
 	l := &n.limits
 	switch attrs.Reliability {
 	case UnreliableDelivery, ReliableDelivery, ReliableReception:
@@ -103,167 +141,211 @@ func (n *NIC) checkVi(attrs *ViAttributes, cfg ViConfig) error {
 	if attrs.EnableRdmaRead && l.RdmaReadLevels&attrs.Reliability == 0 {
 		return ErrInvalidRdmaRead
 	}
-	if cfg.SendCQ == nil || cfg.RecvCQ == nil || cfg.SendCQ.nic != n || cfg.RecvCQ.nic != n {
-		return fmt.Errorf("completion queue of another nic or none: %w", ErrInvalidParameter)
+	return nil
+}
+
+// checkConfig validates queues and depths.
+func (n *NIC) checkConfig(cfg ViConfig) error {
+	for _, c := range []*CQ{cfg.SendCQ, cfg.RecvCQ} {
+		if c != nil && c.nic != n {
+			return fmt.Errorf("completion queue of another nic: %w", ErrInvalidParameter)
+		}
 	}
-	if cfg.SendDepth < 1 || cfg.RecvDepth < 1 || cfg.SendDepth > l.MaxDescriptorsPerQueue || cfg.RecvDepth > l.MaxDescriptorsPerQueue {
-		return fmt.Errorf("queue depths %d and %d (limit %d): %w", cfg.SendDepth, cfg.RecvDepth, l.MaxDescriptorsPerQueue, ErrInvalidParameter)
+	limit := n.limits.MaxDescriptorsPerQueue
+	if cfg.SendDepth < 1 || cfg.RecvDepth < 1 || cfg.SendDepth > limit || cfg.RecvDepth > limit {
+		return fmt.Errorf("queue depths %d and %d (limit %d): %w", cfg.SendDepth, cfg.RecvDepth, limit, ErrInvalidParameter)
 	}
 	return nil
 }
 
+// made reports whether CreateVi made the VI.
+func (vi *VI) made() bool { return vi != nil && vi.nic != nil }
+
 // NIC returns the VI's NIC.
-func (vi *VI) NIC() *NIC { return vi.nic }
+func (vi *VI) NIC() *NIC {
+	if vi == nil {
+		return nil
+	}
+	return vi.nic
+}
 
 // State returns the state (VipQueryVi).
-func (vi *VI) State() State { return State(vi.state.Load()) }
+func (vi *VI) State() State {
+	if vi == nil {
+		return StateIdle
+	}
+	return State(vi.state.Load())
+}
 
 // Attributes returns the attributes (VipQueryVi).
-func (vi *VI) Attributes() ViAttributes { return vi.attrs }
+func (vi *VI) Attributes() ViAttributes {
+	if vi == nil {
+		return ViAttributes{}
+	}
+	return vi.attrs
+}
 
-// QueuesEmpty reports whether the send and the receive queue hold no descriptor
-// (VipQueryVi).
-func (vi *VI) QueuesEmpty() (send, recv bool) { return vi.send.empty(), vi.recv.empty() }
+// Destroyed reports whether there is no such VI, or none any more: State and
+// Attributes then say nothing.
+func (vi *VI) Destroyed() bool {
+	if !vi.made() {
+		return true
+	}
+	t := vi.enter()
+	defer t.leave()
+	return vi.destroyed
+}
+
+// SetAttributes changes the attributes of an idle VI (VipSetViAttributes). On an
+// error they stay as they were.
+func (vi *VI) SetAttributes(attrs ViAttributes) error {
+	if !vi.made() {
+		return noObject("set vi attributes")
+	}
+	t := vi.enter()
+	defer t.leave()
+	if err := vi.setAttributes(attrs); err != nil {
+		return fmt.Errorf("set vi attributes: %w", err)
+	}
+	return nil
+}
+
+func (vi *VI) setAttributes(attrs ViAttributes) error {
+	if vi.destroyed {
+		return fmt.Errorf("vi is destroyed: %w", ErrInvalidParameter)
+	}
+	if s := vi.State(); s != StateIdle {
+		return fmt.Errorf("vi is %v: %w", s, ErrInvalidState)
+	}
+	if err := vi.nic.checkAttributes(&attrs); err != nil {
+		return err
+	}
+	if err := vi.nic.agent.retag(vi, attrs.Ptag); err != nil {
+		return err
+	}
+	vi.attrs = attrs
+	return nil
+}
+
+// QueuesEmpty reports whether the send and the receive queue hold no descriptor,
+// posted or complete (VipQueryVi).
+func (vi *VI) QueuesEmpty() (send, recv bool) {
+	if !vi.made() {
+		return true, true
+	}
+	t := vi.enter()
+	defer t.leave()
+	return vi.send.empty(), vi.recv.empty()
+}
 
 // Stats returns the counters of the present connection or of the last.
 func (vi *VI) Stats() LinkStats {
+	if !vi.made() {
+		return LinkStats{}
+	}
+	t := vi.enter()
+	defer t.leave()
 	if vi.link != nil {
 		vi.last = vi.link.Stats()
 	}
 	return vi.last
 }
 
+// QueueStats count what became of a VI's posts before the link had them.
+type QueueStats struct {
+	Spilled uint64 // posts that waited for the link to have room
+	Refills uint64 // times the link was given what waited
+}
+
+// SendQueueStats returns the counters of the send queue. Receives never wait.
+func (vi *VI) SendQueueStats() QueueStats {
+	if !vi.made() {
+		return QueueStats{}
+	}
+	t := vi.enter()
+	defer t.leave()
+	return QueueStats{Spilled: vi.send.spilled, Refills: vi.send.refills}
+}
+
 // Destroy destroys an idle VI with empty queues (VipDestroyVi): everything posted
-// has completed and the completions have been polled.
+// has completed and the completions are taken off.
 func (vi *VI) Destroy() error {
+	if !vi.made() {
+		return noObject("destroy vi")
+	}
+	t := vi.enter()
+	defer t.leave()
+	if vi.destroyed {
+		return fmt.Errorf("destroy vi: already destroyed: %w", ErrInvalidParameter)
+	}
 	if s := vi.State(); s != StateIdle {
 		return fmt.Errorf("destroy vi in state %v: %w", s, ErrResource)
 	}
-	if !vi.send.empty() || !vi.recv.empty() || vi.send.untaken+vi.recv.untaken != 0 {
-		return fmt.Errorf("destroy vi: descriptors are posted or not taken off its queues: %w", ErrResource)
-	}
-	n := vi.nic
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	use := n.ptagUseLocked(vi.attrs.Ptag)
-	if use == nil || vi.send.cq == nil {
-		return fmt.Errorf("destroy vi: already destroyed: %w", ErrInvalidParameter)
-	}
-	use.count--
-	n.vis--
-	vi.send.cq.bound--
-	vi.recv.cq.bound--
-	vi.send.cq, vi.recv.cq = nil, nil
-	return nil
-}
-
-// queue returns the receive or the send queue.
-func (vi *VI) queue(recv bool) *workQueue {
-	if recv {
-		return &vi.recv
-	}
-	return &vi.send
-}
-
-// PostSend posts a Send, RDMA Write or RDMA Read and rings the doorbell
-// (VipPostSend).
-func (vi *VI) PostSend(d *Descriptor) error {
-	err := vi.StageSend(d)
-	if err == nil {
-		vi.Doorbell()
-	}
-	return err
-}
-
-// StageSend posts a descriptor without ringing the doorbell: a later Doorbell
-// serves the batch. In a state other than Connected the descriptor completes at
-// once with StatusFlushed (VIA 1.0 §2.2).
-func (vi *VI) StageSend(d *Descriptor) error { return vi.post(&vi.send, d) }
-
-// PostRecv posts a receive (VipPostRecv). It is legal in the Idle and Pending
-// states, where the receive waits for the connection.
-func (vi *VI) PostRecv(d *Descriptor) error { return vi.post(&vi.recv, d) }
-
-func (vi *VI) post(q *workQueue, d *Descriptor) error {
-	if d == nil || d.mem == nil || d.mem.nic != vi.nic || q.cq == nil {
-		return ErrInvalidParameter
-	}
-	if d.addr%DescriptorAlignment != 0 || !d.mem.live.Load() || d.mem.Tag() != vi.attrs.Ptag.id {
-		vi.postError(d, AsyncPostDescriptor)
-		return ErrInvalidParameter
-	}
-	state := vi.State()
-	s := q.push(d)
-	if s == nil {
-		vi.postError(d, AsyncOverrun)
-		return ErrResource
-	}
-	switch {
-	case state == StateConnected:
-		if q.next == q.tail-1 || s.failed != 0 {
-			q.advance()
+	for _, q := range []*workQueue{&vi.send, &vi.recv} {
+		if q.tail != q.head || q.head-q.taken > q.lost {
+			return fmt.Errorf("destroy vi: descriptors are posted or not taken off its queues: %w", ErrResource)
 		}
-	case state == StateError || !q.recv:
-		q.next = q.tail
-		q.finish(s, StatusFlushed, 0, 0)
+	}
+	if err := vi.nic.agent.removeVi(vi); err != nil {
+		return fmt.Errorf("destroy vi: %w", err)
+	}
+	vi.destroyed = true
+	for _, q := range []*workQueue{&vi.send, &vi.recv} {
+		q.notices = nil
+		if !q.own {
+			q.cq.purge(vi)
+		}
+	}
+	return vi.destroyOwn()
+}
+
+// destroyOwn destroys the VI's own completion queue, if it has one.
+func (vi *VI) destroyOwn() error {
+	for _, c := range []*CQ{vi.send.cq, vi.recv.cq} {
+		if c.own {
+			return c.destroy()
+		}
 	}
 	return nil
 }
 
-// postError reports a descriptor that could not be posted.
-func (vi *VI) postError(d *Descriptor, code AsyncCode) {
-	vi.nic.raise(AsyncError{VI: vi, Descriptor: d, Code: code})
-	switch {
-	case vi.State() == StateIdle && code == AsyncOverrun:
-		vi.pendingError = fmt.Errorf("%v while idle: %w", code, ErrResource)
-	case vi.State() == StateIdle:
-		vi.pendingError = fmt.Errorf("%v while idle: %w", code, ErrInvalidParameter)
-	case vi.State() == StateConnected && vi.attrs.Reliability != UnreliableDelivery:
-		vi.breakLink(code, nil, true)
-	}
-}
+// enter takes the turn of the VI's completion queues.
+func (vi *VI) enter() *turn { return vi.send.cq.enter() }
 
-// Doorbell makes what was staged visible to the peer.
-func (vi *VI) Doorbell() {
-	if vi.link != nil {
-		vi.link.Doorbell()
-	}
-}
-
-// localError completes a descriptor that failed its checks; it is at the head.
-func (vi *VI) localError(q *workQueue, s *slot) {
-	q.finish(s, s.failed, 0, 0)
-	if vi.attrs.Reliability == UnreliableDelivery {
-		q.advance()
-		return
-	}
-	vi.breakLink(AsyncConnectionLost, nil, true)
+// raise reports an asynchronous error, with no lock held.
+func (vi *VI) raise(e AsyncError) {
+	e.VI = vi
+	vi.send.cq.turn.Load().call(func() { vi.nic.raise(e) })
 }
 
 // linkEvent handles a provider's event.
-func (vi *VI) linkEvent(d *Done) {
+func (vi *VI) linkEvent(e *Event) {
+	if e.Code == AsyncCatastrophic { // of the device, whatever became of the link
+		if vi.nic.agent.fail() {
+			vi.send.cq.turn.Load().call(func() { vi.nic.raise(AsyncError{Code: e.Code, Cause: e.Cause}) })
+		}
+		vi.breakLink(e.Code, e.Cause, true)
+		return
+	}
 	if vi.link == nil {
 		return
 	}
-	if d.Broken {
-		vi.breakLink(d.Event, d.Cause, false)
+	if e.Broken {
+		vi.breakLink(e.Code, e.Cause, false)
 		return
 	}
-	vi.nic.raise(AsyncError{VI: vi, Code: d.Event, Cause: d.Cause})
-	vi.resume(&vi.send)
+	vi.raise(AsyncError{Code: e.Code, Cause: e.Cause})
+	vi.send.refill()
 }
 
-// resume hands the link what waited for room or a fence. The consumer rang when
-// it posted; what the link gets only now needs a doorbell of its own.
-func (vi *VI) resume(q *workQueue) {
-	if q.next == q.tail {
-		return
+// survives reports whether the VI goes on after an error of one of its
+// descriptors, and breaks the connection if not.
+func (vi *VI) survives() bool {
+	if vi.attrs.Reliability == UnreliableDelivery {
+		return true
 	}
-	before := q.next
-	q.advance()
-	if q.next != before {
-		vi.Doorbell()
-	}
+	vi.breakLink(AsyncConnectionLost, nil, true)
+	return false
 }
 
 // breakLink moves a connected VI to the error state: the link is closed, and
@@ -277,7 +359,7 @@ func (vi *VI) breakLink(code AsyncCode, cause error, quiet bool) {
 	vi.send.flush()
 	vi.recv.flush()
 	if !quiet {
-		vi.nic.raise(AsyncError{VI: vi, Code: code, Cause: cause})
+		vi.raise(AsyncError{Code: code, Cause: cause})
 	}
 }
 
@@ -287,6 +369,6 @@ func (vi *VI) closeLink() {
 		return
 	}
 	vi.last = vi.link.Stats()
-	_ = vi.link.Close() // the connection is given up; there is nobody to tell
+	vi.nic.agent.disconnect(vi.link)
 	vi.link = nil
 }
