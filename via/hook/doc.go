@@ -23,8 +23,9 @@
 //	3 bell                          doorbell
 //	3 < send #7 ok 4096             completion: status, bytes
 //	3 < recv #4 ok 100 imm 1f       and immediate data
-//	3 < write #8 remote protection error 0 broken   the connection is gone
-//	3 ! connection lost broken: the peer disconnected   event of a link
+//	3 < write #8 remote protection error 0
+//	3 ! connection lost broken: the peer disconnected   event: the link is gone
+//	3 ! receive queue empty: a message met no receive   event that breaks nothing
 //	3 close                         the link is closed; outstanding works are flushed
 //
 // Numbers after @, of handles and of immediate data are hexadecimal. A post that
@@ -37,8 +38,16 @@
 //
 // # Fault
 //
-// Fault misbehaves as a fabric may, by a seeded plan: it fails registrations,
-// refuses and delays connects, has no room for posts, delays completions, cuts
-// links and reports them broken. What it cannot do honestly at this level, such as
-// corrupting a message in flight, it does not do.
+// Fault misbehaves as a fabric may, by a seeded plan. At its own level it fails
+// registrations, refuses, delays and breaks connects, has no room for posts,
+// delays completions, cuts links and reports them broken, and lets devices fail.
+//
+// What happens to a message in flight happens below: a plan's Faults and Chances
+// become the via.Faults of the links, both of those that connect and of those that
+// accept, and the provider loses, doubles, reorders, damages or cuts its own units
+// on the wire.
+//
+// A device that failed has every link closed inside; each reports AsyncCatastrophic
+// after what is held back, and a sleeper wakes to hear it. Its other calls, but
+// those that release something, return via.ErrDeviceFailed.
 package hook

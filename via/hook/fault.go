@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,9 +19,18 @@ import (
 type Plan struct {
 	Seed uint64 // of what is drawn below
 
-	FailRegistration int           // this registration of the provider fails, 1 is the first; 0 none
-	RefuseConnects   int           // so many connects fail as not reachable, from the first
-	DelayConnects    time.Duration // every connect waits so long, or until its context ends
+	FailRegistration    int           // this registration of the provider fails, 1 is the first; 0 none
+	RefuseConnects      int           // so many connects fail as not reachable, from the first
+	FabricFailsConnects int           // so many of the next fail with a *via.FabricError
+	DelayConnects       time.Duration // every other connect waits so long, or until its context ends
+
+	// Faults are what the fabric does to the n-th Send or RDMA operation of every
+	// link, 1 is the first.
+	Faults map[int]via.Fault
+
+	// Chances are the shares, of all Sends and RDMA operations, that suffer a fault
+	// where Faults says nothing. They add up to 1 at most.
+	Chances map[via.Fault]float64
 
 	// RefusePosts is the share, between 0 and 1, of offers of sends that find no
 	// room. Only a link with a send outstanding has no room: the user agent offers
@@ -37,6 +48,11 @@ type Plan struct {
 	// BreakAt reports every link broken after its n-th completion, while the fabric
 	// still works. 0 never.
 	BreakAt int
+
+	// FailNicAt makes every device fail at its n-th step, a post or a completion of
+	// any of its links: all of them report a catastrophe, their peers lose the
+	// connection, and nothing can be made of the device any more. 0 never.
+	FailNicAt int
 }
 
 // FaultProvider is a provider that misbehaves. Its methods are safe for
@@ -48,7 +64,7 @@ type FaultProvider struct {
 
 // Fault returns a provider that does what p does, less well.
 func Fault(p via.Provider, plan Plan) *FaultProvider {
-	f := &FaultProvider{t: faultTap{plan: plan}}
+	f := &FaultProvider{t: faultTap{plan: plan, kinds: slices.Sorted(maps.Keys(plan.Chances))}}
 	f.t.random = rand.New(rand.NewPCG(plan.Seed, 0x6661756c74))
 	f.Provider, f.tap = p, &f.t
 	return f
@@ -60,14 +76,17 @@ func (f *FaultProvider) Injected() uint64 { return f.t.injected.Load() }
 var (
 	errCut    = errors.New("fault: the link is cut")
 	errBroken = errors.New("fault: the link is reported broken")
+	errFabric = errors.New("fault: a connect fails in the fabric")
 )
 
 type faultTap struct {
 	passive
 	plan          Plan
+	kinds         []via.Fault // of plan.Chances, in the order in which they are drawn
 	injected      atomic.Uint64
 	registrations atomic.Int64
 	connects      atomic.Int64
+	wires         atomic.Uint64 // links configured so far
 
 	mu     sync.Mutex // for random
 	random *rand.Rand
@@ -95,11 +114,14 @@ func (t *faultTap) register(*adapter, *via.Memory) error {
 }
 
 func (t *faultTap) connect(ctx context.Context, host string) error {
-	if t.connects.Add(1) <= int64(t.plan.RefuseConnects) {
+	switch n := int(t.connects.Add(1)) - t.plan.RefuseConnects; {
+	case n <= 0:
 		t.injected.Add(1)
 		return fmt.Errorf("fault: host %q: %w", host, via.ErrNotReachable)
-	}
-	if t.plan.DelayConnects == 0 {
+	case n <= t.plan.FabricFailsConnects:
+		t.injected.Add(1)
+		return &via.FabricError{Cause: errFabric}
+	case t.plan.DelayConnects == 0:
 		return nil
 	}
 	t.injected.Add(1)
@@ -110,137 +132,5 @@ func (t *faultTap) connect(ctx context.Context, host string) error {
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("fault: connect is delayed: %w: %w", via.ErrTimeout, context.Cause(ctx))
-	}
-}
-
-// faulty is what a link keeps for Fault.
-type faulty struct {
-	cut         bool
-	remains     remains
-	outstanding int // sends
-	steps       int
-	completions int
-}
-
-// remains stands in for a link that was cut. It takes posts, which are flushed
-// when the user agent hears that the link is gone.
-type remains struct{ stats via.LinkStats }
-
-func (*remains) PostSend(*via.Work) bool { return true }
-func (*remains) PostRecv(*via.Work)      {}
-func (*remains) Doorbell()               {}
-func (*remains) Close() error            { return nil }
-func (r *remains) Stats() via.LinkStats  { return r.stats }
-
-// holding is what a queue keeps for Fault: reports in order, each with the
-// polls for which it waits once it is the first.
-type holding struct {
-	reports []held
-	batch   [64]via.Done
-}
-
-type held struct {
-	done via.Done
-	link *link
-	wait int
-}
-
-func (t *faultTap) offer(l *link, _ *via.Work) bool {
-	if t.plan.RefusePosts > 0 && l.fault.outstanding > 0 && !l.fault.cut && t.chance(t.plan.RefusePosts) {
-		t.injected.Add(1)
-		return false
-	}
-	return true
-}
-
-func (t *faultTap) posted(l *link, k *ticket, w *via.Work) {
-	if w.Op != via.OpRecv {
-		l.fault.outstanding++
-	}
-	t.step(l)
-}
-
-// step counts a step of a link and cuts it if the plan says so.
-func (t *faultTap) step(l *link) {
-	l.fault.steps++
-	if t.plan.SeverAt == 0 || l.fault.steps != t.plan.SeverAt {
-		return
-	}
-	t.injected.Add(1)
-	l.fault.remains.stats = l.Link.Stats()
-	l.fault.cut = true
-	_ = l.Link.Close() // the cut is the point
-	l.recv.report(l, via.Done{Owner: l.cfg.Owner, Event: via.AsyncConnectionLost, Broken: true, Cause: errCut}, 0)
-}
-
-// report adds a report to those that wait.
-func (q *queue) report(l *link, d via.Done, wait int) {
-	q.hold.reports = append(q.hold.reports, held{d, l, wait})
-}
-
-// poll takes the inner queue's reports into those that wait, and returns the
-// ones whose time has come.
-func (t *faultTap) poll(q *queue, dst []via.Done) int {
-	h := &q.hold
-	n := q.AdapterCQ.Poll(h.batch[:])
-	for i := range h.batch[:n] {
-		l, _ := q.of(&h.batch[i])
-		if l == nil {
-			continue // of a link that is closed
-		}
-		wait := 0
-		if t.plan.HoldCompletions > 0 {
-			if wait = t.draw(t.plan.HoldCompletions + 1); wait > 0 {
-				t.injected.Add(1)
-			}
-		}
-		q.report(l, h.batch[i], wait)
-	}
-	out := 0
-	for out < len(dst) && len(h.reports) > 0 {
-		first := &h.reports[0]
-		if first.wait > 0 {
-			first.wait--
-			break
-		}
-		dst[out] = first.done
-		out++
-		l, work := first.link, first.done.Work
-		h.reports = h.reports[:copy(h.reports, h.reports[1:])]
-		if work != nil {
-			t.completed(q, l, work)
-		}
-	}
-	return out
-}
-
-// completed counts a completion that is about to be returned.
-func (t *faultTap) completed(q *queue, l *link, w *via.Work) {
-	k := q.tickets[w]
-	k.out = false
-	if k.op != via.OpRecv {
-		l.fault.outstanding--
-	}
-	if l.fault.completions++; l.fault.completions == t.plan.BreakAt {
-		t.injected.Add(1)
-		q.report(l, via.Done{Owner: l.cfg.Owner, Event: via.AsyncConnectionLost, Broken: true, Cause: errBroken}, 0)
-	}
-	t.step(l)
-}
-
-// arm refuses to sleep while a report waits.
-func (t *faultTap) arm(q *queue) bool { return len(q.hold.reports) == 0 && q.AdapterCQ.Arm() }
-
-// closed drops the reports of a link.
-func (t *faultTap) closed(l *link) {
-	for _, q := range []*queue{l.send, l.recv} {
-		kept := q.hold.reports[:0]
-		for _, r := range q.hold.reports {
-			if r.link != l {
-				kept = append(kept, r)
-			}
-		}
-		clear(q.hold.reports[len(kept):])
-		q.hold.reports = kept
 	}
 }

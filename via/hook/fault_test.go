@@ -50,6 +50,28 @@ func TestFaultRefusesConnects(t *testing.T) {
 	}
 }
 
+// A fabric that fails leaves the VI broken; a Disconnect mends it.
+func TestFaultFailsConnectsInTheFabric(t *testing.T) {
+	p := hook.Fault(loopback.New(), hook.Plan{RefuseConnects: 1, FabricFailsConnects: 2})
+	a, b := newStation(t, p), newStation(t, p)
+	for i, want := range []via.State{via.StateIdle, via.StateError, via.StateError} {
+		err := meet(t, a, b)
+		var fabric *via.FabricError
+		if !errors.Is(err, via.ErrNotReachable) || errors.As(err, &fabric) != (want == via.StateError) || a.vi.State() != want {
+			t.Fatalf("connect %d: %v, the vi is %v", i+1, err, a.vi.State())
+		}
+		if err := a.vi.Disconnect(); err != nil || a.vi.State() != via.StateIdle {
+			t.Fatalf("disconnect: %v, the vi is %v", err, a.vi.State())
+		}
+	}
+	if err := meet(t, a, b); err != nil {
+		t.Errorf("fourth connect: %v", err)
+	}
+	if p.Injected() != 3 {
+		t.Errorf("injected %d faults, want 3", p.Injected())
+	}
+}
+
 func TestFaultDelaysConnects(t *testing.T) {
 	p := hook.Fault(loopback.New(), hook.Plan{DelayConnects: time.Hour})
 	a := newStation(t, p)

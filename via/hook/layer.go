@@ -2,50 +2,12 @@ package hook
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/viablk/viablk/via"
 )
-
-// tap is what a decorator adds. Calls about a link and its queues come from the
-// goroutine that drives them, the others from any.
-type tap interface {
-	opened(a *adapter)
-	register(a *adapter, m *via.Memory) error // before; an error fails it
-	registered(a *adapter, m *via.Memory)
-	updated(a *adapter, m *via.Memory)
-	deregistered(a *adapter, m *via.Memory)
-	queued(a *adapter, q *queue)
-	connect(ctx context.Context, host string) error // before; an error fails it
-	linked(l *link)
-	offer(l *link, w *via.Work) bool // before a post; false: no room
-	posted(l *link, t *ticket, w *via.Work)
-	refused(l *link, w *via.Work)
-	rung(l *link)
-	poll(q *queue, dst []via.Done) int
-	arm(q *queue) bool
-	closed(l *link)
-}
-
-// passive is a tap that adds nothing.
-type passive struct{}
-
-func (passive) opened(*adapter)                       {}
-func (passive) register(*adapter, *via.Memory) error  { return nil }
-func (passive) registered(*adapter, *via.Memory)      {}
-func (passive) updated(*adapter, *via.Memory)         {}
-func (passive) deregistered(*adapter, *via.Memory)    {}
-func (passive) queued(*adapter, *queue)               {}
-func (passive) connect(context.Context, string) error { return nil }
-func (passive) linked(*link)                          {}
-func (passive) offer(*link, *via.Work) bool           { return true }
-func (passive) posted(*link, *ticket, *via.Work)      {}
-func (passive) refused(*link, *via.Work)              {}
-func (passive) rung(*link)                            {}
-func (passive) poll(q *queue, dst []via.Done) int     { return q.AdapterCQ.Poll(dst) }
-func (passive) arm(q *queue) bool                     { return q.AdapterCQ.Arm() }
-func (passive) closed(*link)                          {}
 
 // layer is a decorated provider.
 type layer struct {
@@ -61,7 +23,10 @@ func (p *layer) Open(device string) (via.Adapter, error) {
 		return nil, err
 	}
 	a := &adapter{Adapter: inner, layer: p, id: p.ids.devices.Add(1)}
-	p.tap.opened(a)
+	if err := p.tap.opened(a); err != nil {
+		_ = inner.Close()
+		return nil, err
+	}
 	return a, nil
 }
 
@@ -70,10 +35,29 @@ type adapter struct {
 	via.Adapter
 	layer *layer
 	id    uint64
+	fault deviceFaults // Fault's
+}
+
+// Close closes the device.
+func (a *adapter) Close() error {
+	err := a.Adapter.Close()
+	a.layer.tap.released(a)
+	return err
+}
+
+// MapArena maps memory of the inner device.
+func (a *adapter) MapArena(size int) (via.ArenaMemory, error) {
+	if err := a.layer.tap.usable(a); err != nil {
+		return nil, err
+	}
+	return a.Adapter.MapArena(size)
 }
 
 // Register registers a region.
 func (a *adapter) Register(m *via.Memory) error {
+	if err := a.layer.tap.usable(a); err != nil {
+		return err
+	}
 	if err := a.layer.tap.register(a, m); err != nil {
 		return err
 	}
@@ -100,30 +84,51 @@ func (a *adapter) Deregister(m *via.Memory) error {
 
 // NewCQ creates a decorated queue.
 func (a *adapter) NewCQ(entries int) (via.AdapterCQ, error) {
+	if err := a.layer.tap.usable(a); err != nil {
+		return nil, err
+	}
 	inner, err := a.Adapter.NewCQ(entries)
 	if err != nil {
 		return nil, err
 	}
-	q := &queue{AdapterCQ: inner, layer: a.layer, id: a.layer.ids.queues.Add(1), tickets: make(map[*via.Work]*ticket)}
-	a.layer.tap.queued(a, q)
+	q := &queue{AdapterCQ: inner, adapter: a, id: a.layer.ids.queues.Add(1), tickets: make(map[*via.Work]*ticket)}
+	if err := a.layer.tap.queued(a, q); err != nil {
+		_ = inner.Close()
+		return nil, err
+	}
 	return q, nil
 }
 
 // Listen decorates the requests.
 func (a *adapter) Listen(host string, incoming func(via.Incoming)) (via.Listening, error) {
+	if err := a.layer.tap.usable(a); err != nil {
+		return nil, err
+	}
 	return a.Adapter.Listen(host, func(in via.Incoming) { incoming(&request{Incoming: in, adapter: a}) })
 }
 
 // Connect connects and decorates the link.
 func (a *adapter) Connect(ctx context.Context, host string, hello []byte, cfg via.LinkConfig) (via.Link, []byte, error) {
+	if err := a.layer.tap.usable(a); err != nil {
+		return nil, nil, err
+	}
 	if err := a.layer.tap.connect(ctx, host); err != nil {
 		return nil, nil, err
 	}
-	inner, reply, err := a.Adapter.Connect(ctx, host, hello, unwrap(cfg))
+	inner, reply, err := a.Adapter.Connect(ctx, host, hello, a.inner(cfg))
 	if err != nil {
 		return nil, nil, err
 	}
 	return a.wrap(inner, cfg), reply, nil
+}
+
+// Neighbours is the inner device's, if it has discovery.
+func (a *adapter) Neighbours(ctx context.Context, hops int) ([]via.Neighbour, error) {
+	d, ok := a.Adapter.(via.Discoverer)
+	if !ok {
+		return nil, fmt.Errorf("%s has no discovery: %w", a.layer.Name(), via.ErrNotSupported)
+	}
+	return d.Neighbours(ctx, hops)
 }
 
 // request is a decorated connection request.
@@ -134,15 +139,20 @@ type request struct {
 
 // Accept accepts and decorates the link.
 func (r *request) Accept(ctx context.Context, reply []byte, cfg via.LinkConfig) (via.Link, error) {
-	inner, err := r.Incoming.Accept(ctx, reply, unwrap(cfg))
+	if err := r.adapter.layer.tap.usable(r.adapter); err != nil {
+		_ = r.Refuse(nil) // the requester may be gone
+		return nil, err
+	}
+	inner, err := r.Incoming.Accept(ctx, reply, r.adapter.inner(cfg))
 	if err != nil {
 		return nil, err
 	}
 	return r.adapter.wrap(inner, cfg), nil
 }
 
-// unwrap puts the inner device's queues into a configuration.
-func unwrap(cfg via.LinkConfig) via.LinkConfig {
+// inner returns the configuration that the inner device gets, with its queues.
+func (a *adapter) inner(cfg via.LinkConfig) via.LinkConfig {
+	a.layer.tap.configure(&cfg)
 	cfg.SendCQ = cfg.SendCQ.(*queue).AdapterCQ
 	cfg.RecvCQ = cfg.RecvCQ.(*queue).AdapterCQ
 	return cfg
@@ -154,15 +164,7 @@ func (a *adapter) wrap(inner via.Link, cfg via.LinkConfig) via.Link {
 		Link: inner, layer: a.layer, adapter: a, id: a.layer.ids.links.Add(1), cfg: cfg,
 		send: cfg.SendCQ.(*queue), recv: cfg.RecvCQ.(*queue),
 	}
-	l.send.links = append(l.send.links, l)
-	if l.recv != l.send {
-		l.recv.links = append(l.recv.links, l)
-	}
 	a.layer.tap.linked(l)
-	for _, w := range cfg.Receives {
-		a.layer.tap.posted(l, l.recv.book(l, w, &l.recvs), w)
-	}
-	l.cfg.Receives = nil
 	return l
 }
 
@@ -179,7 +181,7 @@ type ticket struct {
 // queue is a decorated completion queue.
 type queue struct {
 	via.AdapterCQ
-	layer   *layer
+	adapter *adapter
 	id      uint64
 	links   []*link
 	tickets map[*via.Work]*ticket
@@ -207,7 +209,7 @@ func (q *queue) of(d *via.Done) (*link, *ticket) {
 		return nil, nil
 	}
 	for _, l := range q.links {
-		if l.cfg.Owner == d.Owner {
+		if l.cfg.Owner == d.Event.Owner {
 			return l, nil
 		}
 	}
@@ -215,10 +217,24 @@ func (q *queue) of(d *via.Done) (*link, *ticket) {
 }
 
 // Poll takes reports.
-func (q *queue) Poll(dst []via.Done) int { return q.layer.tap.poll(q, dst) }
+func (q *queue) Poll(dst []via.Done) int { return q.adapter.layer.tap.poll(q, dst) }
 
 // Arm prepares to sleep.
-func (q *queue) Arm() bool { return q.layer.tap.arm(q) }
+func (q *queue) Arm() bool { return q.adapter.layer.tap.arm(q) }
+
+// FD returns what to sleep on.
+func (q *queue) FD() int {
+	if q.hold.alarm.set {
+		return q.hold.alarm.fd
+	}
+	return q.AdapterCQ.FD()
+}
+
+// Close closes the queue.
+func (q *queue) Close() error {
+	q.adapter.layer.tap.unqueued(q)
+	return q.AdapterCQ.Close()
+}
 
 // forget drops what the queue knows of a link.
 func (q *queue) forget(l *link) {
@@ -245,6 +261,18 @@ type link struct {
 	send, recv   *queue
 	sends, recvs uint64 // works posted so far
 	fault        faulty // Fault's
+}
+
+// Start starts the link.
+func (l *link) Start(receives []*via.Work) error {
+	l.send.links = append(l.send.links, l)
+	if l.recv != l.send {
+		l.recv.links = append(l.recv.links, l)
+	}
+	for _, w := range receives {
+		l.layer.tap.posted(l, l.recv.book(l, w, &l.recvs), w)
+	}
+	return l.inner().Start(receives)
 }
 
 // PostSend posts a Send, RDMA Write or RDMA Read.

@@ -54,6 +54,7 @@ type Counters struct {
 	Arms            uint64 `json:"arms"`
 	Links           uint64 `json:"links"` // connections made
 	LinksBroken     uint64 `json:"links_broken"`
+	Events          uint64 `json:"events"` // of links, that broke nothing
 	Registrations   uint64 `json:"registrations"`
 	Deregistrations uint64 `json:"deregistrations"`
 }
@@ -80,7 +81,7 @@ func (s *StatsProvider) Counters() Counters {
 		Send: t.ops[via.OpSend].load(), RdmaWrite: t.ops[via.OpRdmaWrite].load(),
 		RdmaRead: t.ops[via.OpRdmaRead].load(), Recv: t.ops[via.OpRecv].load(),
 		Doorbells: t.doorbells.Load(), Polls: t.polls.Load(), EmptyPolls: t.empty.Load(), Arms: t.arms.Load(),
-		Links: t.links.Load(), LinksBroken: t.broken.Load(),
+		Links: t.links.Load(), LinksBroken: t.broken.Load(), Events: t.events.Load(),
 		Registrations: t.registrations.Load(), Deregistrations: t.deregistrations.Load(),
 	}
 }
@@ -106,7 +107,7 @@ type statsTap struct {
 	passive
 	ops                            [4]opCounters
 	doorbells, polls, empty, arms  atomic.Uint64
-	links, broken                  atomic.Uint64
+	links, broken, events          atomic.Uint64
 	registrations, deregistrations atomic.Uint64
 }
 
@@ -140,22 +141,29 @@ func (t *statsTap) poll(q *queue, dst []via.Done) int {
 		if l == nil {
 			continue // of a link that is closed
 		}
-		if d.Broken {
-			t.broken.Add(1)
-		}
 		if k == nil {
+			t.told(d.Event)
 			continue
 		}
 		k.out = false
 		o := &t.ops[k.op]
 		o.completions.Add(1)
-		o.bytes.Add(uint64(d.Length))
-		if d.Status.Failed() {
+		o.bytes.Add(uint64(d.Work.Moved))
+		if d.Work.Status.Failed() {
 			o.errors.Add(1)
 		}
 		o.latency[bucket(now.Sub(k.at))].Add(1)
 	}
 	return n
+}
+
+// told counts an event of a link.
+func (t *statsTap) told(e *via.Event) {
+	if e.Broken {
+		t.broken.Add(1)
+	} else {
+		t.events.Add(1)
+	}
 }
 
 // bucket returns the histogram bucket of a latency.

@@ -46,7 +46,10 @@ func (t *tracer) device(a *adapter, what string) *tracer {
 	return t.begin().text("dev ").num(a.id).text(what)
 }
 
-func (t *tracer) opened(a *adapter) { t.device(a, " open ").text(t.name).end() }
+func (t *tracer) opened(a *adapter) error {
+	t.device(a, " open ").text(t.name).end()
+	return nil
+}
 
 func (t *tracer) rights(m *via.Memory) *tracer {
 	t.text(" tag ").num(uint64(m.Tag())).text(" ")
@@ -74,7 +77,10 @@ func (t *tracer) deregistered(a *adapter, m *via.Memory) {
 	t.device(a, " dereg ").hex(uint64(m.Handle())).end()
 }
 
-func (t *tracer) queued(a *adapter, q *queue) { t.device(a, " cq ").num(q.id).end() }
+func (t *tracer) queued(a *adapter, q *queue) error {
+	t.device(a, " cq ").num(q.id).end()
+	return nil
+}
 
 func (t *tracer) linked(l *link) {
 	t.device(l.adapter, " link ").num(l.id).text(" depth ").num(uint64(l.cfg.SendDepth)).text("/").
@@ -113,22 +119,30 @@ func (t *tracer) poll(q *queue, dst []via.Done) int {
 		}
 		t.begin().num(l.id)
 		if k == nil {
-			t.text(" ! ").text(d.Event.String())
+			t.event(d.Event)
 		} else {
 			k.out = false
-			t.text(" < ").text(opNames[k.op]).text(" #").num(k.seq).text(" ").
-				text((d.Status | via.StatusDone).String()).text(" ").num(uint64(d.Length))
-			if d.Status&via.StatusImmediate != 0 {
-				t.text(" imm ").hex(uint64(d.Immediate))
-			}
-		}
-		if d.Broken {
-			t.text(" broken")
-		}
-		if d.Cause != nil {
-			t.text(": ").text(d.Cause.Error())
+			t.completion(k, d.Work)
 		}
 		t.end()
 	}
 	return n
+}
+
+func (t *tracer) event(e *via.Event) {
+	t.text(" ! ").text(e.Code.String())
+	if e.Broken {
+		t.text(" broken")
+	}
+	if e.Cause != nil {
+		t.text(": ").text(e.Cause.Error())
+	}
+}
+
+func (t *tracer) completion(k *ticket, w *via.Work) {
+	t.text(" < ").text(opNames[k.op]).text(" #").num(k.seq).text(" ").
+		text((w.Status | via.StatusDone).String()).text(" ").num(uint64(w.Moved))
+	if w.Status&via.StatusImmediate != 0 {
+		t.text(" imm ").hex(uint64(w.Immediate))
+	}
 }

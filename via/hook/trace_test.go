@@ -14,7 +14,14 @@ import (
 	"github.com/viablk/viablk/via"
 	"github.com/viablk/viablk/via/hook"
 	"github.com/viablk/viablk/via/viatest/loopback"
+	"pgregory.net/rapid"
 )
+
+// tester is a test or a rapid check.
+type tester interface {
+	rapid.TB
+	Cleanup(f func())
+}
 
 // station is a device of a network with what a conversation needs.
 type station struct {
@@ -23,12 +30,18 @@ type station struct {
 	vi    *via.VI
 	mem   *via.Memory
 	used  int
+	codes []via.AsyncCode // of the error callback
 	lost  int
 	cause error
 	done  []via.Completion
 }
 
-func newStation(t *testing.T, p via.Provider) *station {
+func newStation(t tester, p via.Provider) *station {
+	t.Helper()
+	return newStationAt(t, p, via.ReliableDelivery)
+}
+
+func newStationAt(t tester, p via.Provider, level via.ReliabilityLevel) *station {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -41,6 +54,7 @@ func newStation(t *testing.T, p via.Provider) *station {
 	s.nic, err = via.OpenNic(p, "")
 	must(err)
 	s.nic.ErrorCallback(func(a via.AsyncError) {
+		s.codes = append(s.codes, a.Code)
 		if a.Code == via.AsyncConnectionLost {
 			s.lost, s.cause = s.lost+1, a.Cause
 		}
@@ -53,7 +67,8 @@ func newStation(t *testing.T, p via.Provider) *station {
 	must(err)
 	s.cq, err = s.nic.CreateCQ(256)
 	must(err)
-	s.vi, err = s.nic.CreateVi(via.ViAttributes{Reliability: via.ReliableDelivery, Ptag: tag, EnableRdmaRead: true, EnableRdmaWrite: true},
+	reads := s.nic.Limits().RdmaReadLevels&level != 0
+	s.vi, err = s.nic.CreateVi(via.ViAttributes{Reliability: level, Ptag: tag, EnableRdmaRead: reads, EnableRdmaWrite: true},
 		via.ViConfig{SendCQ: s.cq, RecvCQ: s.cq, SendDepth: 64, RecvDepth: 64})
 	must(err)
 	t.Cleanup(func() {
@@ -80,7 +95,7 @@ func (s *station) poll() {
 }
 
 // post posts a descriptor over n bytes of the station's memory.
-func (s *station) post(t *testing.T, op via.Opcode, n int, remote *via.Memory, imm uint32) *via.Descriptor {
+func (s *station) post(t tester, op via.Opcode, n int, remote *via.Memory, imm uint32) *via.Descriptor {
 	t.Helper()
 	d, err := s.mem.NewDescriptor(s.used, 128)
 	if err != nil {
@@ -107,7 +122,7 @@ func (s *station) post(t *testing.T, op via.Opcode, n int, remote *via.Memory, i
 }
 
 // meet connects two stations.
-func meet(t *testing.T, a, b *station) error {
+func meet(t tester, a, b *station) error {
 	t.Helper()
 	addr := via.Address{Host: "here", Discriminator: "pair"}
 	l, err := b.nic.Listen(addr)
@@ -160,7 +175,7 @@ func TestTraceSpeaksItsLegend(t *testing.T) {
 	if err := b.mem.SetAttributes(via.MemAttributes{Ptag: b.mem.Attributes().Ptag}); err != nil {
 		t.Fatal(err)
 	}
-	a.post(t, via.OpRdmaWrite, 8, b.mem, 0)
+	a.post(t, via.OpRdmaRead, 8, b.mem, 0)
 	a.poll()
 	b.poll()
 	used := make([]bool, len(legend))
@@ -178,7 +193,7 @@ func TestTraceSpeaksItsLegend(t *testing.T) {
 	for _, want := range []string{
 		"dev 1 open loopback\n", " tag 1 rw\n", " upd ", " > recv #1 100/1\n", " > send #1 64/1 imm 1f\n", " bell\n",
 		" < send #1 ok 64\n", " < recv #1 ok 64 imm 1f\n", " > read #2 512/1 @", " > write #3 4096/1 @",
-		" < write #4 remote protection error 0 broken\n", " ! rdma write protection error broken: ", " close\n",
+		" < read #4 remote protection error 0\n", " ! rdma read protection error broken: ", " close\n",
 	} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("no line has %q in:\n%s", want, &log)
@@ -255,8 +270,28 @@ func TestStatsCount(t *testing.T) {
 	}
 	a.post(t, via.OpSend, 1, nil, 0) // there is no receive for it
 	b.poll()
-	if c := p.Counters(); c.LinksBroken != 1 {
-		t.Errorf("%d links broken, want 1", c.LinksBroken)
+	if c := p.Counters(); c.LinksBroken != 1 || c.Events != 0 {
+		t.Errorf("%d links broken, %d events beside; want 1 and none", c.LinksBroken, c.Events)
+	}
+}
+
+func TestEventsThatBreakNothing(t *testing.T) {
+	var log bytes.Buffer
+	stats := hook.Stats(loopback.New())
+	p := hook.Trace(stats, &log)
+	a, b := newStationAt(t, p, via.UnreliableDelivery), newStationAt(t, p, via.UnreliableDelivery)
+	if err := meet(t, a, b); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		a.post(t, via.OpSend, 8, nil, 0) // there is no receive for it
+	}
+	b.poll()
+	if c := stats.Counters(); c.Events != 2 || c.LinksBroken != 0 || b.vi.State() != via.StateConnected {
+		t.Errorf("%d events, %d links broken, the vi is %v", c.Events, c.LinksBroken, b.vi.State())
+	}
+	if n := strings.Count(log.String(), " ! receive queue empty: a message met no receive\n"); n != 2 {
+		t.Errorf("%d lines for 2 events in:\n%s", n, &log)
 	}
 }
 

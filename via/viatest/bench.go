@@ -10,7 +10,7 @@ import (
 // Bench measures a provider: latency of an answered message, rate of messages
 // in a window, RDMA, and the cost of posts alone. Both ends run in this process;
 // one goroutine drives each, without sleeping.
-func Bench(b *testing.B, open func(testing.TB) *Fabric) {
+func Bench(b *testing.B, open Open) {
 	b.Helper()
 	for _, size := range []int{64, 4096} {
 		b.Run(fmt.Sprintf("PingPong/size=%d", size), func(b *testing.B) { benchPingPong(b, open, size) })
@@ -98,8 +98,8 @@ func finish(ends ...*end) {
 	}
 }
 
-func benchPingPong(b *testing.B, open func(testing.TB) *Fabric, size int) {
-	e := newEnv(b, open(b))
+func benchPingPong(b *testing.B, open Open, size int) {
+	e := newEnv(b, open, plain, via.ReliableDelivery)
 	e.connect()
 	defer finish(e.client, e.server)
 	answer := func(x *end, begin bool, rounds int) {
@@ -144,8 +144,8 @@ func benchPingPong(b *testing.B, open func(testing.TB) *Fabric, size int) {
 	b.StopTimer()
 }
 
-func benchWindow(b *testing.B, open func(testing.TB) *Fabric, size int) {
-	e := newEnv(b, open(b))
+func benchWindow(b *testing.B, open Open, size int) {
+	e := newEnv(b, open, plain, via.ReliableDelivery)
 	e.connect()
 	defer finish(e.client, e.server)
 	in, out := newRing(e.server, via.OpRecv, size, nil), newRing(e.client, via.OpSend, size, nil)
@@ -203,8 +203,8 @@ func benchWindow(b *testing.B, open func(testing.TB) *Fabric, size int) {
 	b.StopTimer()
 }
 
-func benchRdma(b *testing.B, open func(testing.TB) *Fabric, op via.Opcode, size int) {
-	e := newEnv(b, open(b))
+func benchRdma(b *testing.B, open Open, op via.Opcode, size int) {
+	e := newEnv(b, open, plain, via.ReliableDelivery)
 	if op == via.OpRdmaRead && !e.client.open().EnableRdmaRead {
 		b.Skip("the provider has no RDMA Read")
 	}
@@ -242,8 +242,8 @@ func benchRdma(b *testing.B, open func(testing.TB) *Fabric, op via.Opcode, size 
 
 // benchPostRate measures post, doorbell and poll of empty messages, 32 at a
 // time, both ends on one goroutine.
-func benchPostRate(b *testing.B, open func(testing.TB) *Fabric) {
-	e := newEnv(b, open(b))
+func benchPostRate(b *testing.B, open Open) {
+	e := newEnv(b, open, plain, via.ReliableDelivery)
 	e.connect()
 	defer finish(e.client, e.server)
 	in, out := newRing(e.server, via.OpRecv, 0, nil), newRing(e.client, via.OpSend, 0, nil)

@@ -9,21 +9,21 @@ import (
 )
 
 var connectionCases = []kitCase{
-	{"StatesOfAConnection", EarlyAdopter, "a VI goes idle, pending, connected and back to idle", 0, statesOfAConnection},
-	{"ReceivesBeforeConnect", EarlyAdopter, "receives posted while idle get the first messages", 0, receivesBeforeConnect},
-	{"Reject", EarlyAdopter, "a rejected request fails as rejected and leaves the VI idle with its receives", 0, reject},
-	{"NoMatch", EarlyAdopter, "a request to a discriminator that nobody waits at finds no match", 0, noMatch},
-	{"Timeout", EarlyAdopter, "a request that nobody answers times out and can be made again", 0, timeout},
-	{"ExpiredContext", EarlyAdopter, "a request without time left fails at once", 0, expiredContext},
-	{"AttributeMismatch", EarlyAdopter, "a mismatch is the acceptor's error alone; it may accept again with a VI that fits", 0, attributeMismatch},
-	{"ConnectNeedsIdle", EarlyAdopter, "connect and accept are refused unless the VI is idle", 0, connectNeedsIdle},
-	{"RequestIsAnsweredOnce", EarlyAdopter, "the second answer to a request is an error", 0, requestAnsweredOnce},
-	{"AcceptAfterTimeout", EarlyAdopter, "accepting a request whose requester has gone fails and leaves the VI idle", 0, acceptAfterTimeout},
-	{"TwoAtOnce", EarlyAdopter, "requests to different discriminators do not disturb each other", 0, twoAtOnce},
-	{"AddressInUse", EarlyAdopter, "an address has one listener at a time", 0, addressInUse},
-	{"ListenerClose", EarlyAdopter, "a closed listener ends its waiters and refuses the requests that wait", 0, listenerClose},
-	{"WaitTimeout", EarlyAdopter, "waiting for a request ends with its context", 0, waitTimeout},
-	{"LongDiscriminator", EarlyAdopter, "discriminators are compared whole, up to the limit", 0, longDiscriminator},
+	{"StatesOfAConnection", EarlyAdopter, "a VI goes idle, pending, connected and back to idle", anyLevel, 0, statesOfAConnection},
+	{"ReceivesBeforeConnect", EarlyAdopter, "receives posted while idle get the first messages", anyLevel, 0, receivesBeforeConnect},
+	{"Reject", EarlyAdopter, "a rejected request fails as rejected and leaves the VI idle with its receives", anyLevel, 0, reject},
+	{"NoMatch", EarlyAdopter, "a request to a discriminator that nobody waits at finds no match", anyLevel, 0, noMatch},
+	{"Timeout", EarlyAdopter, "a request that nobody answers times out and can be made again", anyLevel, 0, timeout},
+	{"ExpiredContext", EarlyAdopter, "a request without time left fails at once", anyLevel, 0, expiredContext},
+	{"AttributeMismatch", EarlyAdopter, "a mismatch is the acceptor's error alone; it may accept again with a VI that fits", anyLevel, 0, attributeMismatch},
+	{"ConnectNeedsIdle", EarlyAdopter, "connect and accept are refused unless the VI is idle", anyLevel, 0, connectNeedsIdle},
+	{"RequestIsAnsweredOnce", EarlyAdopter, "the second answer to a request is an error", anyLevel, 0, requestAnsweredOnce},
+	{"AcceptAfterTimeout", EarlyAdopter, "accepting a request whose requester has gone fails and leaves the VI idle", anyLevel, 0, acceptAfterTimeout},
+	{"TwoAtOnce", EarlyAdopter, "requests to different discriminators do not disturb each other", anyLevel, 0, twoAtOnce},
+	{"AddressInUse", EarlyAdopter, "an address has one listener at a time", anyLevel, 0, addressInUse},
+	{"ListenerClose", EarlyAdopter, "a closed listener ends its waiters and refuses the requests that wait", anyLevel, 0, listenerClose},
+	{"WaitTimeout", EarlyAdopter, "waiting for a request ends with its context", anyLevel, 0, waitTimeout},
+	{"LongDiscriminator", EarlyAdopter, "discriminators are compared whole, up to the limit", anyLevel, 0, longDiscriminator},
 }
 
 // idle gives both ends an unconnected VI.
@@ -158,10 +158,18 @@ func attributeMismatch(e *env) {
 	size, qos := e.server.attributes(), e.server.attributes()
 	size.MaxTransferSize--
 	qos.QoS = 7
-	for _, m := range []struct {
+	type misfit struct {
 		attrs via.ViAttributes
 		code  error
-	}{{size, via.ErrInvalidMTU}, {qos, via.ErrInvalidQoS}} {
+	}
+	misfits := []misfit{{size, via.ErrInvalidMTU}, {qos, via.ErrInvalidQoS}}
+	for _, l := range levels {
+		if other := e.server.attributes(); l != e.level && e.server.nic.Limits().ReliabilityLevels&l != 0 {
+			other.Reliability, other.EnableRdmaRead = l, false
+			misfits = append(misfits, misfit{other, via.ErrInvalidReliability})
+		}
+	}
+	for _, m := range misfits {
 		vi := e.server.newVI(m.attrs)
 		e.wants(r.Accept(e.timeout(), vi), m.code, "accept with a vi that does not fit")
 		if vi.State() != via.StateIdle {

@@ -12,11 +12,11 @@ import (
 )
 
 var flowCases = []kitCase{
-	{"BothDirectionsRandomSizes", EarlyAdopter, "messages of any size in both directions at once arrive once and in order", 0, bothDirections},
-	{"SlowReceiver", EarlyAdopter, "a receiver that does not poll holds its sender back; nothing is lost", 0, slowReceiver},
-	{"BothSendersWait", EarlyAdopter, "two ends that fill the fabric towards each other both get through", 0, bothSendersWait},
-	{"FullQueues", EarlyAdopter, "a work queue takes as many descriptors as it was created for", 0, fullQueues},
-	{"ManyShortConnections", Functional, "connections come and go without a trace", 0, manyShortConnections},
+	{"BothDirectionsRandomSizes", EarlyAdopter, "messages of any size in both directions at once arrive once and in order", reliable, 0, bothDirections},
+	{"SlowReceiver", EarlyAdopter, "a receiver that does not poll holds its sender back; nothing is lost", reliable, 0, slowReceiver},
+	{"BothSendersWait", EarlyAdopter, "two ends that fill the fabric towards each other both get through", reliable, 0, bothSendersWait},
+	{"FullQueues", EarlyAdopter, "a work queue takes as many descriptors as it was created for", anyLevel, 0, fullQueues},
+	{"ManyShortConnections", Functional, "connections come and go without a trace", anyLevel, 0, manyShortConnections},
 }
 
 // stream is one direction of BothDirectionsRandomSizes: what the receiver has
@@ -229,6 +229,8 @@ func fullQueues(e *env) {
 				binary.LittleEndian.PutUint32(b.b, uint32(i+round))
 				x.send(b)
 			}
+			e.turn(e.client)
+			e.turn(e.server)
 		}
 		for _, x := range []*end{e.client, e.server} {
 			e.until(x.name+"'s completions", func() bool { return len(x.done) == 2*queueDepth })

@@ -1,13 +1,13 @@
 package viatest
 
 import (
-	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"testing"
-	"time"
 
 	"github.com/viablk/viablk/via"
+	"github.com/viablk/viablk/via/hook"
 	"go.uber.org/goleak"
 )
 
@@ -35,18 +35,47 @@ func (l Level) String() string {
 	}
 }
 
+// Sets of reliability levels at which a rule holds.
+const (
+	unreliable = via.UnreliableDelivery
+	reliable   = via.ReliableDelivery | via.ReliableReception
+	anyLevel   = unreliable | reliable
+)
+
+// levels are the reliability levels in the order in which the kit runs them.
+var levels = [3]via.ReliabilityLevel{via.UnreliableDelivery, via.ReliableDelivery, via.ReliableReception}
+
+// levelName is a reliability level in the name of a test.
+func levelName(l via.ReliabilityLevel) string {
+	switch l {
+	case via.UnreliableDelivery:
+		return "unreliable"
+	case via.ReliableDelivery:
+		return "delivery"
+	case via.ReliableReception:
+		return "reception"
+	default:
+		return "no level"
+	}
+}
+
 // Fabric is two open devices that reach each other. Both NICs are the kit's: it
 // closes them when the case ends.
 type Fabric struct {
 	Client, Server *via.NIC
-	// Address returns an address at which Server listens and Client connects.
+	// Address returns an address at which either may listen and the other connect.
 	Address func(discriminator string) via.Address
-	// Sever cuts the fabric under all connections; nil where that cannot be done.
-	Sever func()
+	// Open opens one more device, which reaches Server as Client does. The kit
+	// closes it.
+	Open func() *via.NIC
 }
 
-// Skips names the cases that a provider does not run, with the reason of each.
-type Skips map[string]string
+// Open opens a fresh fabric of the provider that decorate makes of the plain one.
+// What it opens beside the NICs it releases with the test's Cleanup.
+type Open func(t testing.TB, decorate func(via.Provider) via.Provider) *Fabric
+
+// plain decorates with nothing.
+func plain(p via.Provider) via.Provider { return p }
 
 // CaseInfo describes a case.
 type CaseInfo struct {
@@ -58,52 +87,21 @@ type CaseInfo struct {
 	Needs       Capability
 }
 
-// Capability is something that a provider may lack; its limits say so.
-type Capability int
-
-// The capabilities. A case that needs one may be skipped only where it lacks.
-const (
-	NeedsNothing  Capability = iota
-	NeedsRdmaRead            // Limits.RdmaReadLevels
-	NeedsSever               // Fabric.Sever
-)
-
-// problems lists what is wrong with the skips, whatever the provider.
-func (s Skips) problems() []string {
-	known := make(map[string]bool)
-	for _, c := range Cases() {
-		known[c.Name] = true
-	}
-	var out []string
-	for name, reason := range s {
-		switch {
-		case !known[name]:
-			out = append(out, fmt.Sprintf("skip of an unknown case %q", name))
-		case reason == "":
-			out = append(out, fmt.Sprintf("skip of case %q without a reason", name))
-		}
-	}
-	return out
-}
-
 // kitCase is a case and what it does.
 type kitCase struct {
 	name  string
 	level Level
 	rule  string
+	at    via.ReliabilityLevel
 	needs Capability
 	run   func(e *env)
 }
 
-// group is the cases of one file.
+// group is the cases about one thing.
 type group struct {
 	name  string
 	cases []kitCase
 }
-
-// levelUnderTest is the reliability level of the kit's connections. The error
-// rules differ by level; this is the one that all cases are written for.
-const levelUnderTest = via.ReliableDelivery
 
 func groups() []group {
 	return []group{
@@ -114,71 +112,179 @@ func groups() []group {
 		{"memory", memoryCases},
 		{"ordering", orderingCases},
 		{"flow", flowCases},
+		{"lossy", lossyCases},
+		{"spill", spillCases},
+		{"fairness", fairnessCases},
 		{"completion", completionCases},
+		{"announcement", announcementCases},
+		{"workqueue", workQueueCases},
+		{"notice", noticeCases},
 		{"connection", connectionCases},
+		{"peers", peerCases},
+		{"attributes", attributesCases},
+		{"states", stateCases},
 		{"disconnect", disconnectCases},
 		{"asyncerrors", asyncCases},
 		{"lifecycle", lifecycleCases},
+		{"badinput", badInputCases},
+		{"names", namesCases},
 		{"steady", steadyCases},
+		{"faults", faultCases},
 	}
 }
 
-// Cases lists the kit's cases in the order in which they run.
+// Cases lists the kit's cases, the error matrix not included.
 func Cases() []CaseInfo {
 	var out []CaseInfo
 	for _, g := range groups() {
 		for _, c := range g.cases {
 			out = append(out, CaseInfo{
-				Name: c.name, Group: g.name, Rule: c.rule, Level: c.level,
-				Reliability: levelUnderTest, Needs: c.needs,
+				Name: c.name, Group: g.name, Rule: c.rule, Level: c.level, Reliability: c.at, Needs: c.needs,
 			})
 		}
 	}
 	return out
 }
 
-// Run runs the kit. open opens a fresh fabric; what it opened beside the NICs it
-// releases with the test's Cleanup.
-func Run(t *testing.T, open func(testing.TB) *Fabric, skips Skips) {
+// Result is what a run of the kit ran.
+type Result struct {
+	Cases   int // at a reliability level each
+	Cells   int // of the error matrix: 17 rows at each level
+	Skipped int
+}
+
+// Run runs the kit at the reliability levels that the provider claims, and prints
+// how many cases ran. Of a test that is told to run a part of it ("-run
+// 'TestConformance/full'") the result is about that part.
+func Run(t *testing.T, open Open, skips Skips) Result {
+	t.Helper()
+	k := newKit(t, open, skips)
+	k.runLevels(t, groups())
+	t.Run("Matrix", k.runMatrix)
+	fmt.Fprintln(os.Stdout, &k.tally)
+	return k.tally.result()
+}
+
+// RunGroups runs the cases of some groups, as [Cases] names them, and no error
+// matrix: for another way to reach a provider on which Run runs besides.
+func RunGroups(t *testing.T, open Open, skips Skips, names ...string) {
+	t.Helper()
+	var some []group
+	for _, name := range names {
+		i := slices.IndexFunc(groups(), func(g group) bool { return g.name == name })
+		if i < 0 {
+			t.Fatalf("the kit has no group %q", name)
+		}
+		some = append(some, groups()[i])
+	}
+	k := newKit(t, open, skips)
+	k.runLevels(t, some)
+	fmt.Fprintln(os.Stdout, &k.tally)
+}
+
+func newKit(t *testing.T, open Open, skips Skips) *kit {
 	t.Helper()
 	for _, problem := range skips.problems() {
 		t.Error(problem)
 	}
-	for _, g := range groups() {
-		t.Run(g.name, func(t *testing.T) {
-			for _, c := range g.cases {
-				t.Run(c.name, func(t *testing.T) { runCase(t, open, c, skips[c.name]) })
+	k := &kit{open: open, skips: skips}
+	k.inspect(t)
+	return k
+}
+
+// runLevels runs the cases of groups by conformance level.
+func (k *kit) runLevels(t *testing.T, some []group) {
+	t.Helper()
+	for level := EarlyAdopter; level <= Full; level++ {
+		t.Run(level.String(), func(t *testing.T) {
+			for _, reliability := range k.claimed() {
+				t.Run(levelName(reliability), func(t *testing.T) { k.runLevel(t, some, level, reliability) })
 			}
 		})
 	}
 }
 
-// runCase runs a case on a fabric of its own.
-func runCase(t *testing.T, open func(testing.TB) *Fabric, c kitCase, skip string) {
-	before, files := goleak.IgnoreCurrent(), openFiles(t)
-	t.Run("case", func(t *testing.T) {
-		f := open(t)
-		e := newEnv(t, f)
-		lacks := c.needs == NeedsRdmaRead && f.Server.Limits().RdmaReadLevels&levelUnderTest == 0 ||
-			c.needs == NeedsSever && f.Sever == nil
-		switch {
-		case skip != "" && c.needs != NeedsNothing && !lacks:
-			t.Errorf("skipped as %q, but the provider claims what the case needs", skip)
-		case skip != "":
-			t.Skip(skip)
-		case lacks:
-			t.Fatalf("the provider lacks what the case needs, and no skip says so")
+// kit is a run of the kit on one provider.
+type kit struct {
+	open      Open
+	skips     Skips
+	limits    via.Limits // what both devices have
+	faultless bool       // the provider asks for no faults
+	tally     tally
+}
+
+// inspect learns what the provider claims.
+func (k *kit) inspect(t *testing.T) {
+	var fault *hook.FaultProvider
+	e := newEnv(t, k.open, func(p via.Provider) via.Provider {
+		fault = hook.Fault(p, struck(via.FaultDuplicate))
+		return fault
+	}, 0)
+	defer e.close()
+	k.tally.provider = e.f.Client.Name()
+	k.limits = e.f.Client.Limits()
+	k.limits.ReliabilityLevels &= e.f.Server.Limits().ReliabilityLevels
+	if len(k.claimed()) == 0 {
+		t.Fatalf("%s claims no reliability level", k.tally.provider)
+	}
+	e.level = k.claimed()[0]
+	e.connect()
+	for range faultAt {
+		e.passes(e.client, e.server)
+	}
+	k.faultless = fault.Injected() == 0
+}
+
+// claimed lists the reliability levels that the provider claims.
+func (k *kit) claimed() []via.ReliabilityLevel {
+	var out []via.ReliabilityLevel
+	for _, l := range levels {
+		if k.limits.ReliabilityLevels&l != 0 {
+			out = append(out, l)
 		}
-		c.run(e)
-	})
-	if !t.Failed() {
+	}
+	return out
+}
+
+// runLevel runs the cases of a conformance level at a reliability level.
+func (k *kit) runLevel(t *testing.T, some []group, level Level, reliability via.ReliabilityLevel) {
+	for _, g := range some {
+		for _, c := range g.cases {
+			if c.level == level && c.at&reliability != 0 {
+				t.Run(c.name, func(t *testing.T) { k.runCase(t, c, reliability) })
+			}
+		}
+	}
+}
+
+// runCase runs a case on a fabric of its own.
+func (k *kit) runCase(t *testing.T, c kitCase, reliability via.ReliabilityLevel) {
+	k.tally.ran(c.name, c.level, reliability)
+	watchLeaks(t)
+	e := newEnv(t, k.open, plain, reliability)
+	if k.skipped(e, c.name, c.needs) {
+		k.tally.skipped++
+		t.Skip(k.skips.reason(c.name, reliability))
+	}
+	c.run(e)
+}
+
+// watchLeaks fails a test whose goroutines or file descriptors outlive it. Call
+// it before anything else.
+func watchLeaks(t *testing.T) {
+	t.Helper()
+	before, files := goleak.IgnoreCurrent(), openFiles(t)
+	t.Cleanup(func() {
+		if t.Failed() {
+			return
+		}
 		if err := goleak.Find(before); err != nil {
 			t.Errorf("goroutines outlive the NICs: %v", err)
 		}
 		if now := openFiles(t); now > files {
 			t.Errorf("%d file descriptors outlive the NICs", now-files)
 		}
-	}
+	})
 }
 
 // openFiles counts the process's open file descriptors.
@@ -195,85 +301,4 @@ func openFiles(t *testing.T) int {
 		t.Fatalf("count open files: %v", err)
 	}
 	return len(entries)
-}
-
-// patience is how long the kit waits for what must happen. Nothing is decided
-// by it but failure.
-const patience = 20 * time.Second
-
-// env is a running case.
-type env struct {
-	t        testing.TB
-	f        *Fabric
-	client   *end
-	server   *end
-	services int // discriminators used
-}
-
-func newEnv(t testing.TB, f *Fabric) *env {
-	e := &env{t: t, f: f}
-	e.client = newEnd(e, "client", f.Client)
-	e.server = newEnd(e, "server", f.Server)
-	t.Cleanup(func() {
-		e.client.close()
-		e.server.close()
-	})
-	return e
-}
-
-// service returns an address that no other connection of the case uses.
-func (e *env) service() via.Address {
-	e.services++
-	return e.f.Address(fmt.Sprintf("service-%d", e.services))
-}
-
-// check fails the case if err is not nil.
-func (e *env) check(err error, doing string) {
-	e.t.Helper()
-	if err != nil {
-		e.t.Fatalf("%s: %v", doing, err)
-	}
-}
-
-// wants fails the case unless err wraps a return code.
-func (e *env) wants(err, code error, doing string) {
-	e.t.Helper()
-	if !errors.Is(err, code) {
-		e.t.Fatalf("%s: got error %v, want %v", doing, err, code)
-	}
-}
-
-// until polls both ends until cond holds. The calling goroutine drives the VIs
-// of both.
-func (e *env) until(what string, cond func() bool) {
-	e.t.Helper()
-	e.untilBy(what, cond, e.client, e.server)
-}
-
-// untilBy polls some ends until cond holds.
-func (e *env) untilBy(what string, cond func() bool, ends ...*end) {
-	e.t.Helper()
-	for deadline := time.Now().Add(patience); !cond(); {
-		moved := 0
-		for _, x := range ends {
-			moved += x.poll()
-		}
-		if moved == 0 {
-			if time.Now().After(deadline) {
-				e.t.Fatalf("waited in vain for %s; client: %v; server: %v", what, e.client, e.server)
-			}
-			pause()
-		}
-	}
-}
-
-// quiet polls both ends for a while in which nothing may complete.
-func (e *env) quiet(what string) {
-	e.t.Helper()
-	for range 200 {
-		if n := e.client.poll() + e.server.poll(); n != 0 {
-			e.t.Fatalf("%s: %d completions, want none; client: %v; server: %v", what, n, e.client, e.server)
-		}
-		pause()
-	}
 }

@@ -11,19 +11,23 @@ import (
 
 var layoutCases = []kitCase{
 	{
-		"DescriptorLayout", EarlyAdopter, "a descriptor has VIA's byte layout: control, address, data segments, little-endian", 0,
+		"DescriptorLayout", EarlyAdopter, "a descriptor has VIA's byte layout: control, address, data segments, little-endian", anyLevel, 0,
 		descriptorLayout,
 	},
 	{
-		"StatusIsWrittenInPlace", EarlyAdopter, "completion writes length, immediate data and status into the descriptor's control segment", 0,
+		"StatusIsWrittenInPlace", EarlyAdopter, "completion writes length, immediate data and status into the descriptor's control segment", anyLevel, 0,
 		statusInPlace,
 	},
 	{
-		"ConsumerFieldsSurvive", EarlyAdopter, "the provider changes only what a completion writes", 0,
+		"ConsumerFieldsSurvive", EarlyAdopter, "the provider changes only what a completion writes", anyLevel, 0,
 		consumerFieldsSurvive,
 	},
 	{
-		"MinimumLimits", EarlyAdopter, "a NIC offers 252 segments, 32 KiB transfers and reliable delivery", 0,
+		"NextIsNotUsed", EarlyAdopter, "what stands where VIA links descriptors, before a post or after it, changes nothing", anyLevel, 0,
+		nextIsNotUsed,
+	},
+	{
+		"MinimumLimits", EarlyAdopter, "a NIC offers 252 segments, 32 KiB transfers and the level of the connection", anyLevel, 0,
 		minimumLimits,
 	},
 }
@@ -107,14 +111,66 @@ func consumerFieldsSurvive(e *env) {
 	}
 }
 
+// nextIsNotUsed names, in the fields Next and NextHandle of descriptors, the wrong
+// descriptor of the queue, one that was never posted, and nothing that exists.
+func nextIsNotUsed(e *env) {
+	e.connect()
+	const messages = 3
+	link := func(d *via.Descriptor, addr uint64, handle uint32) {
+		binary.LittleEndian.PutUint64(d.Bytes(), addr)
+		binary.LittleEndian.PutUint32(d.Bytes()[8:], handle)
+	}
+	scribble := func(x *end, list []*via.Descriptor, turn int) {
+		other := x.desc(1)
+		other.Reset(via.OpSend)
+		for i, d := range list {
+			switch (i + turn) % messages {
+			case 0:
+				link(d, x.descs.Addr(), x.descs.Handle()) // the first that the case made
+			case 1:
+				link(d, x.descs.Addr()+uint64(x.dused-len(other.Bytes())), x.descs.Handle())
+			default:
+				link(d, ^uint64(0), ^uint32(0))
+			}
+		}
+	}
+	var sends, receives []*via.Descriptor
+	var arrived []buf
+	for i := range messages {
+		dst, src := e.server.buffer(64), e.client.buffer(64)
+		fill(src.b, i)
+		arrived = append(arrived, dst)
+		receives = append(receives, build(e.server.desc(1), via.OpRecv, nil, []buf{dst}))
+		sends = append(sends, build(e.client.desc(1), via.OpSend, nil, []buf{src}))
+	}
+	scribble(e.server, receives, 0)
+	scribble(e.client, sends, 0)
+	for _, d := range receives {
+		e.server.postRecv(e.server.vi, d)
+	}
+	scribble(e.server, receives, 1)
+	for _, d := range sends {
+		e.client.stage(d)
+	}
+	scribble(e.client, sends, 1)
+	e.client.vi.Doorbell()
+	for i := range messages {
+		e.ok(e.client, sends[i])
+		if c := e.ok(e.server, receives[i]); c.Length != 64 {
+			e.t.Errorf("message %d has %d bytes", i, c.Length)
+		}
+		e.same(arrived[i].b, pattern(64, i), fmt.Sprintf("message %d", i))
+	}
+}
+
 func minimumLimits(e *env) {
 	for _, x := range []*end{e.client, e.server} {
 		l := x.nic.Limits()
 		if l.MaxSegmentsPerDesc < 252 || l.MaxTransferSize < 32<<10 {
 			e.t.Errorf("%s: %d segments and %d bytes per descriptor", x.name, l.MaxSegmentsPerDesc, l.MaxTransferSize)
 		}
-		if l.ReliabilityLevels&levelUnderTest == 0 {
-			e.t.Errorf("%s: no %v", x.name, levelUnderTest)
+		if l.ReliabilityLevels&e.level == 0 {
+			e.t.Errorf("%s: no %v", x.name, e.level)
 		}
 		if l.RdmaReadLevels&^l.ReliabilityLevels != 0 {
 			e.t.Errorf("%s: rdma read at levels that the nic has not", x.name)

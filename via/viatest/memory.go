@@ -5,15 +5,16 @@ import (
 )
 
 var memoryCases = []kitCase{
-	{"TwoRegistrations", EarlyAdopter, "the same memory registered twice has two handles, each with its own life", 0, twoRegistrations},
-	{"RegisterRefusals", EarlyAdopter, "registration refuses no bytes, foreign tags, remote access outside an arena", 0, registerRefusals},
-	{"RegisterForeignMemory", EarlyAdopter, "memory that is no arena's may be registered for local use", 0, registerForeignMemory},
-	{"DeregisterTwice", EarlyAdopter, "the second Deregister is an invalid parameter, and so are the attributes of what is gone", 0, deregisterTwice},
-	{"ArenaRules", EarlyAdopter, "an arena with regions does not unmap, and unmaps once", 0, arenaRules},
-	{"ArenaDiscard", EarlyAdopter, "a discarded range reads as zeroes, its surroundings and registrations stay", 0, arenaDiscard},
-	{"UnalignedRegions", EarlyAdopter, "regions begin and end at any byte, and protect to the byte", 0, unalignedRegions},
-	{"RegisterWhileConnected", EarlyAdopter, "regions registered after the connection are reachable at once, in new arenas too", 0, registerWhileConnected},
-	{"ManyRegions", Functional, "a thousand regions are live and apart", 0, manyRegions},
+	{"TwoRegistrations", EarlyAdopter, "the same memory registered twice has two handles, each with its own life", anyLevel, 0, twoRegistrations},
+	{"RegisterRefusals", EarlyAdopter, "registration refuses no bytes, foreign tags, remote access outside an arena", anyLevel, 0, registerRefusals},
+	{"RegisterForeignMemory", EarlyAdopter, "memory that is no arena's may be registered for local use", anyLevel, 0, registerForeignMemory},
+	{"DeregisterTwice", EarlyAdopter, "the second Deregister is an invalid parameter, and so are the attributes of what is gone", anyLevel, 0, deregisterTwice},
+	{"DeregisterAll", EarlyAdopter, "regions deregistered at once are gone for peers; one that was gone before is an invalid parameter, and keeps no other", anyLevel, 0, deregisterAll},
+	{"ArenaRules", EarlyAdopter, "an arena with regions does not unmap, and unmaps once", anyLevel, 0, arenaRules},
+	{"ArenaDiscard", EarlyAdopter, "a discarded range reads as zeroes, its surroundings and registrations stay", anyLevel, 0, arenaDiscard},
+	{"UnalignedRegions", EarlyAdopter, "regions begin and end at any byte, and protect to the byte", anyLevel, 0, unalignedRegions},
+	{"RegisterWhileConnected", EarlyAdopter, "regions registered after the connection are reachable at once, in new arenas too", anyLevel, 0, registerWhileConnected},
+	{"ManyRegions", Functional, "a thousand regions are live and apart", anyLevel, 0, manyRegions},
 }
 
 func twoRegistrations(e *env) {
@@ -88,6 +89,32 @@ func deregisterTwice(e *env) {
 	}
 	e.wants(m.Deregister(), via.ErrInvalidParameter, "deregister again")
 	e.wants(m.SetAttributes(e.client.open()), via.ErrInvalidParameter, "set attributes of what is gone")
+}
+
+func deregisterAll(e *env) {
+	e.connect()
+	var list []*via.Memory
+	for range 5 {
+		list = append(list, e.region(e.server, e.server.buffer(64), e.server.open()))
+	}
+	kept := e.region(e.server, e.server.buffer(64), e.server.open())
+	foreign := e.region(e.client, e.client.buffer(64), e.client.open())
+	e.check(e.server.nic.DeregisterAll(nil), "deregister none")
+	e.ok(e.client, e.client.write(&target{list[1].Addr(), list[1].Handle()}, e.client.buffer(64)))
+	e.check(list[4].Deregister(), "deregister one")
+	e.wants(e.server.nic.DeregisterAll(append(list, foreign)), via.ErrInvalidParameter, "deregister all, one of which is gone")
+	for i, m := range list {
+		if m.Live() || e.server.nic.LookupMemory(m.Handle()) != nil {
+			e.t.Errorf("region %d is registered still", i)
+		}
+	}
+	if !foreign.Live() {
+		e.t.Errorf("the region of another nic is gone")
+	}
+	e.ok(e.client, e.client.write(&target{kept.Addr(), kept.Handle()}, e.client.buffer(64)))
+	e.check(kept.Deregister(), "deregister what was kept")
+	e.check(foreign.Deregister(), "deregister the other nic's")
+	e.refused("a region deregistered with others", via.OpRdmaWrite, 64, &target{list[1].Addr(), list[1].Handle()})
 }
 
 func arenaRules(e *env) {

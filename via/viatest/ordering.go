@@ -8,15 +8,15 @@ import (
 )
 
 var orderingCases = []kitCase{
-	{"SendQueueIsFIFO", EarlyAdopter, "Sends, writes and reads of one queue complete in the order of their posts", 0, sendQueueFIFO},
-	{"ReceiveQueueIsFIFO", EarlyAdopter, "messages meet receives in the order of their posts", 0, receiveQueueFIFO},
-	{"WriteBeforeSend", Functional, "bytes of an RDMA Write are in place when a later Send is received", 0, writeBeforeSend},
-	{"WriteBeforeItsImmediate", Functional, "bytes of an RDMA Write are in place when its immediate data is received", 0, writeBeforeImmediate},
-	{"FenceAfterRead", Full, "a fenced descriptor starts after the RDMA Reads before it", NeedsRdmaRead, fenceAfterRead},
-	{"FenceWithoutRead", Functional, "a fence with nothing before it delays nothing", 0, fenceWithoutRead},
-	{"FencedSendWakesPeer", Full, "a descriptor that waited for a fence reaches a peer that sleeps", NeedsRdmaRead, fencedSendWakesPeer},
-	{"WaitingSendsReachSleepingPeer", EarlyAdopter, "Sends that waited for room reach a peer that sleeps, without another doorbell", 0, waitingSendsReachPeer},
-	{"QueuesAreIndependent", EarlyAdopter, "an idle or broken VI does not hold back another on the same completion queue", 0, queuesIndependent},
+	{"SendQueueIsFIFO", EarlyAdopter, "Sends, writes and reads of one queue complete in the order of their posts", anyLevel, 0, sendQueueFIFO},
+	{"ReceiveQueueIsFIFO", EarlyAdopter, "messages meet receives in the order of their posts", anyLevel, 0, receiveQueueFIFO},
+	{"WriteBeforeSend", Functional, "bytes of an RDMA Write are in place when a later Send is received", anyLevel, 0, writeBeforeSend},
+	{"WriteBeforeItsImmediate", Functional, "bytes of an RDMA Write are in place when its immediate data is received", anyLevel, 0, writeBeforeImmediate},
+	{"FenceAfterRead", Full, "a fenced descriptor starts after the RDMA Reads before it", reliable, NeedsRdmaRead, fenceAfterRead},
+	{"FenceWithoutRead", Functional, "a fence with nothing before it delays nothing", anyLevel, 0, fenceWithoutRead},
+	{"FencedSendWakesPeer", Full, "a descriptor that waited for a fence reaches a peer that sleeps", reliable, NeedsRdmaRead, fencedSendWakesPeer},
+	{"WaitingSendsReachSleepingPeer", EarlyAdopter, "Sends that waited for room reach a peer that sleeps, without another doorbell", reliable, 0, waitingSendsReachPeer},
+	{"QueuesAreIndependent", EarlyAdopter, "an idle or broken VI does not hold back another on the same completion queue", anyLevel, 0, queuesIndependent},
 }
 
 func sendQueueFIFO(e *env) {
@@ -51,6 +51,7 @@ func receiveQueueFIFO(e *env) {
 	src := e.client.buffer(4)
 	for i := range queueDepth {
 		e.client.sendImmediate(uint32(i), src)
+		e.turn(e.server)
 	}
 	for i, d := range got {
 		if c := e.ok(e.server, d); c.Immediate != uint32(i) {

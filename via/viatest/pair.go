@@ -47,9 +47,7 @@ func (e *env) rejoin() {
 		e.check(x.vi.Disconnect(), "disconnect")
 		for x.poll() != 0 {
 		}
-		x.mu.Lock()
-		x.async = nil
-		x.mu.Unlock()
+		x.forget()
 	}
 	e.join(e.client.vi, e.server.vi)
 }

@@ -6,19 +6,19 @@ import (
 )
 
 var rdmaCases = []kitCase{
-	{"WriteConsumesNothing", Functional, "an RDMA Write changes memory and consumes no receive", 0, writeConsumesNothing},
-	{"WriteWithImmediate", Functional, "an RDMA Write with immediate data consumes one receive in order, which names the operation", 0, writeWithImmediate},
-	{"WriteGathers", Functional, "an RDMA Write gathers segments into one remote range", 0, writeGathers},
-	{"WriteModel", Functional, "RDMA Writes change just the bytes they name", 0, writeModel},
-	{"WriteOfNothing", Functional, "an RDMA Write of no bytes needs no remote memory", 0, writeOfNothing},
-	{"BigWrite", Functional, "an RDMA Write of the maximum transfer size passes", 0, bigWrite},
-	{"ReadScatters", Full, "an RDMA Read scatters one remote range over segments", NeedsRdmaRead, readScatters},
-	{"ReadModel", Full, "RDMA Reads return just the bytes they name", NeedsRdmaRead, readModel},
-	{"ReadOfNothing", Full, "an RDMA Read of no bytes needs no remote memory", NeedsRdmaRead, readOfNothing},
-	{"BigRead", Full, "an RDMA Read of the maximum transfer size passes", NeedsRdmaRead, bigRead},
-	{"ManyReads", Full, "a full queue of RDMA Reads completes in order", NeedsRdmaRead, manyReads},
-	{"PeerAttributes", Functional, "a connect returns what RDMA the peer's VI allows", 0, peerAttributes},
-	{"ReadClaim", Full, "RDMA Read works as far as the limits say, and is refused beyond", 0, readClaim},
+	{"WriteConsumesNothing", Functional, "an RDMA Write changes memory and consumes no receive", anyLevel, 0, writeConsumesNothing},
+	{"WriteWithImmediate", Functional, "an RDMA Write with immediate data consumes one receive in order, which names the operation", anyLevel, 0, writeWithImmediate},
+	{"WriteGathers", Functional, "an RDMA Write gathers segments into one remote range", anyLevel, 0, writeGathers},
+	{"WriteModel", Functional, "RDMA Writes change just the bytes they name", anyLevel, 0, writeModel},
+	{"WriteOfNothing", Functional, "an RDMA Write of no bytes needs no remote memory", anyLevel, 0, writeOfNothing},
+	{"BigWrite", Functional, "an RDMA Write of the maximum transfer size passes", anyLevel, 0, bigWrite},
+	{"ReadScatters", Full, "an RDMA Read scatters one remote range over segments", reliable, NeedsRdmaRead, readScatters},
+	{"ReadModel", Full, "RDMA Reads return just the bytes they name", reliable, NeedsRdmaRead, readModel},
+	{"ReadOfNothing", Full, "an RDMA Read of no bytes needs no remote memory", reliable, NeedsRdmaRead, readOfNothing},
+	{"BigRead", Full, "an RDMA Read of the maximum transfer size passes", reliable, NeedsRdmaRead, bigRead},
+	{"ManyReads", Full, "a full queue of RDMA Reads completes in order", reliable, NeedsRdmaRead, manyReads},
+	{"PeerAttributes", Functional, "a connect returns what RDMA the peer's VI allows", anyLevel, 0, peerAttributes},
+	{"ReadClaim", Full, "RDMA Read works as far as the limits say, and is refused beyond", anyLevel, 0, readClaim},
 }
 
 // marker sends a message that the peer receives after all that was posted
@@ -214,7 +214,7 @@ func peerAttributes(e *env) {
 
 func readClaim(e *env) {
 	x := e.client
-	claimed := x.nic.Limits().RdmaReadLevels&levelUnderTest != 0
+	claimed := x.nic.Limits().RdmaReadLevels&e.level != 0
 	attrs := x.attributes()
 	attrs.EnableRdmaRead = true
 	vi, err := x.nic.CreateVi(attrs, via.ViConfig{SendCQ: x.cq, RecvCQ: x.cq, SendDepth: 1, RecvDepth: 1})
@@ -227,4 +227,5 @@ func readClaim(e *env) {
 	e.connect()
 	dst := e.server.buffer(8)
 	e.fails(x, x.read(at(dst), x.buffer(8)), via.StatusFormatError)
+	e.costs()
 }

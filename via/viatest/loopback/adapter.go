@@ -33,8 +33,8 @@ func (a *adapter) Limits() via.Limits {
 		MaxTransferSize:        64 << 20,
 		NativeMTU:              64 << 20,
 		MaxPtags:               1 << 12,
-		ReliabilityLevels:      via.ReliableDelivery,
-		RdmaReadLevels:         via.ReliableDelivery,
+		ReliabilityLevels:      via.UnreliableDelivery | via.ReliableDelivery | via.ReliableReception,
+		RdmaReadLevels:         via.ReliableDelivery | via.ReliableReception,
 	}
 }
 
@@ -62,24 +62,28 @@ func (a *adapter) Deregister(m *via.Memory) error {
 	return a.Update(m)
 }
 
-// remote returns the memory that an incoming RDMA operation names, or nil if
-// the link or the region refuses it. The caller holds Network.access.
-func (a *adapter) remote(l *link, w *via.Work) []byte {
+// remote returns the memory that an incoming RDMA operation names, and whether
+// the link and the region allow it. An operation of no bytes touches nothing:
+// only the connection matters. The caller holds Network.access.
+func (a *adapter) remote(l *link, u *unit) ([]byte, bool) {
+	if u.length == 0 {
+		return nil, true
+	}
 	a.mu.RLock()
-	m := a.regions[w.RemoteHandle]
+	m := a.regions[u.remoteHandle]
 	a.mu.RUnlock()
 	if m == nil || !m.Live() || m.Tag() != l.cfg.Tag {
-		return nil
+		return nil, false
 	}
-	write := w.Op == via.OpRdmaWrite
+	write := u.op == via.OpRdmaWrite
 	if write && !(l.cfg.RdmaWrite && m.RemoteWrite()) || !write && !(l.cfg.RdmaRead && m.RemoteRead()) {
-		return nil
+		return nil, false
 	}
-	at, size := w.RemoteAddr-m.Addr(), uint64(len(m.Bytes()))
-	if w.RemoteAddr < m.Addr() || at > size || uint64(w.Length) > size-at {
-		return nil
+	at, size := u.remoteAddr-m.Addr(), uint64(len(m.Bytes()))
+	if u.remoteAddr < m.Addr() || at > size || uint64(u.length) > size-at {
+		return nil, false
 	}
-	return m.Bytes()[at : at+uint64(w.Length)]
+	return m.Bytes()[at : at+uint64(u.length)], true
 }
 
 // NewCQ creates a completion queue.
@@ -93,6 +97,14 @@ func (a *adapter) Listen(host string, incoming func(via.Incoming)) (via.Listenin
 // Connect requests a connection.
 func (a *adapter) Connect(ctx context.Context, host string, hello []byte, cfg via.LinkConfig) (via.Link, []byte, error) {
 	return a.connect(ctx, host, hello, cfg)
+}
+
+// Neighbours returns the host names that somebody listens at.
+func (a *adapter) Neighbours(ctx context.Context, _ int) ([]via.Neighbour, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("look for listeners: %w: %w", via.ErrTimeout, err)
+	}
+	return a.net.neighbours(), nil
 }
 
 // Close has nothing to release.

@@ -8,18 +8,19 @@ import (
 	"github.com/viablk/viablk/via/viatest/loopback"
 )
 
-func open(t testing.TB) *viatest.Fabric {
+func open(t testing.TB, decorate func(via.Provider) via.Provider) *viatest.Fabric {
 	t.Helper()
 	net := loopback.New()
+	p := decorate(net)
 	nic := func() *via.NIC {
-		n, err := via.OpenNic(net, "")
+		n, err := via.OpenNic(p, "")
 		if err != nil {
 			t.Fatal(err)
 		}
 		return n
 	}
 	return &viatest.Fabric{
-		Client: nic(), Server: nic(), Sever: net.Sever,
+		Client: nic(), Server: nic(), Open: nic,
 		Address: func(discriminator string) via.Address {
 			return via.Address{Host: "server", Discriminator: discriminator}
 		},

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/viablk/viablk/via"
@@ -19,12 +21,11 @@ type Network struct {
 
 	mu    sync.Mutex
 	hosts map[string]*listening
-	conns map[*conn]struct{}
 }
 
 // New returns an empty network.
 func New() *Network {
-	return &Network{hosts: make(map[string]*listening), conns: make(map[*conn]struct{})}
+	return &Network{hosts: make(map[string]*listening)}
 }
 
 // Name returns "loopback".
@@ -38,26 +39,11 @@ func (n *Network) Open(device string) (via.Adapter, error) {
 	return &adapter{net: n, regions: make(map[uint32]*via.Memory)}, nil
 }
 
-// Sever cuts every connection, as a fault of the fabric does: both ends learn
-// that theirs is lost.
-func (n *Network) Sever() {
-	n.mu.Lock()
-	conns := make([]*conn, 0, len(n.conns))
-	for c := range n.conns {
-		conns = append(conns, c)
-	}
-	n.mu.Unlock()
-	for _, c := range conns {
-		c.mu.Lock()
-		c.breakLocked(lost, lost, errSevered)
-		c.mu.Unlock()
-	}
-}
-
 var (
-	errSevered    = errors.New("the fabric is cut")
 	errPeerClosed = errors.New("the peer disconnected")
-	errRemote     = errors.New("the peer met an error")
+	errLocal      = errors.New("a send's memory is withdrawn")
+	errCut        = errors.New("the connection is cut in the middle of a message")
+	errLost       = errors.New("a message is lost")
 )
 
 // listening is an active Listen.
@@ -82,6 +68,17 @@ func (n *Network) listen(a *adapter, host string, incoming func(via.Incoming)) (
 	}
 	n.hosts[host] = l
 	return l, nil
+}
+
+// neighbours lists the hosts that somebody listens at; all are one hop away.
+func (n *Network) neighbours() []via.Neighbour {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var found []via.Neighbour
+	for _, host := range slices.Sorted(maps.Keys(n.hosts)) {
+		found = append(found, via.Neighbour{Host: host, Hops: 1})
+	}
+	return found
 }
 
 // Close stops the listener and refuses what is not yet answered.
@@ -184,7 +181,7 @@ func (r *request) Accept(ctx context.Context, reply []byte, cfg via.LinkConfig) 
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("accept: %w", err)
 	}
-	c := newConn(r.to.net)
+	c := &conn{net: r.to.net}
 	mine, theirs := c.attach(0, r.to, cfg), c.attach(1, r.from, r.cfg)
 	if err := r.finish(answer{link: theirs, reply: reply}); err != nil {
 		_ = theirs.Close() // first: nobody is left there to be told

@@ -51,10 +51,17 @@ func (q *queue) reserve(entries int) {
 	q.ring, q.head = ring, 0
 }
 
-// push adds a report and wakes the consumer if it sleeps.
+// push adds a report and wakes the consumer if it sleeps. There is room for it,
+// but for events that do not break the connection there is so much and no more.
 func (q *queue) push(l *link, d via.Done) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if notice(d) {
+		if l.notices == maxNotices {
+			return
+		}
+		l.notices++
+	}
 	q.ring[(q.head+q.n)%len(q.ring)] = entry{done: d, link: l}
 	q.n++
 	if q.armed {
@@ -63,6 +70,8 @@ func (q *queue) push(l *link, d via.Done) {
 		_, _ = unix.Write(q.fd, one[:]) // fails only when it is readable anyway
 	}
 }
+
+func notice(d via.Done) bool { return d.Event != nil && !d.Event.Broken }
 
 // drop removes what a link reported and nobody took.
 func (q *queue) drop(l *link) {
@@ -93,8 +102,11 @@ func (q *queue) Poll(dst []via.Done) int {
 	}
 	n := min(len(dst), q.n)
 	for i := range n {
-		dst[i] = q.ring[q.head].done
-		q.ring[q.head] = entry{}
+		e := &q.ring[q.head]
+		if dst[i] = e.done; notice(e.done) {
+			e.link.notices--
+		}
+		*e = entry{}
 		q.head = (q.head + 1) % len(q.ring)
 	}
 	q.n -= n
@@ -108,6 +120,9 @@ func (q *queue) Arm() bool {
 	q.armed = q.n == 0
 	return q.armed
 }
+
+// Resize is for nothing here: the ring has room for what its links can report.
+func (q *queue) Resize(int) error { return nil }
 
 // FD returns the eventfd.
 func (q *queue) FD() int { return q.fd }

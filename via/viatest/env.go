@@ -1,0 +1,108 @@
+package viatest
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/viablk/viablk/via"
+)
+
+// patience is how long the kit waits for what must happen. Nothing is decided
+// by it but failure.
+const patience = 20 * time.Second
+
+// env is a running case.
+type env struct {
+	t        testing.TB
+	open     Open
+	f        *Fabric
+	level    via.ReliabilityLevel // of the case's connections
+	client   *end
+	server   *end
+	services int    // discriminators used
+	marked   uint32 // marking messages sent
+}
+
+func newEnv(t testing.TB, open Open, decorate func(via.Provider) via.Provider, level via.ReliabilityLevel) *env {
+	t.Helper()
+	e := &env{t: t, open: open, f: open(t, decorate), level: level}
+	e.client = newEnd(e, "client", e.f.Client)
+	e.server = newEnd(e, "server", e.f.Server)
+	t.Cleanup(e.close)
+	return e
+}
+
+// close closes both NICs, if the case did not.
+func (e *env) close() {
+	e.client.close()
+	e.server.close()
+}
+
+// unreliable reports whether messages may be lost and errors cost no connection.
+func (e *env) unreliable() bool { return e.level == via.UnreliableDelivery }
+
+// service returns an address that no other connection of the case uses.
+func (e *env) service() via.Address {
+	e.services++
+	return e.f.Address(fmt.Sprintf("service-%d", e.services))
+}
+
+// check fails the case if err is not nil.
+func (e *env) check(err error, doing string) {
+	e.t.Helper()
+	if err != nil {
+		e.t.Fatalf("%s: %v", doing, err)
+	}
+}
+
+// wants fails the case unless err wraps a return code.
+func (e *env) wants(err, code error, doing string) {
+	e.t.Helper()
+	if !errors.Is(err, code) {
+		e.t.Fatalf("%s: got error %v, want %v", doing, err, code)
+	}
+}
+
+// until polls both ends until cond holds. The calling goroutine drives the VIs
+// of both.
+func (e *env) until(what string, cond func() bool) {
+	e.t.Helper()
+	e.untilBy(what, cond, e.client, e.server)
+}
+
+// untilBy polls some ends until cond holds.
+func (e *env) untilBy(what string, cond func() bool, ends ...*end) {
+	e.t.Helper()
+	for deadline := time.Now().Add(patience); !cond(); {
+		moved := 0
+		for _, x := range ends {
+			moved += x.poll()
+		}
+		if moved == 0 {
+			if time.Now().After(deadline) {
+				e.t.Fatalf("waited in vain for %s; client: %v; server: %v", what, e.client, e.server)
+			}
+			pause()
+		}
+	}
+}
+
+// turn lets an end take what the fabric holds for it, at the level where a fabric
+// without room drops.
+func (e *env) turn(x *end) {
+	for e.unreliable() && x.poll() != 0 {
+	}
+}
+
+// quiet polls both ends for a while in which nothing may complete.
+func (e *env) quiet(what string) {
+	e.t.Helper()
+	for range 200 {
+		if n := e.client.poll() + e.server.poll(); n != 0 {
+			e.t.Fatalf("%s: %d completions, want none; client: %v; server: %v", what, n, e.client, e.server)
+		}
+		pause()
+	}
+}
