@@ -18,7 +18,7 @@ type Options struct {
 
 // New returns the provider.
 func New(opts Options) via.Provider {
-	return provider{opts, patience{handshake: 5 * time.Second, access: 2 * time.Second}}
+	return provider{opts, patience{handshake: 5 * time.Second, access: 2 * time.Second, room: time.Second}}
 }
 
 type provider struct {
@@ -26,7 +26,7 @@ type provider struct {
 	patience patience
 }
 
-// patience is how long the kernel agent's path waits for a peer.
+// patience is how long this end waits for a peer.
 type patience struct {
 	// handshake is the time for a message of the handshake.
 	handshake time.Duration
@@ -34,6 +34,9 @@ type patience struct {
 	// withdrawn. A copy takes at most some hundred microseconds; only a stopped or
 	// hostile process takes longer.
 	access time.Duration
+	// room is the time that the rest of a long unreliable message waits for a peer
+	// that does not move.
+	room time.Duration
 }
 
 // Name returns "shm".
@@ -64,9 +67,9 @@ type adapter struct {
 
 var limits = via.Limits{
 	MaxDiscriminatorLen:    via.MaxDiscriminatorLen,
-	MaxRegisterBytes:       1 << 46,
+	MaxRegisterBytes:       maxArenaSize, // a peer maps no more
 	MaxRegisterRegions:     regionSlots,
-	MaxRegisterBlockBytes:  1 << 46,
+	MaxRegisterBlockBytes:  maxArenaSize,
 	MaxVI:                  1 << 16,
 	MaxDescriptorsPerQueue: 1 << 14,
 	MaxSegmentsPerDesc:     1024,
@@ -75,8 +78,9 @@ var limits = via.Limits{
 	MaxTransferSize:        1 << 30,
 	NativeMTU:              maxFragment,
 	MaxPtags:               1 << 16,
-	ReliabilityLevels:      via.ReliableDelivery,
-	RdmaReadLevels:         via.ReliableDelivery,
+	ReliabilityLevels:      via.UnreliableDelivery | via.ReliableDelivery | via.ReliableReception,
+	RdmaReadLevels:         via.ReliableDelivery | via.ReliableReception,
+	PostsCopy:              true,
 }
 
 // Limits returns the provider's limits.

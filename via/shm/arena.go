@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/viablk/viablk/via"
 )
 
 // arena is memory that can be exposed to peers: a sealed memfd.
@@ -20,10 +22,10 @@ type arena struct {
 var arenaIDs atomic.Uint64
 
 func newArena(a *adapter, size int) (*arena, error) {
-	page := os.Getpagesize()
-	if size > maxArenaSize-page {
-		return nil, fmt.Errorf("arena of %d bytes (limit %d): %w", size, int64(maxArenaSize), unix.ENOMEM)
+	if size > maxArenaSize {
+		return nil, fmt.Errorf("arena of %d bytes (limit %d): %w", size, int64(maxArenaSize), via.ErrInvalidParameter)
 	}
+	page := os.Getpagesize()
 	size = (size + page - 1) &^ (page - 1)
 	mem, fd, err := mapMemfd("viablk-arena", size, 0)
 	if err != nil {

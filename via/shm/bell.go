@@ -7,6 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// ringsUndrained bounds how often a bell tells before it is drained. Its watch is
+// edge-triggered and tells of every ring, drained or not, until its socket is
+// full. A peer rings a few times at most for each, and a ring takes less than
+// 1 KiB of the socket's 200.
+const ringsUndrained = 32
+
 // A bell is how a peer wakes this end: a socket pair, one end read here, the
 // other passed to the peer. It is not an eventfd, because both ends of that are
 // one open file: a peer could take the wake-ups of others out of it, fill it, or

@@ -1,108 +1,307 @@
 package shm
 
 import (
+	"encoding/binary"
 	"fmt"
+	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/viablk/viablk/via"
 )
 
-// far is a connection to another process that echoes.
-type far struct {
-	*exchange
-	to  place
-	got int
+// lane is a VI with descriptors that are used in turn, built once.
+type lane struct {
+	vi        *via.VI
+	out, in   []*via.Descriptor
+	sent, got int
 }
 
-func newFar(b *testing.B, mode string) *far {
-	b.Helper()
-	f := &far{exchange: newExchange(b, testPatience)}
-	f.receive = func(slot int, _ via.Completion) { f.got++; f.repost(slot) }
-	f.sent = func(via.Completion) {}
-	l := f.listen()
-	c := startRole(b, "echo", l.Addr().Host, mode)
-	f.accept(l)
+// benchEnd is lanes on one completion queue.
+type benchEnd struct {
+	*station
+	q     *via.CQ
+	lanes []lane
+	used  int // bytes of the station's memory, from the middle on
+	batch [64]via.Completion
+}
+
+const (
+	benchDepth = 16      // operations under way, of one lane; fewer of many
+	benchArea  = 1 << 20 // bytes of each kind of operation, from benchArea on
+)
+
+func newBenchEnd(tb testing.TB, lanes int) *benchEnd {
+	tb.Helper()
+	e := &benchEnd{station: newStation(tb, testPatience), lanes: make([]lane, lanes)}
 	var err error
-	f.to, err = parsePlace(c.line())
+	depth := 64
+	if lanes > 1 {
+		depth = 4
+	}
+	e.q, err = e.nic.CreateCQ(2 * depth * lanes)
+	check(tb, err)
+	e.used = stationBytes / 2
+	for i := range e.lanes {
+		l := &e.lanes[i]
+		l.vi, err = e.nic.CreateVi(
+			via.ViAttributes{Reliability: via.ReliableDelivery, Ptag: e.tag, EnableRdmaWrite: true, EnableRdmaRead: true},
+			via.ViConfig{SendCQ: e.q, RecvCQ: e.q, SendDepth: depth, RecvDepth: depth})
+		check(tb, err)
+		l.vi.Context = l
+		for range depth {
+			l.out, l.in = append(l.out, e.message(via.OpSend)), append(l.in, e.message(via.OpRecv))
+			check(tb, l.vi.PostRecv(l.in[len(l.in)-1]))
+		}
+	}
+	return e
+}
+
+// message builds a descriptor of 64 bytes.
+func (e *benchEnd) message(op via.Opcode) *via.Descriptor {
+	d, err := e.mem.NewDescriptor(e.used, 64)
+	check(e.tb, err)
+	d.Reset(op)
+	d.AddSegment(e.mem.Addr()+uint64(e.used)+64, e.mem.Handle(), 64)
+	e.used += 128
+	return d
+}
+
+func (e *benchEnd) close() {
+	for i := range e.lanes {
+		check(e.tb, e.lanes[i].vi.Disconnect())
+	}
+	for e.q.Poll(e.batch[:]) > 0 {
+	}
+	for i := range e.lanes {
+		check(e.tb, e.lanes[i].vi.Destroy())
+	}
+	check(e.tb, e.q.Destroy())
+}
+
+// again makes a descriptor fit to be posted once more.
+func again(d *via.Descriptor) *via.Descriptor {
+	binary.LittleEndian.PutUint32(d.Bytes()[28:], 0)
+	return d
+}
+
+// stage posts the lane's next send, without a doorbell.
+func (l *lane) stage() {
+	d := l.out[l.sent%len(l.out)]
+	l.sent++
+	if err := l.vi.StageSend(again(d)); err != nil {
+		panic(err)
+	}
+}
+
+// repost posts the oldest receive again.
+func (l *lane) repost() {
+	d := l.in[l.got%len(l.in)]
+	l.got++
+	if err := l.vi.PostRecv(again(d)); err != nil {
+		panic(err)
+	}
+}
+
+// poll polls once.
+func (e *benchEnd) poll() []via.Completion {
+	done := e.batch[:e.q.Poll(e.batch[:])]
+	for i := range done {
+		if done[i].Status.Failed() {
+			panic(done[i].Status.String())
+		}
+	}
+	return done
+}
+
+// doze sleeps until there may be something to poll.
+func (e *benchEnd) doze() {
+	if e.q.Arm() {
+		fds := [1]unix.PollFd{{Fd: int32(e.q.FD()), Events: unix.POLLIN}}
+		_, _ = unix.Ppoll(fds[:], nil, nil)
+	}
+}
+
+// roleBench answers messages, each on the lane it came on, when it has a batch
+// of them. Arguments: socket, lanes, batch, "spin" or "sleep".
+func roleBench(tb *roleTB, args []string) error {
+	var lanes, batch int
+	if _, err := fmt.Sscan(args[1]+" "+args[2], &lanes, &batch); err != nil {
+		return err
+	}
+	e := newBenchEnd(tb, lanes)
+	for i := range e.lanes {
+		x := exchange{vi: e.lanes[i].vi}
+		if err := x.dial(args[0]); err != nil {
+			return err
+		}
+	}
+	fmt.Println(e.place())
+	owed := make([]*lane, 0, 1024)
+	for e.lanes[0].vi.State() == via.StateConnected {
+		n := e.q.Poll(e.batch[:])
+		for _, c := range e.batch[:n] {
+			if c.Recv && !c.Status.Failed() {
+				owed = append(owed, c.VI.Context.(*lane))
+			}
+		}
+		if len(owed) >= batch {
+			for _, l := range owed {
+				l.stage()
+				l.vi.Doorbell()
+				l.repost()
+			}
+			owed = owed[:0]
+		}
+		if n == 0 && args[3] == "sleep" && e.lanes[0].vi.State() == via.StateConnected {
+			e.doze()
+		}
+	}
+	e.close()
+	return nil
+}
+
+// startBench returns an end that is connected to a process in that role, and
+// where that process's memory is.
+func startBench(b *testing.B, lanes, batch int, mode string) (*benchEnd, place) {
+	b.Helper()
+	e := newBenchEnd(b, lanes)
+	l := e.listen()
+	c := startRole(b, "bench", l.Addr().Host, fmt.Sprint(lanes), fmt.Sprint(batch), mode)
+	for i := range e.lanes {
+		x := exchange{station: e.station, vi: e.lanes[i].vi}
+		x.accept(l)
+	}
+	to, err := parsePlace(c.line())
 	check(b, err)
-	b.Cleanup(func() { // the child ends with the connection
-		check(b, f.vi.Disconnect())
+	b.Cleanup(func() {
+		e.close()
 		check(b, c.wait())
 	})
-	return f
+	return e, to
 }
 
-// BenchmarkRoundTrip bounces 64 bytes between two processes.
+// BenchmarkRoundTrip bounces 64 bytes between two processes, and a wake-up
+// between bare eventfds.
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, mode := range []string{"spin", "sleep"} {
 		b.Run(mode, func(b *testing.B) {
-			f := newFar(b, mode)
+			e, _ := startBench(b, 1, 1, mode)
+			l := &e.lanes[0]
 			b.ReportAllocs()
 			for b.Loop() {
-				want := f.got + 1
-				f.send(0, 64)
-				for f.got < want {
-					if !f.turn() && mode == "sleep" && !f.sleep() {
-						b.Fatal("no answer")
+				l.stage()
+				l.vi.Doorbell()
+				for got := false; !got; {
+					done := e.poll()
+					for i := range done {
+						got = got || done[i].Recv
+					}
+					if len(done) == 0 && mode == "sleep" {
+						e.doze()
 					}
 				}
+				l.repost()
 			}
-			b.ReportMetric(float64(f.vi.Stats().Doorbells)/float64(b.N), "bells/op")
+			b.ReportMetric(float64(l.vi.Stats().Doorbells)/float64(b.N), "bells/op")
 		})
 	}
+	b.Run("eventfd", benchEventfd)
 }
 
-// BenchmarkWindow keeps four echoes of 64 bytes under way.
-func BenchmarkWindow(b *testing.B) {
-	f := newFar(b, "spin")
-	sent := 0
-	for b.Loop() {
-		for sent-f.got >= slots/2 {
-			f.turn()
-		}
-		f.send(sent%slots, 64)
-		sent++
+// benchEventfd is the control of the sleeping round trip: two threads that wake
+// each other with nothing between them.
+func benchEventfd(b *testing.B) {
+	here, err := unix.Eventfd(0, unix.EFD_NONBLOCK)
+	check(b, err)
+	there, err := unix.Eventfd(0, unix.EFD_NONBLOCK)
+	check(b, err)
+	sleep := func(fd int) {
+		var count [8]byte
+		fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		_, _ = unix.Ppoll(fds[:], nil, nil)
+		_, _ = unix.Read(fd, count[:])
 	}
+	var stop atomic.Bool
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		for !stop.Load() {
+			sleep(there)
+			ringEvent(here)
+		}
+	}()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for b.Loop() {
+		ringEvent(there)
+		sleep(here)
+	}
+	stop.Store(true)
+	ringEvent(there)
+	<-done
+	closePair(here, there)
 }
 
-// BenchmarkRdma moves memory of another process and compares with a copy of the
-// same size between the same kinds of memory.
+// BenchmarkRdma keeps 16 operations under way and compares with copies between
+// buffers of the same size, number and distance.
 func BenchmarkRdma(b *testing.B) {
-	for name, op := range map[string]via.Opcode{"write": via.OpRdmaWrite, "read": via.OpRdmaRead} {
+	for _, op := range []via.Opcode{via.OpRdmaWrite, via.OpRdmaRead} {
 		for _, n := range []int{64, 4 << 10, 64 << 10, 1 << 20} {
-			b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {
-				f := newFar(b, "sleep")
-				d := f.descriptor(3*slots, op, 0, 0)
-				var done [4]via.Completion
-				b.SetBytes(int64(n))
-				for b.Loop() {
-					d.Reset(op)
-					d.SetRemote(f.to.addr+4<<20, f.to.handle)
-					d.AddSegment(f.mem.Addr()+4<<20, f.mem.Handle(), uint32(n))
-					check(b, f.vi.PostSend(d))
-					for f.cq.Poll(done[:]) == 0 {
-					}
-				}
-				rdma := float64(b.Elapsed()) / float64(b.N)
-				b.ReportMetric(rdma/f.copyTime(n), "x-copy")
+			b.Run(fmt.Sprintf("%s/%d", map[via.Opcode]string{via.OpRdmaWrite: "write", via.OpRdmaRead: "read"}[op], n), func(b *testing.B) {
+				e, to := startBench(b, 1, 1, "sleep")
+				benchRdma(b, e, to, op, n)
 			})
 		}
 	}
 }
 
-// copyTime returns the nanoseconds that a copy of n bytes takes within the
-// station's memory, after the same warming up.
-func (s *station) copyTime(n int) float64 {
-	mem := s.mem.Bytes()
-	from, to := mem[4<<20:4<<20+n], mem[6<<20:6<<20+n]
-	copies := 1 + 64<<20/max(n, 1<<10)
-	copy(to, from)
-	start := time.Now()
-	for range copies {
-		copy(to, from)
+func benchRdma(b *testing.B, e *benchEnd, to place, op via.Opcode, n int) {
+	vi, buffers := e.lanes[0].vi, max(1, min(benchDepth, benchArea/n))
+	var descs []*via.Descriptor
+	for i := range buffers {
+		d := e.descriptor(i, op, 0, 0)
+		d.SetRemote(to.addr+2*benchArea+uint64(i*n), to.handle)
+		d.AddSegment(e.mem.Addr()+benchArea+uint64(i*n), e.mem.Handle(), uint32(n))
+		descs = append(descs, d)
 	}
-	return float64(time.Since(start)) / float64(copies)
+	mem := e.mem.Bytes()
+	copies := func() time.Duration {
+		start := time.Now()
+		for i := range buffers {
+			from, to := mem[benchArea+i*n:][:n], mem[2*benchArea+i*n:][:n]
+			copy(to, from)
+		}
+		return time.Since(start)
+	}
+	moves := func() time.Duration {
+		start := time.Now()
+		for _, d := range descs {
+			if err := vi.StageSend(again(d)); err != nil {
+				panic(err)
+			}
+		}
+		vi.Doorbell()
+		for done := 0; done < buffers; {
+			done += len(e.poll())
+		}
+		return time.Since(start)
+	}
+	var moving, copying time.Duration
+	ops := 0
+	b.SetBytes(int64(n * buffers))
+	b.ReportAllocs()
+	for b.Loop() {
+		copying += copies()
+		moving += moves()
+		ops += buffers
+	}
+	b.ReportMetric(float64(moving)/float64(ops), "ns/rdma")
+	b.ReportMetric(float64(copying)/float64(ops), "ns/copy")
 }
 
 // BenchmarkPost posts 64-byte sends, half a queue to a doorbell, in one process.
@@ -115,17 +314,14 @@ func BenchmarkPost(b *testing.B) {
 	}
 	var posting time.Duration
 	posts := 0
+	b.ReportAllocs()
 	for b.Loop() {
 		for i := range batch {
-			recv[i].Reset(via.OpRecv)
-			recv[i].AddSegment(d.b.mem.Addr()+1<<20, d.b.mem.Handle(), 64)
-			check(b, d.vb.PostRecv(recv[i]))
-			send[i].Reset(via.OpSend)
-			send[i].AddSegment(d.a.mem.Addr()+1<<20, d.a.mem.Handle(), 64)
+			check(b, d.vb.PostRecv(again(recv[i])))
 		}
 		start := time.Now()
 		for i := range batch {
-			check(b, d.va.StageSend(send[i]))
+			check(b, d.va.StageSend(again(send[i])))
 		}
 		d.va.Doorbell()
 		posting += time.Since(start)
@@ -134,4 +330,49 @@ func BenchmarkPost(b *testing.B) {
 		d.take(d.b.cq, batch)
 	}
 	b.ReportMetric(float64(posting)/float64(posts), "ns/post")
+}
+
+// BenchmarkPoll measures what the polls cost that take the completions of a batch
+// of messages and their answers, of which each is on another of the active VIs.
+func BenchmarkPoll(b *testing.B) {
+	for _, c := range []struct{ lanes, active, batch int }{
+		{1, 1, 1}, {1000, 1, 1}, {1000, 1000, 1}, {1, 1, 32}, {1000, 32, 32}, {1000, 1000, 32},
+	} {
+		b.Run(fmt.Sprintf("vis=%d/active=%d/batch=%d", c.lanes, c.active, c.batch), func(b *testing.B) {
+			e, _ := startBench(b, c.lanes, c.batch, "spin")
+			benchPoll(b, e, c.active, c.batch)
+		})
+	}
+}
+
+func benchPoll(b *testing.B, e *benchEnd, active, batch int) {
+	next, taken := 0, 0
+	var polling time.Duration
+	for b.Loop() {
+		for range batch {
+			l := &e.lanes[next%active]
+			next++
+			l.stage()
+			l.vi.Doorbell()
+		}
+		answers := 5*time.Microsecond + time.Duration(batch)*500*time.Nanosecond
+		for posted := time.Now(); time.Since(posted) < answers; { // they come meanwhile
+		}
+		for done := 0; done < 2*batch; {
+			start := time.Now()
+			got := e.poll()
+			if len(got) == 0 {
+				continue
+			}
+			polling += time.Since(start)
+			done += len(got)
+			for i := range got {
+				if got[i].Recv {
+					got[i].VI.Context.(*lane).repost()
+				}
+			}
+		}
+		taken += 2 * batch
+	}
+	b.ReportMetric(float64(polling)/float64(taken), "ns/completion")
 }

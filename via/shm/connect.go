@@ -14,6 +14,9 @@ import (
 
 // Connect requests a connection at a socket path.
 func (a *adapter) Connect(ctx context.Context, host string, hello []byte, cfg via.LinkConfig) (via.Link, []byte, error) {
+	if err := checkPath(host); err != nil {
+		return nil, nil, err
+	}
 	d := net.Dialer{}
 	c, err := d.DialContext(ctx, "unixpacket", host)
 	if err != nil {
@@ -32,9 +35,7 @@ func (a *adapter) Connect(ctx context.Context, host string, hello []byte, cfg vi
 		l.abandon()
 		return nil, nil, fmt.Errorf("connect to %s: %w", host, context.Cause(ctx))
 	}
-	if err := l.start(); err != nil {
-		return nil, nil, err
-	}
+	l.goLive()
 	return l, reply, nil
 }
 
@@ -61,7 +62,7 @@ func (a *adapter) request(conn *net.UnixConn, hello []byte, cfg via.LinkConfig) 
 	default:
 		own.close()
 		closeAll(answer.fds...)
-		return nil, nil, fmt.Errorf("unexpected answer %d", answer.kind)
+		return nil, nil, fmt.Errorf("%w: unexpected answer %d", errMalformed, answer.kind)
 	}
 	l, err := newLink(a, conn, own, answer, cfg)
 	if err != nil {
@@ -114,18 +115,16 @@ func newLink(a *adapter, conn *net.UnixConn, own *offer, peer control, cfg via.L
 		return nil, err
 	}
 	l := &link{
-		adapter: a, cfg: cfg, conn: conn, own: own.segment, bells: own.bells, peer: seg,
+		adapter: a, cfg: cfg, tag: cfg.Tag, conn: conn, own: own.segment, bells: own.bells, peer: seg,
 		sendCQ: cfg.SendCQ.(*cq), recvCQ: cfg.RecvCQ.(*cq),
-		out: writer{ring: own.segment.ring()}, in: reader{ring: seg.ring()},
+		out: newWriter(own.segment.ring()), in: reader{ring: seg.ring()},
 		sq: newWorkRing(cfg.SendDepth), rq: newWorkRing(cfg.RecvDepth),
 		dataFD: peer.fds[1], spaceFD: peer.fds[2],
 		exposed: make(map[*via.Memory]struct{}),
 		passed:  make(map[*arena]struct{}),
 		done:    make(chan struct{}),
 	}
-	for _, w := range cfg.Receives {
-		l.rq.push(w)
-	}
+	l.setLevel(a.patience.room)
 	if err := a.add(l); err != nil {
 		l.abandon()
 		return nil, err
@@ -133,18 +132,35 @@ func newLink(a *adapter, conn *net.UnixConn, own *offer, peer control, cfg via.L
 	return l, nil
 }
 
-// start makes a link live. On error the link is released.
-func (l *link) start() error {
+// setLevel prepares what the connection's reliability level needs.
+func (l *link) setLevel(p time.Duration) {
+	l.patience = p
+	l.unreliable = l.cfg.Reliability == via.UnreliableDelivery
+	l.reception = l.cfg.Reliability == via.ReliableReception
+	if l.reception {
+		l.ends = make([]uint64, len(l.sq.ring))
+	}
+	if l.cfg.Faults != nil {
+		l.faulty = newFaultyWire(l.cfg.Faults)
+		l.out.kept += faultyBytes
+	}
+}
+
+// goLive ends the handshake: arenas travel from now on.
+func (l *link) goLive() {
 	l.own.seal()
 	l.bells.seal()
 	_ = l.conn.SetDeadline(time.Time{})
-	if err := l.bind(); err != nil {
-		l.abandon()
-		return err
-	}
 	go l.serveControl()
 	l.adapter.goLive(l)
-	return nil
+}
+
+// Start binds the link to its queues and takes the receives.
+func (l *link) Start(receives []*via.Work) error {
+	for _, w := range receives {
+		l.rq.push(w)
+	}
+	return l.bind()
 }
 
 // abandon releases a link that never started.

@@ -25,6 +25,9 @@ const (
 	controlReady  = 4 // requester: everything is mapped
 	controlArena  = 5 // either: an arena; value is its number, size its bytes
 	controlDrop   = 6 // either: an arena is gone; value is its number
+
+	controlAsk     = 7 // either: keep a journal; value is a queue's token, size the link's name
+	controlJournal = 8 // either: a journal
 )
 
 // control is a control message in private memory.
@@ -120,7 +123,7 @@ func parseControl(b []byte) (control, error) {
 	if int(binary.LittleEndian.Uint16(b[6:])) != len(m.body) || len(m.body) > maxBody {
 		return control{}, fmt.Errorf("%w: wrong length", errMalformed)
 	}
-	if m.kind < controlHello || m.kind > controlDrop {
+	if m.kind < controlHello || m.kind > controlJournal {
 		return control{}, fmt.Errorf("%w: unknown kind %d", errMalformed, m.kind)
 	}
 	return m, nil
@@ -130,7 +133,7 @@ func controlFDs(kind uint16) int {
 	switch kind {
 	case controlHello, controlAccept:
 		return 3
-	case controlArena:
+	case controlArena, controlJournal:
 		return 1
 	default:
 		return 0
@@ -176,10 +179,13 @@ func (l *link) serveControl() {
 			l.cutOff(err)
 			continue
 		}
-		ringEvent(l.sendCQ.wake)
+		l.sendCQ.alert(l)
 	}
 	l.gone.Store(true)
-	ringEvent(l.recvCQ.wake)
+	l.recvCQ.alert(l)
+	if l.sendCQ != l.recvCQ && l.ends != nil {
+		l.sendCQ.alert(l) // acknowledgements come no more
+	}
 }
 
 // obey handles a message of a live connection. It owns the file descriptors.
@@ -192,6 +198,10 @@ func (l *link) obey(m control) error {
 		return l.arenas.add(m)
 	case m.kind == controlDrop:
 		return l.arenas.drop(m.value)
+	case m.kind == controlAsk:
+		return l.keep(m.value, m.size)
+	case m.kind == controlJournal:
+		return l.offer(m.fds[0])
 	default:
 		closeAll(m.fds...)
 		return fmt.Errorf("unexpected control message %d", m.kind)
@@ -202,6 +212,6 @@ func (l *link) obey(m control) error {
 // goroutine calls it, or the adapter's lock is held and the link is in its list.
 func (l *link) cutOff(cause error) {
 	if l.cut.CompareAndSwap(nil, &cause) {
-		ringEvent(l.recvCQ.wake)
+		l.recvCQ.alert(l)
 	}
 }

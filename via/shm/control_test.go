@@ -7,7 +7,7 @@ import (
 )
 
 func FuzzParseControl(f *testing.F) {
-	for kind := range uint16(8) {
+	for kind := range uint16(10) {
 		f.Add(encoded(control{kind: kind, value: 7, size: 1 << 40, body: rawHello()}))
 	}
 	f.Add([]byte{})
@@ -20,7 +20,7 @@ func FuzzParseControl(f *testing.F) {
 			}
 			return
 		}
-		if len(m.body) > maxBody || m.kind < controlHello || m.kind > controlDrop {
+		if len(m.body) > maxBody || m.kind < controlHello || m.kind > controlJournal {
 			t.Fatalf("accepted kind %d with a body of %d bytes", m.kind, len(m.body))
 		}
 		again := encoded(m)

@@ -41,6 +41,23 @@ func (a *adapter) Deregister(m *via.Memory) error {
 	return errors.Join(err, a.awaitAccess(m, links))
 }
 
+// DeregisterAll withdraws all regions before it waits for the first.
+func (a *adapter) DeregisterAll(list []*via.Memory) error {
+	var err error
+	links := make([][]*link, len(list))
+	a.mu.Lock()
+	for i, m := range list {
+		delete(a.exposed, m)
+		links[i] = a.withdrawLocked(m)
+		err = errors.Join(err, a.lingeringLocked(m))
+	}
+	a.mu.Unlock()
+	for i, m := range list {
+		err = errors.Join(err, a.awaitAccess(m, links[i]))
+	}
+	return err
+}
+
 // Update withdraws the region, waits for accesses under way, and exposes it
 // under its present attributes.
 func (a *adapter) Update(m *via.Memory) error {

@@ -39,20 +39,24 @@ func registerHeap(tb testing.TB) *via.Memory {
 	return mem
 }
 
-// newHeapPair returns the two ends of a connection.
-func newHeapPair(mems [2]*via.Memory) (a, b *heapEnd) {
+// newHeapPair returns the two ends of a connection; the first has the faults.
+func newHeapPair(mems [2]*via.Memory, level via.ReliabilityLevel, faults via.Faults) (a, b *heapEnd) {
 	segments := [2][]byte{make([]byte, segmentSize), make([]byte, segmentSize)}
 	var ends [2]*heapEnd
 	for i := range ends {
-		q := &cq{fd: -1, wake: -1, ring: make([]via.Done, 64)}
+		q := &cq{fd: -1, wake: -1, ring: make([]entry, 64)}
 		own, peer := &segment{mem: segments[i], fd: -1}, &segment{mem: segments[1-i], fd: -1}
 		l := &link{
-			own: own, peer: peer, sendCQ: q, recvCQ: q, conn: &net.UnixConn{},
-			cfg: via.LinkConfig{MaxTransferSize: limits.MaxTransferSize, RdmaWrite: true},
-			out: writer{ring: own.ring()}, in: reader{ring: peer.ring()},
+			own: own, peer: peer, sendCQ: q, recvCQ: q, conn: &net.UnixConn{}, tag: mems[i].Tag(),
+			cfg: via.LinkConfig{Reliability: level, Tag: mems[i].Tag(), MaxTransferSize: limits.MaxTransferSize, RdmaWrite: true},
+			out: newWriter(own.ring()), in: reader{ring: peer.ring()},
 			sq: newWorkRing(heapMessages), rq: newWorkRing(heapMessages), dataFD: -1, spaceFD: -1,
 		}
-		q.links = []*link{l}
+		if i == 0 {
+			l.cfg.Faults = faults
+		}
+		l.setLevel(time.Second)
+		q.bind(l)
 		ends[i] = &heapEnd{link: l, cq: q, mem: mems[i], done: make([]via.Done, 8)}
 	}
 	return ends[0], ends[1]
@@ -106,7 +110,8 @@ func TestMessagesBetweenGoroutines(t *testing.T) {
 		cuts := rapid.SliceOfN(rapid.IntRange(0, maxFragment), 0, 3).Draw(t, "cuts")
 		batch := rapid.IntRange(1, 4).Draw(t, "batch")
 		round++
-		a, b := newHeapPair(mems)
+		level := rapid.SampledFrom([]via.ReliabilityLevel{via.ReliableDelivery, via.ReliableReception}).Draw(t, "level")
+		a, b := newHeapPair(mems, level, nil)
 		for i := range messages {
 			b.link.PostRecv(b.work(via.OpRecv, i, heapSlot, cuts))
 		}
@@ -140,8 +145,8 @@ func (e *heapEnd) send(messages []message, cuts []int, round byte, batch int) er
 	e.link.Doorbell()
 	i := 0
 	return e.poll(len(messages), func(d via.Done) error {
-		if d.Status != 0 || int(d.Length) != messages[i].size {
-			return fmt.Errorf("message %d: %+v", i, d)
+		if d.Work.Status != 0 || int(d.Work.Moved) != messages[i].size {
+			return fmt.Errorf("message %d: %+v", i, d.Work)
 		}
 		i++
 		return nil
@@ -152,12 +157,13 @@ func (e *heapEnd) receive(messages []message, round byte) error {
 	i := 0
 	return e.poll(len(messages), func(d via.Done) error {
 		m := messages[i]
-		var want via.Done
+		var status via.Status
+		var immediate uint32
 		if m.immediate != nil {
-			want.Status, want.Immediate = via.StatusImmediate, *m.immediate
+			status, immediate = via.StatusImmediate, *m.immediate
 		}
-		if d.Status != want.Status || d.Immediate != want.Immediate || int(d.Length) != m.size {
-			return fmt.Errorf("message %d of %d bytes: %+v", i, m.size, d)
+		if w := d.Work; w.Status != status || w.Immediate != immediate || int(w.Moved) != m.size {
+			return fmt.Errorf("message %d of %d bytes: %+v", i, m.size, w)
 		}
 		if !bytes.Equal(e.mem.Bytes()[i*heapSlot:i*heapSlot+m.size], m.bytes(i, round)) {
 			return fmt.Errorf("message %d of %d bytes has other bytes", i, m.size)
@@ -170,7 +176,7 @@ func (e *heapEnd) receive(messages []message, round byte) error {
 // TestEndComesLast: what was published before the peer's end is delivered, though
 // the queue has room for little at a time.
 func TestEndComesLast(t *testing.T) {
-	a, b := newHeapPair([2]*via.Memory{registerHeap(t), registerHeap(t)})
+	a, b := newHeapPair([2]*via.Memory{registerHeap(t), registerHeap(t)}, via.ReliableDelivery, nil)
 	messages := make([]message, heapMessages)
 	for i := range messages {
 		messages[i].size = 100 * i
@@ -178,9 +184,9 @@ func TestEndComesLast(t *testing.T) {
 	}
 	check(t, a.send(messages, nil, 1, 1))
 	b.link.gone.Store(true)
-	b.cq.ring, b.done = make([]via.Done, 4), make([]via.Done, 2)
+	b.cq.ring, b.done = make([]entry, 4), make([]via.Done, 2)
 	check(t, b.receive(messages, 1))
-	if n := b.cq.Poll(b.done); n != 1 || !b.done[0].Broken || !errors.Is(b.done[0].Cause, errPeerGone) {
+	if n := b.cq.Poll(b.done); n != 1 || b.done[0].Event == nil || !errors.Is(b.done[0].Event.Cause, errPeerGone) {
 		t.Fatalf("%d events after the messages: %+v", n, b.done[0])
 	}
 }
@@ -191,8 +197,8 @@ func (e *heapEnd) poll(n int, take func(via.Done) error) error {
 	for n > 0 {
 		k := e.cq.Poll(e.done)
 		for _, d := range e.done[:k] {
-			if d.Broken {
-				return fmt.Errorf("broken: %w", d.Cause)
+			if d.Event != nil {
+				return fmt.Errorf("broken: %w", d.Event.Cause)
 			}
 			if err := take(d); err != nil {
 				return err

@@ -9,7 +9,7 @@ import (
 
 // msg is a whole message's record.
 func msg(n uint32) record {
-	return record{length: n, kind: recordMessage, flags: flagFirst | flagLast, total: n}
+	return record{length: n, tag: tag{kind: recordMessage, flags: flagFirst | flagLast}, total: n}
 }
 
 func TestHostileTail(t *testing.T) {
@@ -38,56 +38,56 @@ func TestHostileRecord(t *testing.T) {
 		n int // bytes of payload really written
 	}
 	for name, steps := range map[string][]step{
-		"longer than a fragment": {{record{length: maxFragment + 1, kind: recordMessage, flags: first | last, total: maxFragment + 1}, 0}},
+		"longer than a fragment": {{record{length: maxFragment + 1, tag: tag{kind: recordMessage, flags: first | last}, total: maxFragment + 1}, 0}},
 		"longer than available":  {{msg(4096), 16}},
-		"length all ones":        {{record{length: ^uint32(0), kind: recordMessage, flags: first | last, total: ^uint32(0)}, 0}},
-		"length wraps padded":    {{record{length: ^uint32(0) - 14, kind: recordMessage, flags: first | last}, 0}},
-		"unknown flag":           {{record{length: 0, kind: recordMessage, flags: first | last | 8}, 0}},
-		"unknown kind":           {{record{length: 0, kind: 9, flags: first | last}, 0}},
+		"length all ones":        {{record{length: ^uint32(0), tag: tag{kind: recordMessage, flags: first | last}, total: ^uint32(0)}, 0}},
+		"length wraps padded":    {{record{length: ^uint32(0) - 14, tag: tag{kind: recordMessage, flags: first | last}}, 0}},
+		"unknown flag":           {{record{length: 0, tag: tag{kind: recordMessage, flags: first | last | 16}}, 0}},
+		"unknown kind":           {{record{length: 0, tag: tag{kind: 9, flags: first | last}}, 0}},
 		"kind 0":                 {{record{}, 0}},
-		"first missing":          {{record{length: 8, kind: recordMessage, flags: last, total: 8}, 8}},
-		"middle without a first": {{record{length: 8, kind: recordMessage, total: 16}, 8}},
+		"first missing":          {{record{length: 8, tag: tag{kind: recordMessage, flags: last}, total: 8}, 8}},
+		"middle without a first": {{record{length: 8, tag: tag{kind: recordMessage}, total: 16}, 8}},
 		"first twice": {
-			{record{length: 8, kind: recordMessage, flags: first, total: 16}, 8},
-			{record{length: 8, kind: recordMessage, flags: first | last, total: 16}, 8},
+			{record{length: 8, tag: tag{kind: recordMessage, flags: first}, total: 16}, 8},
+			{record{length: 8, tag: tag{kind: recordMessage, flags: first | last}, total: 16}, 8},
 		},
 		"last too early": {
-			{record{length: 8, kind: recordMessage, flags: first, total: 32}, 8},
-			{record{length: 8, kind: recordMessage, flags: last, total: 32}, 8},
+			{record{length: 8, tag: tag{kind: recordMessage, flags: first}, total: 32}, 8},
+			{record{length: 8, tag: tag{kind: recordMessage, flags: last}, total: 32}, 8},
 		},
 		"more than the total": {
-			{record{length: 8, kind: recordMessage, flags: first, total: 12}, 8},
-			{record{length: 8, kind: recordMessage, flags: last, total: 12}, 8},
+			{record{length: 8, tag: tag{kind: recordMessage, flags: first}, total: 12}, 8},
+			{record{length: 8, tag: tag{kind: recordMessage, flags: last}, total: 12}, 8},
 		},
 		"another total": {
-			{record{length: 8, kind: recordMessage, flags: first, total: 12}, 8},
-			{record{length: 8, kind: recordMessage, flags: last, total: 16}, 8},
+			{record{length: 8, tag: tag{kind: recordMessage, flags: first}, total: 12}, 8},
+			{record{length: 8, tag: tag{kind: recordMessage, flags: last}, total: 16}, 8},
 		},
 		"another total, the right length": {
-			{record{length: 8, kind: recordMessage, flags: first, total: 16}, 8},
-			{record{length: 8, kind: recordMessage, flags: last, total: 99}, 8},
+			{record{length: 8, tag: tag{kind: recordMessage, flags: first}, total: 16}, 8},
+			{record{length: 8, tag: tag{kind: recordMessage, flags: last}, total: 99}, 8},
 		},
-		"first longer than the total": {{record{length: 16, kind: recordMessage, flags: first | last, total: 8}, 16}},
+		"first longer than the total": {{record{length: 16, tag: tag{kind: recordMessage, flags: first | last}, total: 8}, 16}},
 		"immediate before the last": {
-			{record{length: 8, kind: recordMessage, flags: first | imm, total: 16}, 8},
-			{record{length: 8, kind: recordMessage, flags: last, total: 16}, 8},
+			{record{length: 8, tag: tag{kind: recordMessage, flags: first | imm}, total: 16}, 8},
+			{record{length: 8, tag: tag{kind: recordMessage, flags: last}, total: 16}, 8},
 		},
 		"longer than the receive":    {{msg(8192), 8192}},
-		"written with payload":       {{record{length: 8, kind: recordWritten, flags: imm, total: 8}, 8}},
-		"written with a message bit": {{record{kind: recordWritten, flags: imm | first, total: 8}, 0}},
-		"written without immediate":  {{record{kind: recordWritten, total: 8}, 0}},
-		"written too much":           {{record{kind: recordWritten, flags: imm, total: ^uint32(0)}, 0}},
+		"written with payload":       {{record{length: 8, tag: tag{kind: recordWritten, flags: imm}, total: 8}, 8}},
+		"written with a message bit": {{record{tag: tag{kind: recordWritten, flags: imm | first}, total: 8}, 0}},
+		"written without immediate":  {{record{tag: tag{kind: recordWritten}, total: 8}, 0}},
+		"written too much":           {{record{tag: tag{kind: recordWritten, flags: imm}, total: ^uint32(0)}, 0}},
 		"written inside a message": {
-			{record{length: 8, kind: recordMessage, flags: first, total: 16}, 8},
-			{record{kind: recordWritten, flags: imm, total: 8}, 0},
+			{record{length: 8, tag: tag{kind: recordMessage, flags: first}, total: 16}, 8},
+			{record{tag: tag{kind: recordWritten, flags: imm}, total: 8}, 0},
 		},
-		"refused with unknown code":     {{record{kind: recordRefused, immediate: 1 << 31}, 0}},
-		"refused with payload":          {{record{kind: recordRefused, length: 8}, 8}},
-		"refused with a message bit":    {{record{kind: recordRefused, flags: last}, 0}},
-		"refused a read with immediate": {{record{kind: recordRefused, flags: imm, immediate: uint32(via.AsyncRdmaReadProt)}, 0}},
+		"refused with unknown code":     {{record{tag: tag{kind: recordFailed}, immediate: 1 << 31}, 0}},
+		"refused with payload":          {{record{tag: tag{kind: recordFailed}, length: 8}, 8}},
+		"refused with a message bit":    {{record{tag: tag{kind: recordFailed, flags: last}}, 0}},
+		"refused a read with immediate": {{record{tag: tag{kind: recordFailed, flags: imm}, immediate: uint32(via.AsyncRdmaReadProt)}, 0}},
 		"refused a write inside a message": {
-			{record{length: 8, kind: recordMessage, flags: first, total: 16}, 8},
-			{record{kind: recordRefused, flags: imm, immediate: uint32(via.AsyncRdmaWriteProt)}, 0},
+			{record{length: 8, tag: tag{kind: recordMessage, flags: first}, total: 16}, 8},
+			{record{tag: tag{kind: recordFailed, flags: imm}, immediate: uint32(via.AsyncRdmaWriteProt)}, 0},
 		},
 		"refused": {{refusal(via.AsyncRdmaReadProt), 0}},
 	} {
@@ -120,17 +120,6 @@ func TestHostileRecord(t *testing.T) {
 	}
 }
 
-// TestHostileReservedBits sets the bits of a header that no record uses.
-func TestHostileReservedBits(t *testing.T) {
-	b := besiege(t)
-	check(t, b.vi.PostRecv(b.descriptor(0, via.OpRecv, 1<<20, 64)))
-	storeWord(b.peer.own.segment.ring(), 0, 1<<48|recordMessage<<32|(flagFirst|flagLast)<<40)
-	storeWord(b.peer.own.segment.ring(), 8, 0)
-	b.peer.word(offTail, recordHeader)
-	ringBell(b.peer.data)
-	b.loses()
-}
-
 // TestMemoryGoneInsideMessage unmaps the memory of a receive between two pieces
 // of a message.
 func TestMemoryGoneInsideMessage(t *testing.T) {
@@ -143,12 +132,12 @@ func TestMemoryGoneInsideMessage(t *testing.T) {
 	d.Reset(via.OpRecv)
 	d.AddSegment(m.Addr(), m.Handle(), 4096)
 	check(t, b.vi.PostRecv(d))
-	b.peer.record(record{length: 8, kind: recordMessage, flags: flagFirst, total: 16}, make([]byte, 8))
+	b.peer.record(record{length: 8, tag: tag{kind: recordMessage, flags: flagFirst}, total: 16}, make([]byte, 8))
 	b.peer.publish()
 	until(t, "the first piece", func() bool { return b.vi.Stats().BytesCopied == 8 }, b.station)
 	check(t, m.Deregister())
 	check(t, arena.Close())
-	b.peer.record(record{length: 8, kind: recordMessage, flags: flagLast, total: 16}, make([]byte, 8))
+	b.peer.record(record{length: 8, tag: tag{kind: recordMessage, flags: flagLast}, total: 16}, make([]byte, 8))
 	b.peer.publish()
 	if c := b.await(d); c.Status&via.StatusErrorMask != via.StatusProtectionError {
 		t.Errorf("the receive says %v", c.Status)
@@ -164,13 +153,15 @@ func TestHostileHead(t *testing.T) {
 		"all ones":           ^uint64(0) &^ 15,
 		"unaligned":          8,
 	} {
-		t.Run(name, func(t *testing.T) {
-			b := besiege(t)
-			b.fillRing()
-			b.peer.word(offHead, head)
-			ringBell(b.peer.space)
-			b.loses()
-		})
+		for _, level := range []via.ReliabilityLevel{rd, rr} {
+			t.Run(name+"/"+level.String(), func(t *testing.T) {
+				b := besiegeAt(t, testPatience, level)
+				b.fillRing()
+				b.peer.word(offHead, head)
+				ringBell(b.peer.space)
+				b.loses()
+			})
+		}
 	}
 	t.Run("backward", func(t *testing.T) {
 		b := besiege(t)
@@ -215,7 +206,7 @@ func TestPeerNeverReads(t *testing.T) {
 	r := reader{ring: b.peer.victim.ring()}
 	var got int
 	for deadline := time.Now().Add(20 * time.Second); got < stationDepth*60<<10; {
-		check(t, r.setTail(loadWord(b.peer.victim.mem, offTail)))
+		check(t, r.setWord(loadWord(b.peer.victim.mem, offTail)))
 		for {
 			rec, ok, err := r.next()
 			check(t, err)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -24,6 +25,7 @@ type listening struct {
 
 	mu     sync.Mutex
 	closed bool
+	advert int             // file descriptor, -1 for none
 	conns  []*net.UnixConn // whose first message is awaited, the oldest first
 	wg     sync.WaitGroup  // accept loop and handshakes
 }
@@ -36,8 +38,8 @@ const maxHandshakes = 256
 // Listen listens at a socket path. A socket that somebody listens at is in use;
 // one that nobody does is replaced.
 func (a *adapter) Listen(host string, incoming func(via.Incoming)) (via.Listening, error) {
-	if host == "" {
-		return nil, fmt.Errorf("no socket path: %w", via.ErrInvalidParameter)
+	if err := checkPath(host); err != nil {
+		return nil, err
 	}
 	if err := clearStale(host); err != nil {
 		return nil, err
@@ -54,10 +56,32 @@ func (a *adapter) Listen(host string, incoming func(via.Incoming)) (via.Listenin
 		_ = l.Close()
 		return nil, fmt.Errorf("restrict socket %s: %w", host, err)
 	}
-	s := &listening{adapter: a, l: l, incoming: incoming}
+	return a.serve(l, incoming), nil
+}
+
+// maxPath is how long the path of a socket is at most, bytes: the kernel's field
+// has one more, for the zero at its end.
+const maxPath = len(unix.RawSockaddrUnix{}.Path) - 1
+
+// checkPath refuses what cannot be the path of a socket.
+func checkPath(path string) error {
+	switch {
+	case path == "":
+		return fmt.Errorf("no socket path: %w", via.ErrInvalidParameter)
+	case len(path) > maxPath:
+		return fmt.Errorf("socket path of %d bytes (limit %d): %w", len(path), maxPath, via.ErrInvalidParameter)
+	case strings.ContainsRune(path, 0):
+		return fmt.Errorf("socket path %q has a zero byte: %w", path, via.ErrInvalidParameter)
+	}
+	return nil
+}
+
+// serve starts to accept connections, and advertises that.
+func (a *adapter) serve(l *net.UnixListener, incoming func(via.Incoming)) *listening {
+	s := &listening{adapter: a, l: l, incoming: incoming, advert: advertise(l)}
 	s.wg.Add(1)
 	go s.accept()
-	return s, nil
+	return s
 }
 
 // clearStale removes a socket that nobody listens at.
@@ -183,6 +207,10 @@ func (s *listening) admit(conn *net.UnixConn) (string, error) {
 func (s *listening) Close() error {
 	s.mu.Lock()
 	s.closed = true
+	if s.advert >= 0 {
+		_ = unix.Close(s.advert)
+		s.advert = -1
+	}
 	for _, c := range s.conns {
 		_ = c.SetDeadline(time.Unix(1, 0))
 	}
@@ -245,8 +273,6 @@ func (in *incoming) Accept(ctx context.Context, reply []byte, cfg via.LinkConfig
 		l.abandon()
 		return nil, fmt.Errorf("await the requester's confirmation: %w", errors.Join(err, context.Cause(ctx)))
 	}
-	if err := l.start(); err != nil {
-		return nil, err
-	}
+	l.goLive()
 	return l, nil
 }

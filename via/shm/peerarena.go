@@ -11,7 +11,7 @@ import (
 
 const (
 	maxArenas    = 256     // of one peer
-	maxArenaSize = 1 << 42 // bytes of one peer's arenas together
+	maxArenaSize = 1 << 42 // bytes of one peer's arenas together, and so of an arena
 
 	// maxMapped bounds the bytes of all peers' arenas in this process: half of its
 	// address space.

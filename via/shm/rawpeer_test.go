@@ -42,10 +42,12 @@ func dialRaw(tb testing.TB, path string) *net.UnixConn {
 }
 
 // rawHello is the connect message that the listeners of stations accept.
-func rawHello() []byte {
+func rawHello() []byte { return rawHelloAt(via.ReliableDelivery) }
+
+func rawHelloAt(level via.ReliabilityLevel) []byte {
 	b := make([]byte, 17)
 	binary.LittleEndian.PutUint16(b, 0x4156)
-	b[2], b[3], b[4], b[6] = 1, 3, byte(via.ReliableDelivery), 1
+	b[2], b[3], b[4], b[6] = 1, 3, byte(level), 1
 	binary.LittleEndian.PutUint32(b[8:], limits.MaxTransferSize)
 	b[16] = 'd'
 	return b
@@ -70,7 +72,8 @@ func attach(tb testing.TB, s *station, l *via.Listener, vi *via.VI) *rawPeer {
 	tb.Helper()
 	p := &rawPeer{tb: tb, conn: dialRaw(tb, l.Addr().Host), own: newRawOffer(tb), arenas: make(map[uint64][]byte)}
 	p.out = writer{ring: p.own.segment.ring()}
-	check(tb, sendControl(p.conn, control{kind: controlHello, body: rawHello(), fds: p.own.fds()}))
+	hello := rawHelloAt(vi.Attributes().Reliability)
+	check(tb, sendControl(p.conn, control{kind: controlHello, body: hello, fds: p.own.fds()}))
 	check(tb, sendControl(p.conn, control{kind: controlReady}))
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -132,7 +135,7 @@ func (p *rawPeer) record(r record, payload []byte) {
 // message sends a message in one record.
 func (p *rawPeer) message(payload []byte) {
 	n := uint32(len(payload))
-	p.record(record{length: n, kind: recordMessage, flags: flagFirst | flagLast, total: n}, payload)
+	p.record(record{length: n, tag: tag{kind: recordMessage, flags: flagFirst | flagLast}, total: n}, payload)
 	p.publish()
 }
 
@@ -193,10 +196,17 @@ func besiege(t *testing.T) *besieged {
 
 func besiegeFor(t *testing.T, p patience) *besieged {
 	t.Helper()
+	return besiegeAt(t, p, via.ReliableDelivery)
+}
+
+// besiegeAt besieges a connection of a level; the healthy one is reliable.
+func besiegeAt(t *testing.T, p patience, level via.ReliabilityLevel) *besieged {
+	t.Helper()
 	watchLeaks(t)
 	b := &besieged{station: newStation(t, p)}
 	b.listener = b.listen()
 	b.healthy = newHealthy(t, b.station, b.listener)
+	b.level = level
 	b.vi = b.newVI()
 	b.peer = attach(t, b.station, b.listener, b.vi)
 	b.healthy.check()

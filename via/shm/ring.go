@@ -8,10 +8,19 @@ import (
 // A ring carries records from its owner to the peer. Positions count bytes and
 // never wrap in 64 bits; a record starts at a multiple of recordAlign:
 //
-//	length u32 │ kind u8 │ flags u8 │ 0 u16 │ immediate u32 │ total u32 │ payload, padded
+//	length u32 │ kind u8 │ flags u8 │ sequence u16 │ immediate u32 │ total u32 │
+//	payload │ checksum u32, where flagged │ padding
 //
 // The owner publishes its position in offTail, the peer its own in offHead of its
-// segment.
+// segment. The sequence number counts records, so that the reader notices one that
+// is missing, late or there twice. The checksum is that of all before it; memory
+// does not corrupt records, only a faulty fabric under test does (faults.go).
+//
+// Where the next position lies in the ring is up to the owner while the peer has
+// read everything: it begins again at the ring's start. So a ring whose peer keeps
+// up stays within a page. The low bits of what the owner publishes, which are 0 in
+// a position, count how often it did: the peer takes its own position for the
+// place where the ring began again.
 const (
 	recordHeader = 16
 	recordAlign  = 16
@@ -21,11 +30,19 @@ const (
 	maxFragment = ringSize / 4
 )
 
+// rewindAt is how far from its start, in bytes, a ring is left to begin again.
+const rewindAt = 3 << 10
+
+// lapMask are the bits that count in what the owner publishes.
+const lapMask = recordAlign - 1
+
 // Record kinds.
 const (
 	recordMessage = 1 // a fragment of a Send; total is the message's length
 	recordWritten = 2 // an RDMA Write with immediate was placed; total is its length
-	recordRefused = 3 // the sender ends the connection; immediate is an asynchronous error code
+	recordFailed  = 3 // an operation failed, see notice.go
+	recordAborted = 4 // the message whose fragments came last has no end
+	recordLost    = 5 // a faulty fabric lost what was here
 )
 
 // Record flags.
@@ -33,16 +50,33 @@ const (
 	flagFirst     = 1
 	flagLast      = 2
 	flagImmediate = 4
-	flagsKnown    = flagFirst | flagLast | flagImmediate
+	flagSum       = 8 // a checksum follows the payload
+	flagsKnown    = flagFirst | flagLast | flagImmediate | flagSum
+
+	sumBytes = 4
 )
 
-// record is a record's header in private memory.
+// record is a record's header in private memory. Neither it nor its tag has more
+// than four fields: larger structs the compiler keeps in memory, and a header that
+// is written there in pieces and copied whole stalls the processor.
 type record struct {
-	length    uint32 // bytes of payload in this record
-	kind      uint8
-	flags     uint8
+	length uint32 // bytes of payload in this record
+	tag
 	immediate uint32
 	total     uint32
+}
+
+// tag is the small change of a header.
+type tag struct {
+	kind  uint8
+	flags uint8
+	seq   uint16
+}
+
+// padded returns the bytes that the record takes behind its header.
+func (r record) padded() uint64 {
+	const toBytes = flagSum / sumBytes // the flag's bit is a multiple of the checksum's size
+	return (uint64(r.length) + uint64(r.flags&flagSum)/toBytes + recordAlign - 1) &^ (recordAlign - 1)
 }
 
 // writer is the owner's end of a ring. It holds no shared word but the cached
@@ -52,10 +86,28 @@ type writer struct {
 	tail      uint64 // next byte to write
 	published uint64 // what the peer may see
 	head      uint64 // last known position of the peer
+	kept      int    // bytes that free leaves out: for what must be said when the ring is full
+	seq       uint64 // records begun; its low 16 bits number the next
+	start     uint64 // a position that lies at the ring's start
+	laps      uint64 // times that the ring began again
 }
 
-// free returns the bytes that may be written.
-func (w *writer) free() int { return len(w.ring) - int(w.tail-w.head) }
+// word returns what is published for the position.
+func (w *writer) word() uint64 { return w.tail | w.laps&lapMask }
+
+// far reports whether the ring should begin again, if the peer has read all.
+func (w *writer) far() bool { return w.tail-w.start >= rewindAt }
+
+// rewind lets the ring begin again.
+func (w *writer) rewind() {
+	w.start = w.tail
+	w.laps++
+}
+
+func newWriter(ring []byte) writer { return writer{ring: ring, kept: recordHeader} }
+
+// free returns the bytes that ordinary records may take; it can be negative.
+func (w *writer) free() int { return len(w.ring) - w.kept - int(w.tail-w.head) }
 
 // setHead takes over the peer's position, loaded from its segment.
 func (w *writer) setHead(head uint64) error {
@@ -66,19 +118,20 @@ func (w *writer) setHead(head uint64) error {
 	return nil
 }
 
-// begin writes a record's header; the caller copies the payload with put and
-// then calls end. There is room for both.
+// begin writes a record's header under the next sequence number; the caller
+// copies the payload with put and then calls end. There is room for both.
 func (w *writer) begin(r record) {
-	at := int(w.tail) & (len(w.ring) - 1)
+	at := int(w.tail-w.start) & (len(w.ring) - 1)
 	h := w.ring[at : at+recordHeader]
-	binary.LittleEndian.PutUint64(h, uint64(r.length)|uint64(r.kind)<<32|uint64(r.flags)<<40)
+	binary.LittleEndian.PutUint64(h, uint64(r.length)|uint64(r.kind)<<32|uint64(r.flags)<<40|w.seq<<48)
 	binary.LittleEndian.PutUint64(h[8:], uint64(r.immediate)|uint64(r.total)<<32)
 	w.tail += recordHeader
+	w.seq++
 }
 
 // put copies payload bytes.
 func (w *writer) put(b []byte) {
-	at := int(w.tail) & (len(w.ring) - 1)
+	at := int(w.tail-w.start) & (len(w.ring) - 1)
 	if k := copy(w.ring[at:], b); k < len(b) {
 		copy(w.ring, b[k:])
 	}
@@ -98,6 +151,24 @@ type reader struct {
 	head uint64 // next byte to read
 	tail uint64 // checked: head ≤ tail ≤ head + len(ring)
 	pub  uint64 // the position that was published last
+	seq  uint16 // of the next record
+
+	word  uint64 // what the writer published last
+	start uint64 // a position that lies at the ring's start
+	laps  uint64 // times that the ring began again
+}
+
+// setWord takes over what the writer published.
+func (r *reader) setWord(v uint64) error {
+	r.word = v
+	if v&lapMask != r.laps&lapMask {
+		if v&lapMask != (r.laps+1)&lapMask || r.head != r.tail {
+			return fmt.Errorf("peer begins its ring again (%#x) before %d bytes are read", v, r.tail-r.head)
+		}
+		r.laps++
+		r.start = r.head
+	}
+	return r.setTail(v &^ lapMask)
 }
 
 // setTail takes over the writer's position, loaded from its segment.
@@ -114,30 +185,32 @@ func (r *reader) next() (record, bool, error) {
 	if r.head == r.tail {
 		return record{}, false, nil
 	}
-	at := int(r.head) & (len(r.ring) - 1)
+	at := int(r.head-r.start) & (len(r.ring) - 1)
 	// Each word is loaded once; the record is the private copy.
 	w0, w1 := loadWord(r.ring, at), loadWord(r.ring, at+8)
 	rec := record{
-		length: uint32(w0), kind: uint8(w0 >> 32), flags: uint8(w0 >> 40),
+		length: uint32(w0), tag: tag{kind: uint8(w0 >> 32), flags: uint8(w0 >> 40), seq: uint16(w0 >> 48)},
 		immediate: uint32(w1), total: uint32(w1 >> 32),
 	}
-	padded := (uint64(rec.length) + recordAlign - 1) &^ (recordAlign - 1)
-	if w0>>48 != 0 || rec.flags&^flagsKnown != 0 || rec.length > maxFragment ||
-		recordHeader+padded > r.tail-r.head {
+	if rec.flags&^flagsKnown != 0 || rec.length > maxFragment || recordHeader+rec.padded() > r.tail-r.head {
 		return record{}, false, fmt.Errorf("malformed record: %d bytes, kind %d, flags %#x", rec.length, rec.kind, rec.flags)
 	}
 	return rec, true, nil
 }
 
+// peek looks at the first bytes of the next record, whatever they are.
+func (r *reader) peek() uint64 {
+	at, mask := int(r.head-r.start), len(r.ring)-1
+	return loadWord(r.ring, at&mask) + loadWord(r.ring, (at+64)&mask)
+}
+
 // payload copies n payload bytes at an offset of the current record to dst.
 func (r *reader) payload(off int, dst []byte) {
-	at := int(r.head+recordHeader+uint64(off)) & (len(r.ring) - 1)
+	at := int(r.head-r.start+recordHeader+uint64(off)) & (len(r.ring) - 1)
 	if k := copy(dst, r.ring[at:]); k < len(dst) {
 		copy(dst[k:], r.ring)
 	}
 }
 
 // skip passes the current record.
-func (r *reader) skip(rec record) {
-	r.head += recordHeader + (uint64(rec.length)+recordAlign-1)&^(recordAlign-1)
-}
+func (r *reader) skip(rec record) { r.head += recordHeader + rec.padded() }

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/viablk/viablk/via"
 )
 
 // ringBytes returns a ring in the Go heap, where the race detector sees it; it is
@@ -13,8 +15,9 @@ func ringBytes(n int) []byte { return make([]byte, n) }
 
 // piece is a record with its payload, of the model.
 type piece struct {
-	r record
-	b []byte
+	r       record
+	b       []byte
+	damaged bool
 }
 
 // TestRingAgainstQueue writes and reads records in random sizes and order and
@@ -30,24 +33,40 @@ func TestRingAgainstQueue(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"write": func(t *rapid.T) {
 				n := rapid.IntRange(0, size).Draw(t, "bytes")
-				if w.free() < recordHeader+(n+recordAlign-1)&^(recordAlign-1) {
+				if w.free() < recordHeader+(n+sumBytes+recordAlign-1)&^(recordAlign-1) {
 					return
 				}
-				p := piece{record{
-					length: uint32(n), kind: rapid.Byte().Draw(t, "kind"), flags: rapid.Byte().Draw(t, "flags") & flagsKnown,
+				p := piece{r: record{
+					length: uint32(n), tag: tag{kind: rapid.Byte().Draw(t, "kind"), flags: rapid.Byte().Draw(t, "flags") & flagsKnown},
 					immediate: rapid.Uint32().Draw(t, "immediate"), total: rapid.Uint32().Draw(t, "total"),
-				}, rapid.SliceOfN(rapid.Byte(), n, n).Draw(t, "payload")}
+				}, b: rapid.SliceOfN(rapid.Byte(), n, n).Draw(t, "payload")}
+				p.r.seq = uint16(w.seq)
+				start := w.tail
 				w.begin(p.r)
 				cut := rapid.IntRange(0, n).Draw(t, "cut")
 				w.put(p.b[:cut])
 				w.put(p.b[cut:])
 				w.end()
+				if p.r.flags&flagSum != 0 {
+					w.seal(start, p.r)
+					p.damaged = rapid.Bool().Draw(t, "damaged")
+				}
+				if p.damaged {
+					bit := rapid.IntRange(0, 8*(recordHeader-8+n)-1).Draw(t, "bit")
+					b, _ := span(mem, start-w.start+8+uint64(bit/8), 1) // behind what the reader needs to find the end
+					b[0] ^= 1 << (bit % 8)
+				}
 				model = append(model, p)
 			},
 			"publish": func(t *rapid.T) {
 				w.published = w.tail
-				if err := r.setTail(w.tail); err != nil {
+				if err := r.setWord(w.word()); err != nil {
 					t.Fatal(err)
+				}
+			},
+			"begin again": func(*rapid.T) {
+				if w.head == w.tail && w.start != w.tail {
+					w.rewind()
 				}
 			},
 			"read": func(t *rapid.T) {
@@ -63,6 +82,13 @@ func TestRingAgainstQueue(t *testing.T) {
 				}
 				p := model[0]
 				model = model[1:]
+				if p.r.flags&flagSum != 0 && r.intact(rec) == p.damaged {
+					t.Fatalf("the checksum of %+v says %v", rec, !p.damaged)
+				}
+				if p.damaged {
+					r.skip(rec)
+					return
+				}
 				if rec != p.r {
 					t.Fatalf("read %+v, wrote %+v", rec, p.r)
 				}
@@ -124,10 +150,13 @@ func FuzzRing(f *testing.F) {
 	const size = 1 << 10
 	w := writer{ring: ringBytes(size)}
 	for _, n := range []int{0, 5, 64, 200} {
-		w.begin(record{length: uint32(n), kind: recordMessage, flags: flagFirst | flagLast, total: uint32(n)})
+		w.begin(record{length: uint32(n), tag: tag{kind: recordMessage, flags: flagFirst | flagLast}, total: uint32(n)})
 		w.put(make([]byte, n))
 		w.end()
 	}
+	start := w.tail
+	w.begin(record{length: 7, tag: tag{kind: recordMessage, flags: flagFirst}, total: 9})
+	w.seal(start, record{length: 7, tag: tag{kind: recordMessage, flags: flagFirst}, total: 9})
 	f.Add(w.ring, w.tail, uint64(0))
 	f.Add(w.ring, uint64(size), uint64(0))
 	f.Add(bytes.Repeat([]byte{0xff}, size), uint64(64), uint64(1<<40))
@@ -148,10 +177,56 @@ func FuzzRing(f *testing.F) {
 				break
 			}
 			r.payload(0, dst[:rec.length])
+			if rec.flags&flagSum != 0 {
+				r.intact(rec)
+			}
 			r.skip(rec)
 			if r.head-before > size || r.tail-r.head > size || records > size/recordHeader {
 				t.Fatalf("record %d of %d bytes leads from %d to %d of %d", records, rec.length, before, r.head, r.tail)
 			}
 		}
 	})
+}
+
+// TestLaps: a writer may begin its ring again only where its reader has read
+// everything.
+func TestLaps(t *testing.T) {
+	const size = 1 << 10
+	for name, c := range map[string]struct {
+		unread uint64 // bytes before the ring begins again
+		laps   uint64 // as published
+		legal  bool
+	}{
+		"same":            {64, 3, true},
+		"next":            {0, 4, true},
+		"next, unread":    {64, 4, false},
+		"one too many":    {0, 5, false},
+		"former":          {0, 2, false},
+		"next of sixteen": {0, 4 + 16, true}, // only four bits count
+	} {
+		r := reader{ring: ringBytes(size), head: 512, tail: 512 + c.unread, laps: 3, start: 256}
+		err := r.setWord((512 + c.unread + 128) | c.laps&lapMask)
+		if (err == nil) != c.legal {
+			t.Errorf("%s: %v", name, err)
+		}
+		if start := r.start; err == nil && c.unread == 0 && start != 512 {
+			t.Errorf("%s: the ring starts at %d", name, start)
+		}
+	}
+}
+
+// TestRingStaysSmall: a ring whose reader keeps up is used at its start only.
+func TestRingStaysSmall(t *testing.T) {
+	d := newDuo(t)
+	l := d.a.onlyLink()
+	recv, send := d.b.descriptor(0, via.OpRecv, 0, 0), d.a.descriptor(0, via.OpSend, 0, 0)
+	for range 1000 {
+		d.message(recv, send, 100)
+		if at := l.out.tail - l.out.start; at > 4096-(offRecords-offHot) {
+			t.Fatalf("%d bytes into the ring", at)
+		}
+	}
+	if l.out.laps == 0 {
+		t.Error("the ring never begins again")
+	}
 }

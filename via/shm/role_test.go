@@ -23,8 +23,10 @@ const roleVariable = "VIABLK_SHM_TEST_ROLE"
 var roles = map[string]func(tb *roleTB, args []string) error{
 	"echo":      roleEcho,
 	"load":      roleLoad,
+	"bench":     roleBench,
 	"dial":      roleDial,
 	"forbidden": roleForbidden,
+	"advertise": roleAdvertise,
 }
 
 // runRole runs a process that a test started.

@@ -8,16 +8,21 @@ import (
 )
 
 // Layout of a segment. Each word that both ends look at has a cache line of its
-// own; the owner writes, the peer reads.
+// own; the owner writes, the peer reads. These words and the start of the ring,
+// which often is all that is used of it, share a page: with many connections,
+// translations of addresses are scarce.
 const (
-	segMagic   = 0x31304d4853414956 // "VIASHM01"
+	segMagic   = 0x32304d4853414956 // "VIASHM02"
 	offMagic   = 0                  // u64
 	offRing    = 8                  // u64, bytes of the ring
-	offTail    = 64                 // u64, bytes published in the owner's ring
-	offHead    = 128                // u64, bytes consumed of the peer's ring
-	offWants   = 192                // u64, sleep epoch << 2 | wants bits
-	offHazard  = 256                // u64, region of the peer under access, 0 if none
 	offRegions = 4096               // table of exposed regions
+
+	offHot     = offRegions + regionSlots*regionEntry
+	offTail    = offHot       // u64, bytes published in the owner's ring
+	offHead    = offHot + 64  // u64, bytes consumed of the peer's ring
+	offWants   = offHot + 128 // u64, sleep epoch << 2 | wants bits
+	offHazard  = offHot + 192 // u64, region of the peer under access, 0 if none
+	offRecords = offHot + 256 // the ring
 
 	regionSlots = 8192
 	regionEntry = 64 // bytes
@@ -32,14 +37,12 @@ const (
 	entryWrite = 2
 	entryRead  = 4
 
-	offRecords = offRegions + regionSlots*regionEntry
-
 	wantData  = 1 // wake me when you publish
 	wantSpace = 2 // wake me when you consume
 	wantShift = 2
 
 	ringSize    = 256 << 10 // bytes, power of two
-	segmentSize = offRecords + ringSize
+	segmentSize = (offRecords + ringSize + 4095) &^ 4095
 )
 
 // segment is one end's shared memory.
@@ -54,6 +57,7 @@ func newSegment() (*segment, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create segment: %w", err)
 	}
+	populate(mem, unix.MADV_POPULATE_WRITE)
 	s := &segment{mem: mem, fd: fd}
 	storeWord(mem, offMagic, segMagic)
 	storeWord(mem, offRing, ringSize)
@@ -70,8 +74,13 @@ func attachSegment(fd int) (*segment, error) {
 		_ = unix.Munmap(mem)
 		return nil, fmt.Errorf("map the peer's segment: not a segment of this version")
 	}
+	populate(mem, unix.MADV_POPULATE_READ)
 	return &segment{mem: mem, fd: -1}, nil
 }
+
+// populate maps the page of a segment that is in use all the time. Without it, as
+// on older systems, the first touch is a page fault.
+func populate(mem []byte, advice int) { _ = unix.Madvise(mem[offHot:offHot+4096], advice) }
 
 func (s *segment) ring() []byte { return s.mem[offRecords : offRecords+ringSize] }
 

@@ -117,7 +117,7 @@ func TestPostWhileArmed(t *testing.T) {
 	wakes(t, s.send, "a send")
 	arm(t, s.send)
 	// Longer than a turn: what remains needs another.
-	check(t, s.a.PostSend(s.near.remote(1, via.OpRdmaWrite, 1<<20, 3*rdmaStep, s.far.mem.Addr(), s.far.mem.Handle())))
+	check(t, s.a.PostSend(s.near.remote(1, via.OpRdmaWrite, 1<<20, 3*sendTurn, s.far.mem.Addr(), s.far.mem.Handle())))
 	wakes(t, s.send, "a long write")
 	for pollOne(s.send) == 0 {
 		if s.send.Arm() {

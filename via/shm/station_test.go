@@ -19,7 +19,7 @@ import (
 type station struct {
 	tb      testing.TB
 	nic     *via.NIC
-	adapter *adapter
+	adapter *faultyAdapter
 	cq      *via.CQ
 	tag     via.Ptag
 	mem     *via.Memory
@@ -27,20 +27,33 @@ type station struct {
 	vis     []*via.VI
 	done    []via.Completion // taken by poll, not yet by await
 	async   []via.AsyncError
+	level   via.ReliabilityLevel // of new VIs
 }
 
 // seenProvider keeps the adapter that it opened.
 type seenProvider struct {
 	provider
-	opened *adapter
+	opened *faultyAdapter
 }
 
 func (p *seenProvider) Open(device string) (via.Adapter, error) {
 	a, err := p.provider.Open(device)
 	if err == nil {
-		p.opened = a.(*adapter)
+		p.opened = &faultyAdapter{adapter: a.(*adapter)}
+		a = p.opened
 	}
 	return a, err
+}
+
+// faultyAdapter makes the connections that it requests faulty, if it has faults.
+type faultyAdapter struct {
+	*adapter
+	faults via.Faults
+}
+
+func (a *faultyAdapter) Connect(ctx context.Context, host string, hello []byte, cfg via.LinkConfig) (via.Link, []byte, error) {
+	cfg.Faults = a.faults
+	return a.adapter.Connect(ctx, host, hello, cfg)
 }
 
 const (
@@ -61,7 +74,7 @@ func newStationOf(tb testing.TB, p provider) *station {
 	seen := &seenProvider{provider: p}
 	nic, err := via.OpenNic(seen, "")
 	check(tb, err)
-	s := &station{tb: tb, nic: nic, adapter: seen.opened}
+	s := &station{tb: tb, nic: nic, adapter: seen.opened, level: via.ReliableDelivery}
 	nic.ErrorCallback(func(e via.AsyncError) { s.async = append(s.async, e) })
 	s.tag, err = nic.CreatePtag()
 	check(tb, err)
@@ -103,7 +116,10 @@ func (s *station) newVI() *via.VI {
 func (s *station) newViOn(send, recv *via.CQ) *via.VI {
 	s.tb.Helper()
 	vi, err := s.nic.CreateVi(
-		via.ViAttributes{Reliability: via.ReliableDelivery, Ptag: s.tag, EnableRdmaWrite: true, EnableRdmaRead: true},
+		via.ViAttributes{
+			Reliability: s.level, Ptag: s.tag,
+			EnableRdmaWrite: true, EnableRdmaRead: s.level != via.UnreliableDelivery,
+		},
 		via.ViConfig{SendCQ: send, RecvCQ: recv, SendDepth: stationDepth, RecvDepth: stationDepth})
 	check(s.tb, err)
 	s.vis = append(s.vis, vi)

@@ -104,6 +104,10 @@ func TestNoAllocations(t *testing.T) {
 		}
 		d.b.cq.Poll(d.done[:])
 	}
+	ops["poll into the stack"] = func() {
+		var done [16]via.Completion
+		d.b.cq.Poll(done[:])
+	}
 	for name, f := range ops {
 		if n := testing.AllocsPerRun(100, f); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)
@@ -154,12 +158,15 @@ func TestOneRecordPerPost(t *testing.T) {
 	for i := range 4 {
 		check(t, d.vb.PostRecv(d.b.descriptor(i, via.OpRecv, 1<<20, 64)))
 	}
-	start, copied := l.out.tail, l.stats.BytesCopied
+	start, copied, records := l.out.tail, l.stats.BytesCopied, d.va.Stats().Records
 	for i := range 4 {
 		check(t, d.va.StageSend(d.a.descriptor(i, via.OpSend, 1<<20, 64)))
 		if n := l.out.tail - start; n != uint64(i+1)*(recordHeader+64) {
 			t.Errorf("%d posts write %d bytes to the ring", i+1, n)
 		}
+	}
+	if n := d.va.Stats().Records - records; n != 4 {
+		t.Errorf("%d records for 4 posts", n)
 	}
 	if n := l.stats.BytesCopied - copied; n != 4*64 {
 		t.Errorf("%d bytes copied for 4 posts", n)

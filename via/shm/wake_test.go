@@ -115,6 +115,32 @@ func TestConnectWhileArmed(t *testing.T) {
 	}
 }
 
+// TestArmTakesWhatRang: what ended a sleep does not end the next one, though the
+// poll in between returned something and left it.
+func TestArmTakesWhatRang(t *testing.T) {
+	watchLeaks(t)
+	d := newDuo(t)
+	for settled := false; !settled; { // arenas are announced, which wakes
+		for d.a.poll()+d.b.poll() > 0 {
+		}
+		settled = d.b.cq.Arm() && !readable(t, d.b.cq.FD(), 0)
+	}
+	for i := range 2 * ringsUndrained {
+		check(t, d.vb.PostRecv(d.b.descriptor(i%2, via.OpRecv, 1<<20, 64)))
+		arm(t, d.b.cq)
+		check(t, d.va.PostSend(d.a.descriptor(i%2, via.OpSend, 1<<20, 64)))
+		wakes(t, d.b.cq, "the message")
+		if n := pollOne(d.b.cq); n != 1 {
+			t.Fatalf("%d completions", n)
+		}
+		if !d.b.cq.Arm() || readable(t, d.b.cq.FD(), 0) {
+			t.Fatal("what rang before wakes again")
+		}
+		for d.a.poll() == 0 {
+		}
+	}
+}
+
 // TestRdmaAtOnce uses the peer's memory as soon as Connect has returned: what was
 // registered before is exposed, whatever the other end still does.
 func TestRdmaAtOnce(t *testing.T) {

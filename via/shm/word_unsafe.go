@@ -22,6 +22,14 @@ func storeWord(mem []byte, off int, v uint64) {
 	atomic.StoreUint64((*uint64)(unsafe.Pointer(unsafe.SliceData(word))), v)
 }
 
+// publishWord stores a shared 64-bit word. It publishes everything stored before,
+// but later loads may come first: it is for words whose writer waits for nothing.
+func publishWord(mem []byte, off int, v uint64) {
+	word := mem[off : off+8]
+	// Safety: as for loadWord.
+	storeRelease((*uint64)(unsafe.Pointer(unsafe.SliceData(word))), v)
+}
+
 // addressOf returns the address of b's first byte.
 func addressOf(b []byte) uint64 {
 	// Safety: the address is only subtracted, never turned back into a pointer.
