@@ -1,0 +1,134 @@
+package roce_test
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/viablk/viablk/via"
+	"github.com/viablk/viablk/via/hook"
+	"github.com/viablk/viablk/via/roce"
+	"github.com/viablk/viablk/via/roce/port"
+	"github.com/viablk/viablk/via/viatest"
+)
+
+// brief are options with which a peer that is gone is soon found to be.
+var brief = roce.Options{Timeout: 40 * time.Millisecond, Retries: 5}
+
+// openLossy opens two NICs on a network in memory that loses, doubles, delays and
+// damages packets.
+func openLossy(tb testing.TB, decorate func(via.Provider) via.Provider) *viatest.Fabric {
+	tb.Helper()
+	n := port.NewNetwork(7, 9000)
+	n.SetFaults(port.Faults{Drop: 0.02, Duplicate: 0.01, Reorder: 0.02, Corrupt: 0.01})
+	o := roce.Options{Open: n.Open, Timeout: 80 * time.Millisecond, Retries: 5}
+	plain := roce.New(o)
+	keepOpen(tb, plain, "10.0.0.2")
+	p := decorate(reliable{plain})
+	return &viatest.Fabric{
+		Client: openNIC(tb, p, "10.0.0.1"), Server: openNIC(tb, p, "10.0.0.2"),
+		Open:    func() *via.NIC { return openNIC(tb, p, "10.0.0.3") },
+		Address: func(d string) via.Address { return via.Address{Host: "10.0.0.2", Discriminator: d} },
+	}
+}
+
+// keepOpen has somebody at an address who refuses connections to services that
+// nobody listens for. Unlike the kernel's, such networks do not say that nobody is
+// at an address.
+func keepOpen(tb testing.TB, p via.Provider, device string) {
+	tb.Helper()
+	n := openNIC(tb, p, device)
+	l, err := n.Listen(via.Address{Host: device + "/1", Discriminator: "nobody"})
+	check(tb, err)
+	tb.Cleanup(func() {
+		check(tb, l.Close())
+		check(tb, n.Close())
+	})
+}
+
+// reliable is a provider without unreliable delivery: on a network that loses
+// packets there is nothing to check of it.
+type reliable struct{ via.Provider }
+
+func (p reliable) Open(device string) (via.Adapter, error) {
+	a, err := p.Provider.Open(device)
+	return reliableAdapter{a}, err
+}
+
+type reliableAdapter struct{ via.Adapter }
+
+func (a reliableAdapter) Limits() via.Limits {
+	l := a.Adapter.Limits()
+	l.ReliabilityLevels &^= via.UnreliableDelivery
+	return l
+}
+
+// openUDP returns what opens two NICs that meet at an address of this host.
+func openUDP(addr string) viatest.Open {
+	return func(tb testing.TB, decorate func(via.Provider) via.Provider) *viatest.Fabric {
+		tb.Helper()
+		p := decorate(roce.New(brief))
+		host := freePort(tb, addr)
+		return &viatest.Fabric{
+			Client: openNIC(tb, p, ""), Server: openNIC(tb, p, ""),
+			Open:    func() *via.NIC { return openNIC(tb, p, "") },
+			Address: func(d string) via.Address { return via.Address{Host: host, Discriminator: d} },
+		}
+	}
+}
+
+func openNIC(tb testing.TB, p via.Provider, device string) *via.NIC {
+	tb.Helper()
+	n, err := via.OpenNic(p, device)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return n
+}
+
+// freePort returns a host with a UDP port that nobody has.
+func freePort(tb testing.TB, addr string) string {
+	tb.Helper()
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(addr), 0)))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	return fmt.Sprint(c.LocalAddr())
+}
+
+var skips = viatest.Skips{
+	"LossesAreCounted":  "a datagram without room at its receiver is lost unseen: who counts packets does not know messages",
+	"Discovery":         "the provider knows no way to find listeners",
+	"DiscoveryRefusals": "the provider knows no way to find listeners",
+}
+
+func TestConformanceIPv4(t *testing.T) { viatest.Run(t, openUDP("127.0.0.1"), skips) }
+
+// TestConformanceIPv6 runs what depends on addresses, and on how much room there
+// is: through decorators that have little and report late.
+func TestConformanceIPv6(t *testing.T) {
+	more := maps.Clone(skips)
+	more["SpillRefillsRarely"] = "a fabric without room takes what waits piece by piece"
+	viatest.RunGroups(t, func(tb testing.TB, decorate func(via.Provider) via.Provider) *viatest.Fabric {
+		return openUDP("::1")(tb, func(p via.Provider) via.Provider {
+			return decorate(hook.Fault(hook.Stats(p), hook.Plan{Seed: 1, RefusePosts: 0.4, HoldCompletions: 3}))
+		})
+	}, more, "messaging", "rdma", "ordering", "flow", "lossy", "spill", "fairness", "completion", "announcement",
+		"workqueue", "notice", "connection", "peers", "names", "disconnect", "steady")
+}
+
+// TestConformanceUnderLoss shows that loss on the network costs reliable
+// connections nothing but time.
+func TestConformanceUnderLoss(t *testing.T) {
+	more := maps.Clone(skips)
+	for _, name := range []string{"FairOnOneQueue", "FairOnOneNIC", "FairWhileFlushing"} {
+		more[name] = "who waits for a packet that is lost waits longer than others"
+	}
+	viatest.Run(t, openLossy, more)
+}
+
+func BenchmarkConformance(b *testing.B) { viatest.Bench(b, openUDP("127.0.0.1")) }

@@ -1,0 +1,55 @@
+package port
+
+import (
+	"encoding/binary"
+
+	"golang.org/x/sys/unix"
+)
+
+// controlSize is room for two control messages with a number each, UDP_GRO and
+// SO_RXQ_OVFL.
+const controlSize = 64
+
+// arrivalControl is what the kernel says about a datagram that arrived.
+type arrivalControl [controlSize]byte
+
+// attach makes c the room for control messages of m.
+func (c *arrivalControl) attach(m *unix.Msghdr) {
+	m.Control = &c[0]
+	m.SetControllen(controlSize)
+}
+
+// segment returns the size of the packets that were joined to the datagram m,
+// and false if it is one.
+func (c *arrivalControl) segment(m *unix.Msghdr) (int, bool) {
+	size, ok := c.find(m, unix.IPPROTO_UDP, unix.UDP_GRO)
+	return int(int32(size)), ok
+}
+
+// drops returns how many datagrams found no room in the socket since it was
+// opened, modulo 2³², and false if m does not tell.
+func (c *arrivalControl) drops(m *unix.Msghdr) (uint32, bool) {
+	return c.find(m, unix.SOL_SOCKET, unix.SO_RXQ_OVFL)
+}
+
+// find returns the number in a control message.
+func (c *arrivalControl) find(m *unix.Msghdr, level, kind uint32) (uint32, bool) {
+	b := c[:min(int(m.Controllen), len(c))]
+	header, order := unix.CmsgLen(0), binary.NativeEndian
+	for len(b) >= header+4 {
+		var n int
+		if header == 16 {
+			n = int(order.Uint64(b))
+		} else {
+			n = int(order.Uint32(b))
+		}
+		if n < header || n > len(b) {
+			break
+		}
+		if order.Uint32(b[header-8:]) == level && order.Uint32(b[header-4:]) == kind && n >= header+4 {
+			return order.Uint32(b[header:]), true
+		}
+		b = b[min(unix.CmsgSpace(n-header), len(b)):]
+	}
+	return 0, false
+}

@@ -1,0 +1,89 @@
+package port
+
+import (
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The system calls of a UDP lane. Those that never block are made without telling
+// the scheduler, which costs more than receiving a packet; the one that waits
+// gives its processor back.
+
+// sendBatch sends messages and returns how many; fewer if the next one cannot be
+// sent now, and an errno if that is the first.
+func sendBatch(fd int, messages []unix.Mmsghdr) (int, unix.Errno) {
+	return moveBatch(unix.SYS_SENDMMSG, fd, messages)
+}
+
+// receiveBatch receives messages and returns how many.
+func receiveBatch(fd int, messages []unix.Mmsghdr) (int, unix.Errno) {
+	return moveBatch(unix.SYS_RECVMMSG, fd, messages)
+}
+
+func moveBatch(call uintptr, fd int, messages []unix.Mmsghdr) (int, unix.Errno) {
+	for {
+		// Safety: messages are heap memory that outlives the call, and so is what
+		// they point to; the lengths beside those pointers were set with them.
+		n, _, errno := unix.RawSyscall6(call, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(messages))),
+			uintptr(len(messages)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+		if errno == 0 {
+			return int(n), 0
+		}
+		if errno != unix.EINTR {
+			return 0, errno
+		}
+	}
+}
+
+// awaitRoom waits until a socket may be written to and reports whether it may.
+func awaitRoom(fd int, timeout time.Duration) bool {
+	fds := unix.PollFd{Fd: int32(fd), Events: unix.POLLOUT}
+	limit := unix.NsecToTimespec(int64(timeout))
+	// Safety: fds and limit outlive the call; no signal mask is passed.
+	n, _, errno := unix.Syscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fds)), 1,
+		uintptr(unsafe.Pointer(&limit)), 0, 0, 0)
+	return errno == unix.EINTR || n == 1
+}
+
+// setIovec makes v point at p, which is not empty.
+func setIovec(v *unix.Iovec, p []byte) {
+	v.Base = unsafe.SliceData(p) // Safety: the length goes with it.
+	v.SetLen(len(p))
+}
+
+// iovecBytes returns what setIovec made v point at.
+func iovecBytes(v *unix.Iovec) []byte {
+	return unsafe.Slice(v.Base, v.Len) // Safety: setIovec made v of a slice that long.
+}
+
+// setIovecs makes m consist of the buffers v.
+func setIovecs(m *unix.Msghdr, v []unix.Iovec) {
+	m.Iov = unsafe.SliceData(v) // Safety: the length goes with it.
+	m.SetIovlen(len(v))
+}
+
+// setName makes n the address of m.
+func setName(m *unix.Msghdr, n *sockname) {
+	m.Name = &n.bytes[0]
+	m.Namelen = n.size
+}
+
+// segmentControl is the control message UDP_SEGMENT.
+type segmentControl struct {
+	header unix.Cmsghdr
+	size   uint16
+	_      [6]byte // CMSG_SPACE
+}
+
+// set makes m a run of packets of a size, which c stays part of.
+func (c *segmentControl) set(m *unix.Msghdr, size int) {
+	c.header.Level = unix.IPPROTO_UDP
+	c.header.Type = unix.UDP_SEGMENT
+	c.header.SetLen(unix.CmsgLen(2))
+	c.size = uint16(size)
+	// Safety: c begins with the control message, and is that long.
+	m.Control = (*byte)(unsafe.Pointer(c))
+	m.SetControllen(int(unsafe.Sizeof(*c)))
+}

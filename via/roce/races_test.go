@@ -1,0 +1,72 @@
+package roce_test
+
+import (
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/viablk/viablk/via"
+	"github.com/viablk/viablk/via/roce"
+)
+
+// Connections end at any moment: while data flows both ways, the peer ends them
+// too, memory is registered and withdrawn, and others connect and listen.
+func TestEndsRaceWithEverything(t *testing.T) {
+	p := roce.New(brief)
+	x, y := newParty(t, p, ""), newParty(t, p, "")
+	host := freePort(t, "127.0.0.1")
+	var stop atomic.Bool
+	var wait sync.WaitGroup
+	wait.Add(1)
+	go func() { // memory comes and goes
+		defer wait.Done()
+		for !stop.Load() {
+			m, err := y.nic.RegisterMem(y.payload(4<<20, 1<<16), via.MemAttributes{Ptag: y.tag, EnableRdmaWrite: true})
+			if err == nil {
+				err = m.Deregister()
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	for range 40 {
+		x.used, y.used = 0, 0
+		link(t, host, x.vi, y.vi, y.nic)
+		var ends sync.WaitGroup
+		for _, z := range [][2]*party{{x, y}, {y, x}} {
+			ends.Add(1)
+			go func() {
+				defer ends.Done()
+				churn(z[0], z[1], time.Duration(rand.IntN(2000))*time.Microsecond)
+			}()
+		}
+		ends.Wait()
+	}
+	stop.Store(true)
+	wait.Wait()
+	x.close()
+	y.close()
+}
+
+// churn keeps everything under way for a while, and disconnects in the middle.
+func churn(x, peer *party, d time.Duration) {
+	for end := time.Now().Add(d); time.Now().Before(end) && x.vi.State() == via.StateConnected; {
+		if x.used < 200 {
+			_ = x.vi.PostRecv(x.build(via.OpRecv, 0, 9000, nil)) // of a full queue, or broken
+			_ = x.vi.PostSend(x.build(via.OpSend, 10_000, 9000, nil))
+			_ = x.vi.PostSend(x.build(via.OpRdmaWrite, 100_000, 70_000, peer))
+			_ = x.vi.PostSend(x.build(via.OpRdmaRead, 200_000, 70_000, peer))
+		}
+		x.cq.Poll(x.batch[:])
+		x.cq.Arm()
+	}
+	if err := x.vi.Disconnect(); err != nil {
+		x.tb.Error(err)
+	}
+	for x.cq.Poll(x.batch[:]) != 0 {
+	}
+}

@@ -1,0 +1,119 @@
+package rc_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/viablk/viablk/via/roce/rc"
+	"github.com/viablk/viablk/via/roce/wire"
+)
+
+// bulk is a transfer in virtual time.
+type bulk struct {
+	op     rc.Op
+	size   int           // bytes of a work
+	rate   float64       // of the link, bytes per second
+	delay  time.Duration // one way
+	queue  time.Duration // that the link holds; 0 is endless
+	window int
+	keep   bool // what comes behind a gap
+}
+
+// run moves n works and returns the goodput, bytes per second of virtual time.
+func (x bulk) run(seed uint64, f fate, n int) (float64, rc.Counters, error) {
+	const depth = 16
+	w := newWorld(seed)
+	var cs [2]*consumer
+	var stash *rc.Stash
+	if x.keep {
+		stash = rc.NewStash(2 * x.window)
+	}
+	for i, p := range w.ends {
+		c := newConsumer([]string{"a", "bb"}[i], seed, true, x.size, depth)
+		qp, err := rc.New(rc.Config{
+			PeerQP: 5, MTU: wire.MTU4096, SendDepth: depth, ReceiveDepth: 2 * depth,
+			AllowWrite: true, AllowRead: true, Reads: 8, PeerReads: 8, Window: x.window, Retries: 7,
+			Stash: stash, Selective: x.keep,
+		}, c)
+		if err != nil {
+			return 0, rc.Counters{}, err
+		}
+		p.qp, c.qp, cs[i] = qp, qp, c
+		p.fate, p.rate, p.delay, p.queue = f, x.rate, x.delay, x.queue
+	}
+	cs[0].peer, cs[1].peer = cs[1], cs[0]
+	posted, done := 0, 0
+	works := make([]rc.Work, depth)
+	w.afterEmit = func() {
+		for c := cs[0].qp.PollSend(); c != nil; c = cs[0].qp.PollSend() {
+			if c.Status != rc.OK {
+				cs[0].fail("work ended with %v", c.Status)
+			}
+			done++
+		}
+		for ; posted < n && posted-done < depth; posted++ {
+			works[posted%depth] = rc.Work{Op: x.op, Key: remoteKey, Addr: remoteAddr + fence, Segments: [][]byte{cs[0].works[0].data}}
+			cs[0].qp.Post(&works[posted%depth])
+		}
+	}
+	start := w.now
+	for done < n && cs[0].failure == nil {
+		w.step()
+	}
+	return float64(n*x.size) / (w.now - start).Seconds(), cs[0].qp.Counters(), cs[0].failure
+}
+
+// Random loss of 1 % leaves six tenths of the throughput, and 5 % progress: the
+// window must not take every loss for congestion. A peer that drops what comes
+// behind a gap costs more, as go-back-N does, except in Reads.
+func TestGoodputUnderLoss(t *testing.T) {
+	lan := bulk{size: 64 << 10, rate: 1.25e9, delay: 20 * time.Microsecond, window: 128}
+	far, fast, narrow := lan, lan, lan
+	far.delay = 100 * time.Microsecond
+	fast.rate = 5e9
+	narrow.queue = 300 * time.Microsecond
+	links := map[string]bulk{
+		"10 Gb/s 40 µs": lan, "10 Gb/s 40 µs short queue": narrow,
+		"10 Gb/s 200 µs": far, "40 Gb/s 40 µs": fast,
+	}
+	losses := []float64{0, 0.001, 0.01, 0.05}
+	for link, x := range links {
+		for _, keep := range []bool{true, false} {
+			for op, name := range []string{rc.Write: "Write", rc.Read: "Read"} {
+				if name == "" {
+					continue
+				}
+				x := x
+				x.op, x.keep = rc.Op(op), keep
+				least := []float64{0.7, 0.9, 0.6, 0.05} // of the link, then of lossless
+				if !keep {
+					least = []float64{0.4, 0.9, 0.35, 0.04}
+				}
+				t.Run(fmt.Sprintf("%s, %s, selective %v", link, name, keep), func(t *testing.T) {
+					t.Parallel()
+					x.compare(t, losses, least)
+				})
+			}
+		}
+	}
+}
+
+// compare runs a transfer under each loss. The first loss is none.
+func (x bulk) compare(t *testing.T, losses, least []float64) {
+	whole := x.rate
+	for i, loss := range losses {
+		got, c, err := x.run(1, fate{drop: loss}, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("loss %.1f %%: %.3f of the link; %d of %d packets again, %d NAKs, %d gaps, %d time-outs; window %d, RTT %v",
+			loss*100, got/x.rate, c.Retransmitted, c.Sent, c.NAKsReceived, c.ImpliedNAKs, c.Timeouts, c.Window, c.RTT)
+		if got < least[i]*whole {
+			t.Errorf("loss %.1f %%: %.3g B/s, want %.2f of %.3g", loss*100, got, least[i], whole)
+		}
+		if i == 0 {
+			whole = got
+		}
+	}
+}

@@ -1,0 +1,177 @@
+package wire
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+	"net/netip"
+)
+
+// ICRC computes the invariant checksum of packets between two UDP endpoints: a
+// CRC-32 over everything that no router changes, from the IP header on. It holds
+// the headers that a UDP socket does not show, masked, as scratch memory, so one
+// goroutine at a time uses it. The zero ICRC must be Set before use.
+//
+// The scratch is in the value because hash/crc32 lets its argument escape: an
+// array on the stack would be an allocation for each packet. Its 64 bytes are
+// what hash/crc32 takes to use vectors: 11 ns, where the 40 bytes that IPv4
+// needs take 18 and the 60 of IPv6 21.
+type ICRC struct {
+	masked [maskedSize]byte // zeros, then IP, UDP and BTH
+	seed   uint32           // checksum before the zeros
+	isIPv4 bool
+}
+
+// Identification are the words of an IPv4 header that the ICRC covers and that
+// a UDP socket does not show. The zero value is what Linux sends for a datagram
+// from an unconnected socket that discovers the path MTU. Segment i of one
+// segmented send (UDP_SEGMENT) has ID i. It means nothing with IPv6.
+type Identification struct {
+	ID          uint16
+	MayFragment bool // DF is clear
+}
+
+// Layout of the masked headers: they end where the scratch does.
+const (
+	maskedAtIPv4 = maskedAtUDP - ip4Size
+	maskedAtIPv6 = maskedAtUDP - ip6Size
+	maskedAtUDP  = maskedAtBTH - udpSize
+	maskedAtBTH  = maskedSize - BTHSize
+	maskedSize   = 64
+)
+
+// Offsets in the headers around a packet, of what is not masked.
+const (
+	ip4AtVersion  = 0
+	ip4AtLength   = 2
+	ip4AtID       = 4
+	ip4AtFragment = 6
+	ip4AtProtocol = 9
+	ip4AtSrc      = 12
+	ip4AtDst      = 16
+	ip4Size       = 20
+
+	ip6AtVersion    = 0
+	ip6AtLength     = 4
+	ip6AtNextHeader = 6
+	ip6AtSrc        = 8
+	ip6AtDst        = 24
+	ip6Size         = 40
+
+	udpAtSrc    = 0
+	udpAtDst    = 2
+	udpAtLength = 4
+	udpSize     = 8
+)
+
+const (
+	mask         = 0xff
+	ip4Version   = 0x45 // and a header of five words
+	ip6Version   = 0x6f // the low bits are of the traffic class, so masked
+	protocolUDP  = 17
+	dontFragment = 0x40 // in the high byte of Fragment
+)
+
+// The checksums to start from. Eight bytes of ones stand for the local routing
+// header that an InfiniBand packet has in place of Ethernet's; a checksum that
+// zeros change into theirs makes up for the scratch that is not used.
+var (
+	icrcSeed     = crc32.ChecksumIEEE([]byte{mask, mask, mask, mask, mask, mask, mask, mask})
+	icrcSeedIPv4 = ^multiply(^icrcSeed, inverse[maskedAtIPv4/4])
+	icrcSeedIPv6 = ^multiply(^icrcSeed, inverse[maskedAtIPv6/4])
+)
+
+// Set makes c the checksum of packets from src to dst, both IPv4 or both IPv6.
+// An IPv4 address that is mapped to IPv6 is IPv4.
+func (c *ICRC) Set(src, dst netip.AddrPort) {
+	from, to := src.Addr().Unmap(), dst.Addr().Unmap()
+	c.isIPv4 = from.Is4()
+	if c.isIPv4 {
+		c.seed = icrcSeedIPv4
+		ip := c.blank(maskedAtIPv4)
+		a, b := from.As4(), to.As4()
+		ip[ip4AtVersion] = ip4Version
+		ip[ip4AtProtocol] = protocolUDP
+		copy(ip[ip4AtSrc:], a[:])
+		copy(ip[ip4AtDst:], b[:])
+	} else {
+		c.seed = icrcSeedIPv6
+		ip := c.blank(maskedAtIPv6)
+		a, b := from.As16(), to.As16()
+		ip[ip6AtVersion] = ip6Version
+		ip[ip6AtNextHeader] = protocolUDP
+		copy(ip[ip6AtSrc:], a[:])
+		copy(ip[ip6AtDst:], b[:])
+	}
+	be.PutUint16(c.masked[maskedAtUDP+udpAtSrc:], src.Port())
+	be.PutUint16(c.masked[maskedAtUDP+udpAtDst:], dst.Port())
+}
+
+// blank masks the scratch from an offset on, which it returns, and clears what
+// is before.
+func (c *ICRC) blank(offset int) []byte {
+	clear(c.masked[:offset])
+	for i := offset; i < maskedSize; i++ {
+		c.masked[i] = mask
+	}
+	return c.masked[offset:]
+}
+
+// IsIPv4 reports whether c was set to IPv4 addresses.
+func (c *ICRC) IsIPv4() bool { return c.isIPv4 }
+
+// Seal writes what follows the payload to trailer, the pad and the ICRC, and
+// returns their length, 4 to 7 bytes. header is what [Packet.Put] wrote, the
+// payload is the rest in order. It panics if trailer is too short.
+func (c *ICRC) Seal(trailer []byte, id Identification, header []byte, payload ...[]byte) int {
+	n := 0
+	for _, part := range payload {
+		n += len(part)
+	}
+	pad := -n & 3
+	clear(trailer[:pad])
+	crc := c.start(id, len(header)+n+pad+ICRCSize, header)
+	for _, part := range payload {
+		crc = crc32.Update(crc, crc32.IEEETable, part)
+	}
+	if pad != 0 {
+		crc = crc32.Update(crc, crc32.IEEETable, trailer[:pad])
+	}
+	binary.LittleEndian.PutUint32(trailer[pad:], crc)
+	return pad + ICRCSize
+}
+
+// Verify reports whether the ICRC of the packet b is right, b being the whole
+// payload of a datagram that was sent with id. A packet that has no room for an
+// ICRC has no right one.
+func (c *ICRC) Verify(b []byte, id Identification) bool {
+	return len(b) >= MinPacket && c.difference(b, id) == 0
+}
+
+// difference returns what the ICRC of b would have to change by to be right.
+func (c *ICRC) difference(b []byte, id Identification) uint32 {
+	end := len(b) - ICRCSize
+	return c.start(id, len(b), b[:end]) ^ binary.LittleEndian.Uint32(b[end:])
+}
+
+// start returns the checksum of the masked headers and of what there is from
+// the BTH on, for a packet of size bytes.
+func (c *ICRC) start(id Identification, size int, b []byte) uint32 {
+	if c.isIPv4 {
+		ip := c.masked[maskedAtIPv4:]
+		be.PutUint16(ip[ip4AtLength:], uint16(ip4Size+udpSize+size))
+		be.PutUint16(ip[ip4AtID:], id.ID)
+		ip[ip4AtFragment] = bit(!id.MayFragment, dontFragment)
+		ip[ip4AtFragment+1] = 0
+	} else {
+		be.PutUint16(c.masked[maskedAtIPv6+ip6AtLength:], uint16(udpSize+size))
+	}
+	be.PutUint16(c.masked[maskedAtUDP+udpAtLength:], uint16(udpSize+size))
+	bth := c.masked[maskedAtBTH:]
+	copy(bth, b)
+	bth[bthAtCongestion] = mask
+	crc := crc32.Update(c.seed, crc32.IEEETable, c.masked[:])
+	if len(b) > BTHSize {
+		crc = crc32.Update(crc, crc32.IEEETable, b[BTHSize:])
+	}
+	return crc
+}

@@ -1,0 +1,43 @@
+package wire
+
+// MTU is the code of a path MTU: the most payload that a packet carries.
+type MTU uint8
+
+// The path MTUs.
+const (
+	MTU256 MTU = 1 + iota
+	MTU512
+	MTU1024
+	MTU2048
+	MTU4096
+)
+
+// headroom is what a link's MTU has to hold beside the payload, bytes: an IPv6
+// header, a UDP header and the longest headers of a packet with payload, with
+// the ICRC. Linux reserves 80 bytes, four too few for a full RDMA write with
+// immediate data; the path MTUs differ on links of 4176 to 4179 bytes and the
+// like.
+const headroom = ip6Size + udpSize + MaxPacket - MaxPayload
+
+// PathMTU returns the largest path MTU for a link, whose MTU is given in bytes
+// of IP packet. It reports false if not even the smallest fits.
+func PathMTU(link int) (MTU, bool) {
+	for mtu := MTU4096; mtu >= MTU256; mtu-- {
+		if mtu.Bytes() <= link-headroom {
+			return mtu, true
+		}
+	}
+	return 0, false
+}
+
+// IsValid reports whether the code is one of the five.
+func (m MTU) IsValid() bool { return m >= MTU256 && m <= MTU4096 }
+
+// Bytes returns the path MTU in bytes. The code must be valid.
+func (m MTU) Bytes() int { return 128 << m }
+
+// Packets returns how many packets, and so how many PSNs, a message of length
+// bytes takes: one at least.
+func (m MTU) Packets(length int) int {
+	return max(1, (length+m.Bytes()-1)>>(m+7))
+}
