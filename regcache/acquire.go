@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 
 	"github.com/viablk/viablk/via"
 )
@@ -113,7 +114,10 @@ func (c *Cache) arenaAt(addr uint64) *Arena {
 
 // hit takes a lease of a region found without a lock.
 func (c *Cache) hit(r *region) bool {
-	if !r.hold() {
+	if ok, last := r.hold(); !ok {
+		if last {
+			c.reaper.push(r)
+		}
 		return false
 	}
 	if !r.used.Load() {
@@ -170,17 +174,18 @@ func (c *Cache) miss(a *Arena, granule int, tag via.Ptag, access Access) (*regio
 // it with one lease. The granule's lock is held, so that its registrations and
 // deregistrations never overlap.
 func (c *Cache) registerLocked(a *Arena, granule int, tag via.Ptag, access Access) (*region, error) {
-	off := granule << c.shift
-	m, err := c.nic.RegisterMem(a.bytes[off:off+c.granule:off+c.granule], access.attributes(tag))
+	begin := time.Now()
+	m, err := c.nic.RegisterMem(a.granuleBytes(granule), access.attributes(tag))
 	if err != nil {
 		c.count.registerFailures.Add(1)
 		c.unreserve()
 		return nil, err
 	}
+	c.took.register.add(time.Since(begin))
 	c.count.registrations.Add(1)
 	r := &region{
 		memory: m, handle: m.Handle(), tag: tag, access: access,
-		arena: a, index: granule,
+		arena: a, index: granule, bytes: len(m.Bytes()),
 	}
 	r.state.Store(stateRetained | 1)
 	c.live.add(r)
@@ -194,7 +199,11 @@ func (c *Cache) offer(r *region) {
 		return
 	}
 	c.count.refused.Add(1)
-	r.unretain()
+	if out := c.trial.admit(r); out == r {
+		r.unretain() // the caller's lease ends it
+	} else if out != nil {
+		c.evicted(out) // it was on trial
+	}
 }
 
 // outOfResources tells a NIC that cannot register more from one that objects.

@@ -180,6 +180,26 @@ func TestBudgetIsHard(t *testing.T) {
 	}
 }
 
+// Room is made of what is idle: what is leased stays as it is.
+func TestSweepLeavesWhatIsLeased(t *testing.T) {
+	_, cfg := newScripted(Config{MaxRegions: 3})
+	r := newRig(t, 8, cfg)
+	first, second := r.acquire(t, 0), r.acquire(t, 1)
+	for g := 2; g < 8; g++ {
+		l := r.acquire(t, g)
+		l.Release()
+		for i := range 2 {
+			leased := r.region(i)
+			leased.used.Store(false) // no reason to prefer another
+			if s := leased.state.Load(); s != stateRetained|1 {
+				t.Fatalf("granule %d, leased, has state %#x", i, s)
+			}
+		}
+	}
+	first.Release()
+	second.Release()
+}
+
 func TestRegisterFailures(t *testing.T) {
 	r := newRig(t, 8, Config{MaxRegions: 8})
 	for g := range 5 {

@@ -7,8 +7,9 @@ import "sync"
 // any goroutine, with any of the adviser's locks held, more than once for a
 // region, and also for one that is gone; never with nil.
 //
-// Its methods are safe for concurrent use and return at once; none is called
-// with a lock of the cache held except touch.
+// Its methods are safe for concurrent use, and none is called with a lock of the cache
+// held except touch. touch and offer return at once; forget and close may wait for the
+// adviser's own goroutines, and are called by the reaper and by Cache.Close.
 type adviser interface {
 	// touch says that a region is being used. It does not allocate per call.
 	touch(r *region)
@@ -17,7 +18,7 @@ type adviser interface {
 	// that the adviser will not mention it again.
 	offer(r *region) bool
 
-	// forget says that a region is about to end.
+	// forget says that a region has ended, or is about to.
 	forget(r *region)
 
 	// close gives up everything and waits for the adviser's goroutines. Methods

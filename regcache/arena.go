@@ -15,7 +15,7 @@ import (
 // pages exist once touched. Its methods are safe for concurrent use.
 type Arena struct {
 	cache  *Cache
-	memory *via.Arena
+	memory *via.Arena // nil if it is adopted
 	bytes  []byte
 	base   uint64 // address of bytes, a multiple of the granule
 	size   uint64
@@ -47,18 +47,47 @@ func (c *Cache) NewArena(size int) (*Arena, error) {
 	}
 	bytes := memory.Bytes()
 	skip := int(-addressOf(bytes) & uint64(c.granule-1))
-	a := &Arena{
-		cache:  c,
-		memory: memory,
-		bytes:  bytes[skip : skip+size : skip+size],
-		base:   addressOf(bytes) + uint64(skip),
-		size:   uint64(size),
-		slots:  make([]granuleSlot, granules),
-	}
+	a := c.arenaOver(bytes[skip : skip+size : skip+size])
+	a.memory = memory
+	c.huge.advise(a.bytes)
 	if err := c.admit(a); err != nil {
 		return nil, errors.Join(fmt.Errorf("map arena: %w", err), memory.Close())
 	}
 	return a, nil
+}
+
+// Adopt makes an arena of memory that its owner mapped and unmaps, after Close
+// has returned nil: a mapped file. It begins at a page; its last granule may be a
+// part of one. It can be leased for local use only, with no
+// Access, and if the NIC takes memory of its kind.
+func (c *Cache) Adopt(mapped []byte) (*Arena, error) {
+	if len(mapped) == 0 || addressOf(mapped)&(smallest-1) != 0 || len(mapped) > granuleNumbers<<c.shift {
+		return nil, fmt.Errorf("adopt %d bytes at %#x: %w", len(mapped), addressOf(mapped), via.ErrInvalidParameter)
+	}
+	a := c.arenaOver(mapped)
+	if err := c.admit(a); err != nil {
+		return nil, fmt.Errorf("adopt memory: %w", err)
+	}
+	return a, nil
+}
+
+// arenaOver returns an arena that is not known to the cache yet.
+func (c *Cache) arenaOver(mem []byte) *Arena {
+	return &Arena{
+		cache: c,
+		bytes: mem,
+		base:  addressOf(mem),
+		size:  uint64(len(mem)),
+		slots: make([]granuleSlot, (len(mem)+c.granule-1)>>c.shift),
+	}
+}
+
+// granuleBytes returns the memory of a granule. Only an adopted arena's last one
+// is shorter than others.
+func (a *Arena) granuleBytes(i int) []byte {
+	off := i << a.cache.shift
+	end := min(off+a.cache.granule, len(a.bytes))
+	return a.bytes[off:end:end]
 }
 
 // admit numbers an arena's granules and makes it known.
@@ -98,6 +127,9 @@ func (c *Cache) publishLocked() {
 	c.arenas.Store(&table)
 }
 
+// Contains reports whether an address is in the arena.
+func (a *Arena) Contains(addr uint64) bool { return addr-a.base < a.size }
+
 // Bytes returns the arena's memory, for a caller that divides it himself. It
 // must not be used after Close.
 func (a *Arena) Bytes() []byte { return a.bytes }
@@ -125,6 +157,9 @@ func (a *Arena) Close() error {
 	c.mapped = slices.DeleteFunc(c.mapped, func(b *Arena) bool { return b == a })
 	c.mu.Unlock()
 	a.unmapped = true
+	if a.memory == nil {
+		return nil
+	}
 	return a.memory.Close()
 }
 

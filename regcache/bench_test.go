@@ -76,6 +76,34 @@ func benchHit(b *testing.B, cfg Config, workers int) {
 	r.finish(b)
 }
 
+// BenchmarkProbe looks for a registration that is not there, and asks for the lease
+// of one that is.
+func BenchmarkProbe(b *testing.B) {
+	r := newRig(b, benchGranules, Config{MaxBytes: 4 << 30})
+	held := r.acquire(b, 0)
+	defer held.Release()
+	order, mem := zipf(3), r.arena.Bytes()
+	b.Run("absent", func(b *testing.B) {
+		b.ReportAllocs()
+		for i := 0; b.Loop(); i++ {
+			off := (1 + order[i%len(order)]%(benchGranules-1)) * r.Granule()
+			if _, ok := r.AcquireCached(mem[off:off+4096], r.tag, RemoteRead); ok {
+				b.Fatal("a lease of nothing")
+			}
+		}
+	})
+	b.Run("present", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			l, ok := r.AcquireCached(mem[:4096], r.tag, RemoteRead)
+			if !ok {
+				b.Fatal("no lease")
+			}
+			l.Release()
+		}
+	})
+}
+
 // BenchmarkMiss is Acquire of what is not registered, with somebody else to be
 // ended for it. The oracle's own cost is in it, a map and a lock.
 func BenchmarkMiss(b *testing.B) {

@@ -6,6 +6,8 @@ import (
 	"math/bits"
 	"sync"
 	"sync/atomic"
+
+	"github.com/viablk/viablk/via"
 )
 
 // Cache keeps registrations of memory of its arenas. Its methods are safe for
@@ -20,17 +22,22 @@ type Cache struct {
 	inline   bool
 	adviser  adviser
 	reaper   *reaper
+	trial    trial
 	arenas   atomic.Pointer[[]arenaRange] // sorted by base
 	closed   atomic.Bool
 	_        [64]byte
 
-	reserved atomic.Int64 // regions registered or being so
+	reserved atomic.Int64  // regions registered or being so
+	touches  atomic.Uint64 // granules that choosers saw used after a while without
 	live     liveSet
 	count    counters
+	took     took
+	huge     hugePages
 
 	closing sync.Mutex // serialises Close
 	mu      sync.Mutex // taken alone
 	mapped  []*Arena   // closed ones that are not unmapped yet included; +checklocks:mu
+	void    via.Ptag   // of revoked regions, made by the first Revoke; +checklocks:mu
 }
 
 // arenaRange is an entry of the table that finds arenas.
@@ -60,13 +67,15 @@ func New(nic Registrar, cfg Config) (*Cache, error) {
 	case cfg.adviser != nil:
 		c.adviser = cfg.adviser(c.evicted)
 	case cfg.Policy == PolicyClock:
+		c.trial.init(c.budget, room)
 		c.adviser = newClockAdviser(room, c.evicted)
 	default:
+		c.trial.init(c.budget, room)
 		if c.adviser, err = newRistrettoAdviser(room, c.granule, c.evicted); err != nil {
 			return nil, fmt.Errorf("registration cache: %w", err)
 		}
 	}
-	c.reaper = startReaper(c.end)
+	c.reaper = startReaper(c.endAll)
 	return c, nil
 }
 
@@ -97,7 +106,7 @@ func (c *Cache) Close() error {
 	} else if c.reaper.stop(); err != nil {
 		return err
 	}
-	return nil
+	return c.dropVoid()
 }
 
 // reserve takes budget for one region. It returns false if there is none.

@@ -17,6 +17,14 @@ type Registrar interface {
 
 	// RegisterMem registers a granule of such memory.
 	RegisterMem(buf []byte, attrs via.MemAttributes) (*via.Memory, error)
+
+	// DeregisterAll deregisters several granules at the price of little more than one.
+	// None of them stays registered, whatever the error.
+	DeregisterAll(list []*via.Memory) error
+
+	// CreatePtag and DestroyPtag make and end the tag of what is revoked.
+	CreatePtag() (via.Ptag, error)
+	DestroyPtag(via.Ptag) error
 }
 
 // Access is what peers may do to leased memory. The zero Access is none: the
@@ -98,13 +106,29 @@ func (c Config) withDefaults(limits via.Limits) (Config, error) {
 		return c, fmt.Errorf("registration cache: granule of %d bytes is neither %d nor %d: %w",
 			c.Granule, DefaultGranule, HugeGranule, via.ErrInvalidParameter)
 	}
-	if uint64(c.Granule) > limits.MaxRegisterBlockBytes {
-		return c, fmt.Errorf("registration cache: granule of %d bytes: the nic registers at most %d at once: %w",
-			c.Granule, limits.MaxRegisterBlockBytes, via.ErrInvalidParameter)
-	}
 	if c.MaxBytes < 0 || c.MaxRegions < 0 {
 		return c, fmt.Errorf("registration cache: budget of %d bytes in %d regions: %w",
 			c.MaxBytes, c.MaxRegions, via.ErrInvalidParameter)
+	}
+	if c.MaxBytes > 0 && c.MaxBytes < int64(c.Granule) {
+		return c, fmt.Errorf("registration cache: a budget of %d bytes has no room for a granule of %d: %w",
+			c.MaxBytes, c.Granule, via.ErrInvalidParameter)
+	}
+	switch c.Policy {
+	case "":
+		c.Policy = PolicyRistretto
+	case PolicyRistretto, PolicyClock:
+	default:
+		return c, fmt.Errorf("registration cache: policy %q is unknown: %w", c.Policy, via.ErrInvalidParameter)
+	}
+	return c.within(limits)
+}
+
+// within returns a copy that the NIC can bear. The error wraps ErrResource.
+func (c Config) within(limits via.Limits) (Config, error) {
+	if uint64(c.Granule) > limits.MaxRegisterBlockBytes {
+		return c, fmt.Errorf("registration cache: granule of %d bytes: the nic registers at most %d at once: %w",
+			c.Granule, limits.MaxRegisterBlockBytes, via.ErrResource)
 	}
 	if c.MaxBytes == 0 {
 		c.MaxBytes = int64(min(defaultBudget, limits.MaxRegisterBytes/2))
@@ -115,15 +139,8 @@ func (c Config) withDefaults(limits via.Limits) (Config, error) {
 	}
 	c.MaxRegions = min(c.MaxRegions, limits.MaxRegisterRegions, int(c.MaxBytes/int64(c.Granule)))
 	if c.MaxRegions == 0 {
-		return c, fmt.Errorf("registration cache: a budget of %d bytes has no room for a granule of %d: %w",
-			c.MaxBytes, c.Granule, via.ErrInvalidParameter)
-	}
-	switch c.Policy {
-	case "":
-		c.Policy = PolicyRistretto
-	case PolicyRistretto, PolicyClock:
-	default:
-		return c, fmt.Errorf("registration cache: policy %q is unknown: %w", c.Policy, via.ErrInvalidParameter)
+		return c, fmt.Errorf("registration cache: the nic registers %d bytes in %d regions, and has no room for a granule of %d: %w",
+			limits.MaxRegisterBytes, limits.MaxRegisterRegions, c.Granule, via.ErrResource)
 	}
 	return c, nil
 }

@@ -1,6 +1,11 @@
 package regcache
 
-import "errors"
+import (
+	"errors"
+	"syscall"
+
+	"github.com/viablk/viablk/via"
+)
 
 // Errors of the cache. They are returned as they are where a request may meet
 // them, so that the answer "copy instead" costs nothing.
@@ -27,3 +32,18 @@ var (
 	// or that it was given back before.
 	ErrNotAllocated = errors.New("regcache: buffer is not allocated")
 )
+
+// CannotRegister reports whether an error says that memory is not registered because
+// the NIC or the system has no room for it (ENOMEM, EAGAIN: RLIMIT_MEMLOCK among
+// others), does not allow it (EPERM) or does not pin memory of its kind (EFAULT).
+// Payload is then copied; it is no error of an operation.
+func CannotRegister(err error) bool {
+	for _, reason := range []error{
+		via.ErrResource, ErrBudget, syscall.ENOMEM, syscall.EAGAIN, syscall.EPERM, syscall.EFAULT,
+	} {
+		if errors.Is(err, reason) {
+			return true
+		}
+	}
+	return false
+}

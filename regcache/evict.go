@@ -1,8 +1,10 @@
 package regcache
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/viablk/viablk/via"
 )
@@ -13,8 +15,13 @@ import (
 // does.
 
 // evicted is called by the policy, on any goroutine and with the policy's locks
-// held: it flips a bit and leaves the rest to the reaper.
+// held: it clears a bit, of this region or of the one whose trial ends for it, and
+// leaves the rest to the reaper. It takes no lock, waits for nothing and does not
+// allocate.
 func (c *Cache) evicted(r *region) {
+	if r = c.trial.admit(r); r == nil {
+		return
+	}
 	cleared, idle := r.unretain()
 	if cleared {
 		c.count.evicted.Add(1)
@@ -43,15 +50,70 @@ func (c *Cache) endLocked(s *granuleSlot, r *region) bool {
 	// Before the budget is given back, or the limit would be exceeded while the
 	// NIC still holds the memory. An error means that the NIC has forgotten the
 	// region already; via never tries again.
+	begin := time.Now()
 	if err := r.memory.Deregister(); err != nil {
 		c.count.deregisterFailures.Add(1)
 	}
+	c.took.deregister.add(time.Since(begin))
 	c.count.deregistrations.Add(1)
 	// In this order: a miss that finds no budget looks for a region to wait
 	// for, and must see this one or its budget.
 	c.unreserve()
 	c.live.remove(r)
 	return true
+}
+
+// endAll ends the regions that are idle and not retained, for the reaper. The locks of
+// their granules are held over one call of the NIC that deregisters all of them. They
+// are only tried: no goroutine waits for a lock while it has another.
+func (c *Cache) endAll(list []*region) {
+	dying := make([]*region, 0, reapBatch)
+	memories := make([]*via.Memory, 0, reapBatch)
+	single := make([]*region, 0, reapBatch)
+	for _, r := range list {
+		c.forget(r) // before any lock is taken
+	}
+	for _, r := range list {
+		s := &r.arena.slots[r.index]
+		switch {
+		case !s.mu.TryLock():
+			single = append(single, r)
+		case !r.die():
+			s.mu.Unlock()
+		default:
+			s.removeLocked(r)
+			dying, memories = append(dying, r), append(memories, r.memory)
+		}
+	}
+	if len(dying) > 0 {
+		begin := time.Now()
+		if err := c.nic.DeregisterAll(memories); err != nil {
+			c.count.deregisterFailures.Add(1)
+		}
+		c.took.deregister.add(time.Since(begin) / time.Duration(len(dying)))
+		c.count.deregistrations.Add(uint64(len(dying)))
+		c.count.batches.Add(1)
+	}
+	for _, r := range dying {
+		c.unreserve()
+		c.live.remove(r)
+		r.arena.slots[r.index].mu.Unlock()
+	}
+	for _, r := range single {
+		c.end(r)
+	}
+}
+
+// forget tells the policy that a region has ended, if that is to be told. It may take
+// a while: the reaper does it. Of a granule that is registered again meanwhile the
+// policy knows the new region under the same key.
+func (c *Cache) forget(r *region) {
+	if !r.forget.Swap(false) {
+		return
+	}
+	if now := r.arena.slots[r.index].find(r.tag, r.access); now == nil || now == r {
+		c.adviser.forget(r)
+	}
 }
 
 // evictOne ends an idle region, or waits until another goroutine has. It
@@ -125,6 +187,60 @@ func (c *Cache) InvalidateTag(tag via.Ptag) error {
 	return nil
 }
 
+// Revoke takes the access of peers to memory of a protection tag away, leased or
+// not: when it returns nil no peer that had it reaches any of it. Idle
+// registrations end; leased ones change, in place, to a tag that no VI carries
+// and to no remote access, stay local memory until their last Release, and are
+// not leased again. An Acquire with the tag registers anew: who revokes because a
+// path is fenced makes no more with the tag. The error is the NIC's.
+func (c *Cache) Revoke(tag via.Ptag) error {
+	void, err := c.voidTag()
+	if err != nil {
+		return fmt.Errorf("revoke protection tag %d: %w", tag.ID(), err)
+	}
+	for _, r := range c.live.selected(func(r *region) bool { return r.tag == tag }) {
+		c.retire(r, &c.count.invalidated)
+		s := &r.arena.slots[r.index]
+		s.mu.Lock()
+		// With the lock held: a miss registers anew when this one is out of the way.
+		if first := r.revoke(); !c.endLocked(s, r) && first {
+			c.count.revoked.Add(1)
+			err = errors.Join(err, r.memory.SetAttributes(via.MemAttributes{Ptag: void}))
+		}
+		s.mu.Unlock()
+	}
+	if err != nil {
+		return fmt.Errorf("revoke protection tag %d: %w", tag.ID(), err)
+	}
+	return nil
+}
+
+// voidTag returns the tag of revoked regions.
+func (c *Cache) voidTag() (via.Ptag, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.void == (via.Ptag{}) {
+		tag, err := c.nic.CreatePtag()
+		if err != nil {
+			return tag, err
+		}
+		c.void = tag
+	}
+	return c.void, nil
+}
+
+// dropVoid destroys the tag of revoked regions, of which none is left.
+func (c *Cache) dropVoid() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.void == (via.Ptag{}) {
+		return nil
+	}
+	tag := c.void
+	c.void = via.Ptag{}
+	return c.nic.DestroyPtag(tag)
+}
+
 // withdraw ends the regions of a granule and returns how many are leased still.
 func (c *Cache) withdraw(s *granuleSlot) (leased int) {
 	for r := s.head.Load(); r != nil; r = r.next.Load() {
@@ -146,13 +262,13 @@ func (c *Cache) withdraw(s *granuleSlot) (leased int) {
 	return leased
 }
 
-// retire ends the retention of a region and counts it. The bit is cleared
-// before the policy is told, which would count the end as its own otherwise.
-// The policy may call back, so no lock is held. What is not retained the policy
-// has given up or refused already.
+// retire ends the retention of a region and counts it. The policy is told by the
+// reaper: it may wait for its own goroutine, and a miss does not. What is not retained
+// the policy has given up or refused already.
 func (c *Cache) retire(r *region, count *atomic.Uint64) {
 	if cleared, _ := r.unretain(); cleared {
 		count.Add(1)
-		c.adviser.forget(r)
+		r.forget.Store(true)
+		c.reaper.push(r)
 	}
 }

@@ -83,9 +83,11 @@ func TestEvictionOfWhatIsGone(t *testing.T) {
 	if err := r.Invalidate(r.buf(0, 0, 1)); err != nil {
 		t.Fatal(err)
 	}
-	if len(s.forgot) != 1 || s.forgot[0] != old {
-		t.Error("the policy was not told to forget")
-	}
+	eventually(t, "the policy to forget", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.forgot) == 1 && s.forgot[0] == old
+	})
 	s.evict(old)
 	fresh := r.acquire(t, 0)
 	s.evict(old) // lands late, while the granule is registered again

@@ -29,12 +29,18 @@ func (l *liveSet) remove(r *region) {
 	l.gone += r.uses.Load()
 }
 
-// victim returns a region that is not leased, preferably one that was not used
-// since the hand last passed it, or nil if all are leased. Regions that are
-// being deregistered qualify: to end them is to wait for whoever has begun.
+// victim returns a region that is not leased, preferably one that is given up
+// already and waits for the reaper, or one that was not used since the hand last
+// passed it, or nil if all are leased. Regions that are being deregistered qualify:
+// to end them is to wait for whoever has begun.
 func (l *liveSet) victim() *region {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	for _, r := range l.regions {
+		if s := r.state.Load(); s == 0 || s&stateDead != 0 {
+			return r
+		}
+	}
 	var used *region
 	for range 2 * len(l.regions) {
 		if l.hand >= len(l.regions) {

@@ -25,6 +25,7 @@ type machine struct {
 	script *scripted // nil with a real policy
 	tags   []via.Ptag
 	leases map[registrationKey][]Lease
+	barred map[*region][]Lease         // of revoked regions
 	known  map[registrationKey]*region // registered after the last step
 	closed bool
 }
@@ -36,6 +37,9 @@ func (m *machine) look(t *rapid.T) map[registrationKey]*region {
 	found := map[registrationKey]*region{}
 	for g := range m.arena.slots {
 		for r := m.arena.slots[g].head.Load(); r != nil; r = r.next.Load() {
+			if r.state.Load()&stateRevoked != 0 {
+				continue
+			}
 			k := registrationKey{g, r.tag, r.access}
 			if found[k] != nil {
 				t.Fatalf("%+v is registered twice", k)
@@ -79,6 +83,7 @@ func (m *machine) acquire(t *rapid.T) {
 // expect returns the error that an Acquire must give.
 func (m *machine) expect(k registrationKey, off, n int, fault error, failures int, got error) error {
 	idle := len(m.known) - len(m.leases)
+	held := len(m.leases) + len(m.barred)
 	switch {
 	case m.closed:
 		return ErrClosed
@@ -90,13 +95,13 @@ func (m *machine) expect(k registrationKey, off, n int, fault error, failures in
 		return nil
 	case m.known[k] != nil && got == nil:
 		return nil // a real policy may have given it up in the meantime, or not
-	case len(m.leases) == m.budget:
+	case held == m.budget:
 		return ErrBudget
 	case fault == nil:
 		return nil
 	case fault == syscall.ENOMEM && failures == 1 && m.script == nil:
 		return got // depends on what the policy has left idle
-	case fault == syscall.ENOMEM && failures == 1 && idle > 0 && !(idle == 1 && len(m.known) == m.budget):
+	case fault == syscall.ENOMEM && failures == 1 && idle > 0 && !(idle == 1 && len(m.known)+len(m.barred) == m.budget):
 		return nil // making room has made the difference
 	case fault == syscall.ENOMEM:
 		return ErrBudget
@@ -144,6 +149,43 @@ func (m *machine) invalidateTag(t *rapid.T) {
 	m.checkWithdrawn(t, m.InvalidateTag(tag), func(k registrationKey) bool { return k.tag == tag })
 }
 
+// revoke takes a tag's access away and bars what is leased of it.
+func (m *machine) revoke(t *rapid.T) {
+	tag := rapid.SampledFrom(m.tags).Draw(t, "tag")
+	if err := m.Revoke(tag); err != nil {
+		t.Fatalf("Revoke: %v", err)
+	}
+	for k, leases := range m.leases {
+		if k.tag != tag {
+			continue
+		}
+		r := leases[0].region
+		if a := r.memory.Attributes(); a.Ptag == tag || a.EnableRdmaRead || a.EnableRdmaWrite {
+			t.Fatalf("%+v is revoked and has %+v", k, a)
+		}
+		m.barred[r] = append(m.barred[r], leases...)
+		delete(m.leases, k)
+	}
+	for k := range m.look(t) {
+		if k.tag == tag && m.script != nil {
+			t.Fatalf("%+v can be found", k)
+		}
+	}
+}
+
+// releaseBarred gives a lease of a revoked region back.
+func (m *machine) releaseBarred(t *rapid.T) {
+	for r, leases := range m.barred {
+		m.o.use(&leases[0])()
+		leases[0].Release()
+		if m.barred[r] = leases[1:]; len(leases) == 1 {
+			delete(m.barred, r)
+		}
+		return
+	}
+	t.Skip("nothing is barred")
+}
+
 // checkWithdrawn checks that of the keys that match only leased ones are
 // registered, and not retained, and that err says so.
 func (m *machine) checkWithdrawn(t *rapid.T, err error, match func(registrationKey) bool) {
@@ -151,6 +193,11 @@ func (m *machine) checkWithdrawn(t *rapid.T, err error, match func(registrationK
 		return
 	}
 	var want error
+	for r := range m.barred {
+		if match(registrationKey{r.index, r.tag, r.access}) {
+			want = ErrInUse
+		}
+	}
 	for k, r := range m.look(t) {
 		if !match(k) {
 			continue
@@ -187,7 +234,7 @@ func (m *machine) close(t *rapid.T) {
 	}
 	err := m.Close()
 	m.closed = true
-	if len(m.leases) > 0 != errors.Is(err, ErrInUse) || len(m.leases) == 0 && err != nil {
+	if held := len(m.leases)+len(m.barred) > 0; held != errors.Is(err, ErrInUse) || !held && err != nil {
 		t.Fatalf("Close with %d registrations leased: %v", len(m.leases), err)
 	}
 }
@@ -216,7 +263,7 @@ func (m *machine) check(t *rapid.T) {
 	}
 	if m.script != nil {
 		live, registered, deregistered := m.o.count()
-		if live != len(found) || registered-deregistered != live || s.Regions != live ||
+		if live != len(found)+len(m.barred) || registered-deregistered != live || s.Regions != live ||
 			s.Registrations != uint64(registered) || s.Deregistrations != uint64(deregistered) {
 			t.Fatalf("ledger: %d live, %d indexed, %d - %d, %+v", live, len(found), registered, deregistered, s)
 		}
@@ -231,7 +278,10 @@ func (m *machine) check(t *rapid.T) {
 
 func testModel(t *testing.T, cfg Config, script bool) {
 	rapid.Check(t, func(t *rapid.T) {
-		m := &machine{leases: map[registrationKey][]Lease{}, known: map[registrationKey]*region{}}
+		m := &machine{
+			leases: map[registrationKey][]Lease{}, known: map[registrationKey]*region{},
+			barred: map[*region][]Lease{},
+		}
 		cfg := cfg
 		cfg.MaxRegions = rapid.IntRange(1, 5).Draw(t, "budget")
 		if script {
@@ -239,6 +289,8 @@ func testModel(t *testing.T, cfg Config, script bool) {
 			m.script.onOffer = func(*region) bool { return rapid.IntRange(0, 3).Draw(t, "offer") != 0 }
 		}
 		m.rig = newRigNoCleanup(t, modelGranules, cfg)
+		// A sequence that finds nothing to do is given up in its middle.
+		defer func() { m.releaseAll(); _ = m.Close() }()
 		m.tags = []via.Ptag{m.tag}
 		second, err := m.nic.CreatePtag()
 		if err != nil {
@@ -248,15 +300,27 @@ func testModel(t *testing.T, cfg Config, script bool) {
 		t.Repeat(map[string]func(*rapid.T){
 			"acquire": m.acquire, "release": m.release, "evict": m.evict,
 			"invalidate": m.invalidate, "invalidateTag": m.invalidateTag,
+			"revoke": m.revoke, "releaseBarred": m.releaseBarred,
 			"close": m.close, "": m.check,
 		})
-		for k := range m.leases {
-			for len(m.leases[k]) > 0 {
-				m.releaseKey(k)
-			}
-		}
+		m.releaseAll()
 		m.rig.finish(t)
 	})
+}
+
+// releaseAll gives every lease back.
+func (m *machine) releaseAll() {
+	for k := range m.leases {
+		for len(m.leases[k]) > 0 {
+			m.releaseKey(k)
+		}
+	}
+	for r, leases := range m.barred {
+		for i := range leases {
+			leases[i].Release()
+		}
+		delete(m.barred, r)
+	}
 }
 
 func TestModelWithScriptedPolicy(t *testing.T) { testModel(t, Config{}, true) }

@@ -34,6 +34,7 @@ type oracle struct {
 	discards                 int
 	discarded                int // bytes
 	noDiscard                bool
+	complaint                error // of Deregister
 }
 
 type registered struct {
@@ -105,7 +106,7 @@ func (o *oracle) Deregister(m *via.Memory) error {
 	}
 	delete(o.live, m)
 	o.deregistered++
-	return nil
+	return o.complaint
 }
 
 // use is a transfer with a lease; the function it returns ends it.

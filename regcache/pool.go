@@ -43,6 +43,11 @@ type stack struct {
 	offs     [stackDepth]uint32 // in units of leastSlot
 }
 
+// hugePool is from which size on a pool asks for huge pages, in bytes. Its pages
+// exist once they are used, so that one slot costs a huge page: much for the pools of
+// a target, one for each of hundreds of connections, and little for the one of a disk.
+const hugePool = 32 << 20
+
 // maximumPool limits the size of a pool; unit numbers fit in 32 bits.
 const maximumPool = 1 << 40
 
@@ -69,6 +74,9 @@ func NewPool(nic *via.NIC, size int, attrs via.MemAttributes) (*Pool, error) {
 	arena, err := nic.NewArena(size)
 	if err != nil {
 		return nil, fmt.Errorf("make pool of %d bytes: %w", size, err)
+	}
+	if size >= hugePool {
+		_ = adviseHuge(arena.Bytes()[:size]) // a wish
 	}
 	memory, err := nic.RegisterMem(arena.Bytes()[:size:size], attrs)
 	if err != nil {

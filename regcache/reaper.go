@@ -5,7 +5,7 @@ import "sync/atomic"
 // reaper ends regions on a goroutine of its own: what a NIC needs to deregister
 // is kept from the goroutine that released the last lease and from the
 // policy's. It works through everything that gathered while it was busy or
-// asleep.
+// asleep, in batches: what a batch deregisters is one call of the NIC.
 type reaper struct {
 	head atomic.Pointer[region] // a stack, linked by region.link
 	wake chan struct{}          // holds one
@@ -13,8 +13,12 @@ type reaper struct {
 	done chan struct{}
 }
 
+// reapBatch is how many regions are ended at once. A miss of one of their granules waits
+// for all of them.
+const reapBatch = 16
+
 // startReaper starts the goroutine; stop ends it.
-func startReaper(end func(*region)) *reaper {
+func startReaper(end func([]*region)) *reaper {
 	p := &reaper{
 		wake: make(chan struct{}, 1),
 		quit: make(chan struct{}),
@@ -24,7 +28,8 @@ func startReaper(end func(*region)) *reaper {
 	return p
 }
 
-// push hands over a region that is idle and not retained. It neither blocks nor
+// push hands over a region that is idle and not retained, or that the policy is to
+// forget. It neither blocks nor
 // allocates. A region that is on the list already is not added: it is taken off
 // before its state is looked at.
 func (p *reaper) push(r *region) {
@@ -43,8 +48,9 @@ func (p *reaper) push(r *region) {
 	}
 }
 
-func (p *reaper) reap(end func(*region)) {
+func (p *reaper) reap(end func([]*region)) {
 	defer close(p.done)
+	batch := make([]*region, 0, reapBatch)
 	for {
 		select {
 		case <-p.wake:
@@ -55,7 +61,11 @@ func (p *reaper) reap(end func(*region)) {
 			next := r.link
 			r.link = nil
 			r.queued.Store(false)
-			end(r)
+			if batch = append(batch, r); next == nil || len(batch) == cap(batch) {
+				end(batch)
+				clear(batch)
+				batch = batch[:0]
+			}
 			r = next
 		}
 	}

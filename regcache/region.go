@@ -6,13 +6,15 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// The state word of a region: leases in the low half, two bits above.
+// The state word of a region: leases in the low half, three bits above.
 //
 //	retained + n leases    in use, stays when they are back
 //	n leases               in use, deregistered when they are back
 //	retained               idle, the policy or a sweep may end it
 //	0                      idle, about to be deregistered; a hit revives it
 //	dead (+ visitors)      deregistered or being so; never revived
+//	revoked + n leases     peers have no access any more; no new lease, and
+//	                       deregistered when the leases are back
 //
 // Retained is set once, when the region is made, and cleared at most once.
 // Only the transition 0 -> dead, made once and under the granule's lock,
@@ -22,6 +24,7 @@ const (
 	stateLeases   = 1<<32 - 1
 	stateRetained = 1 << 32
 	stateDead     = 1 << 33
+	stateRevoked  = 1 << 34
 )
 
 // region is a registration of one granule for one tag and access. It is made
@@ -40,22 +43,25 @@ type region struct {
 	used   atomic.Bool // since a clock's hand passed
 	access Access
 
+	tried  atomic.Bool // was on trial
 	queued atomic.Bool // owned by the reaper's list
+	forget atomic.Bool // the policy is to be told of its end
 	link   *region     // guarded by queued
 	arena  *Arena
 	index  int // of the granule in the arena
 	member int // position in Cache.live, guarded by its lock
 	seat   int // position in the clock policy's ring, guarded by its lock
+	bytes  int // of the granule
 	_      [8]byte
 }
 
-// hold takes a lease. It returns false if the region is dead.
-func (r *region) hold() bool {
-	if r.state.Add(1)&stateDead == 0 {
-		return true
+// hold takes a lease. It returns false if the region is dead or revoked; last
+// says that the visit was the last of a revoked region, which is to be ended.
+func (r *region) hold() (ok, last bool) {
+	if r.state.Add(1)&(stateDead|stateRevoked) == 0 {
+		return true, false
 	}
-	r.state.Add(^uint64(0))
-	return false
+	return false, r.state.Add(^uint64(0)) == stateRevoked
 }
 
 // drop gives a lease back. It returns true if the region is then to be ended.
@@ -65,14 +71,20 @@ func (r *region) drop() bool {
 		r.state.Add(1)
 		panic("regcache: lease released twice")
 	}
-	return s == 0
+	return s&^stateRevoked == 0
 }
 
 // unretain clears the retained bit. It reports whether the bit was set, and
 // whether the region is to be ended now.
 func (r *region) unretain() (cleared, idle bool) {
 	was := r.state.And(^uint64(stateRetained))
-	return was&stateRetained != 0, was == stateRetained
+	return was&stateRetained != 0, was&^stateRevoked == stateRetained
+}
+
+// revoke lets nobody take a lease any more. It returns false if the region is
+// dead, or was revoked before.
+func (r *region) revoke() bool {
+	return r.state.Or(stateRevoked)&(stateRevoked|stateDead) == 0
 }
 
 // unused reports whether no lease is out. Visitors of a dead region are none.
@@ -82,7 +94,9 @@ func (r *region) unused() bool {
 }
 
 // die ends the region if it is neither retained nor leased.
-func (r *region) die() bool { return r.state.CompareAndSwap(0, stateDead) }
+func (r *region) die() bool {
+	return r.state.CompareAndSwap(0, stateDead) || r.state.CompareAndSwap(stateRevoked, stateDead)
+}
 
 // key identifies granule, tag and access among all that is registered: 30 bits
 // of the granule's number, 2 of access, 32 of the tag. It is the same when the

@@ -17,13 +17,13 @@ import (
 //   - Get comes before Set, or a newcomer has frequency zero and is rejected.
 //   - Nothing is called while Close runs or after: Set and Get would send on a
 //     closed channel. Wait, Clear and lifetimes are not used.
+//   - Del is the reaper's: its send to ristretto's goroutine waits if that is behind.
 //   - A region that ended with its Set under way lands dead in the cache. That
 //     costs a place until it is replaced, and nothing else.
 type ristrettoAdviser struct {
 	mu     sync.RWMutex // read-locked for calls into the library, locked to close it
 	closed bool         // +checklocks:mu
 	cache  *ristretto.Cache[uint64, *region]
-	cost   int64 // bytes of a region
 }
 
 func newRistrettoAdviser(room, granule int, evict func(*region)) (*ristrettoAdviser, error) {
@@ -42,7 +42,7 @@ func newRistrettoAdviser(room, granule int, evict func(*region)) (*ristrettoAdvi
 	if err != nil {
 		return nil, err
 	}
-	return &ristrettoAdviser{cache: cache, cost: int64(granule)}, nil
+	return &ristrettoAdviser{cache: cache}, nil
 }
 
 // counters100 returns how many counters of frequency serve a capacity: with a
@@ -68,7 +68,7 @@ func (a *ristrettoAdviser) offer(r *region) bool {
 	}
 	key := r.key()
 	a.cache.Get(key)
-	return a.cache.Set(key, r, a.cost)
+	return a.cache.Set(key, r, int64(r.bytes))
 }
 
 // forget may evict the granule's next registration, if that was offered in the

@@ -187,16 +187,84 @@ func TestRistrettoDoesNotHashNumbers(t *testing.T) {
 	}
 }
 
+// What the adviser accepted it gives up, sooner or later, and nothing twice at its
+// end: an OnExit that is lost is a registration that is lost.
+func TestRistrettoAdviserGivesUpWhatItTook(t *testing.T) {
+	var mu sync.Mutex
+	given := map[*region]int{}
+	a := must(newRistrettoAdviser(4, DefaultGranule, func(r *region) {
+		mu.Lock()
+		defer mu.Unlock()
+		given[r]++
+	}))(t)
+	arena := &Arena{}
+	var taken []*region
+	for i := range 2000 {
+		r := &region{arena: arena, index: i, bytes: DefaultGranule}
+		if a.offer(r) {
+			taken = append(taken, r)
+		}
+		if i%5 == 0 {
+			a.cache.Wait()
+		}
+	}
+	mu.Lock()
+	before := len(given)
+	mu.Unlock()
+	if before == 0 {
+		t.Error("nothing is given up although a hundred times as much is offered as there is room")
+	}
+	a.close()
+	for _, r := range taken {
+		if given[r] != 1 {
+			t.Fatalf("region %d is given up %d times", r.index, given[r])
+		}
+	}
+}
+
+// Different granules are different to the adviser, or it gives up one for another
+// while there is room for both.
+func TestRistrettoAdviserTellsGranulesApart(t *testing.T) {
+	const room = 600
+	var given atomic.Int32
+	a := must(newRistrettoAdviser(room, DefaultGranule, func(*region) { given.Add(1) }))(t)
+	defer a.close()
+	arena := &Arena{}
+	for i := range room {
+		if !a.offer(&region{arena: arena, index: i, bytes: DefaultGranule}) {
+			t.Fatalf("region %d is refused", i)
+		}
+		a.cache.Wait()
+	}
+	if n := given.Load(); n != 0 {
+		t.Errorf("%d of %d regions are given up, and there is room for all", n, room)
+	}
+}
+
+// An offer that comes while the adviser closes does not reach the library.
+func TestRistrettoAdviserOffersNothingWhileItCloses(t *testing.T) {
+	a := must(newRistrettoAdviser(4, DefaultGranule, func(*region) {}))(t)
+	a.mu.Lock() // as close does
+	offered := make(chan bool)
+	go func() { offered <- a.offer(&region{arena: &Arena{}, bytes: DefaultGranule}) }()
+	a.closed = true
+	a.mu.Unlock()
+	if <-offered {
+		t.Error("the offer went through")
+	}
+	a.cache.Close()
+}
+
 // touch and offer against close: the library itself would panic.
 func TestRistrettoAdviserClosesUnderLoad(t *testing.T) {
-	for range 20 {
+	for range 100 {
 		a := must(newRistrettoAdviser(4, DefaultGranule, func(*region) {}))(t)
 		arena := &Arena{}
 		var wg sync.WaitGroup
 		for w := range 2 {
 			wg.Go(func() {
-				for i := range 500 {
-					r := &region{arena: arena, index: w*1000 + i%20}
+				for i := range 200 {
+					r := &region{arena: arena, index: w*1000 + i%20, bytes: DefaultGranule}
 					a.touch(r)
 					a.offer(r)
 					if i%10 == 0 {
@@ -207,7 +275,7 @@ func TestRistrettoAdviserClosesUnderLoad(t *testing.T) {
 		}
 		wg.Go(func() { a.close(); a.close() })
 		wg.Wait()
-		if a.offer(&region{arena: arena}) {
+		if a.offer(&region{arena: arena, bytes: DefaultGranule}) {
 			t.Fatal("a closed adviser accepts")
 		}
 	}

@@ -16,6 +16,20 @@ type granuleSlot struct {
 	// mu serialises registration and deregistration of the granule, and is held
 	// across both. It is the first lock; live.mu is taken after it.
 	mu sync.Mutex
+
+	touched atomic.Uint64 // Cache.touches when it was used last; 0 never
+	uses    atomic.Uint32 // since it was used after a while without, up to mostUses
+}
+
+// mostUses is as far as uses of a granule are counted: one that is always in use is
+// not written to for it.
+const mostUses = 4096
+
+// count adds to the uses.
+func (s *granuleSlot) count(uses uint32) {
+	if n := s.uses.Load(); n < mostUses {
+		s.uses.Store(min(n+uses, mostUses)) // of two owners' at a time one may be lost
+	}
 }
 
 // find returns the region of tag and access, or nil.

@@ -2,7 +2,6 @@ package regcache
 
 import (
 	"fmt"
-	"math/bits"
 	"sync"
 	"syscall"
 
@@ -36,7 +35,7 @@ func (a *Arena) Alloc(n int) ([]byte, error) {
 		return nil, ErrClosed
 	}
 	if s.blocks == nil {
-		s.blocks = newBlocks(len(a.bytes), a.cache.granule)
+		s.blocks = buddy.New(len(a.bytes), smallest)
 		s.lengths = make(map[int]int)
 	}
 	off, ok := s.blocks.Alloc(n)
@@ -76,23 +75,4 @@ func (s *space) close() int {
 	defer s.mu.Unlock()
 	s.closed = true
 	return len(s.lengths)
-}
-
-// newBlocks returns an allocator for size bytes, a multiple of granule. The
-// allocator knows powers of two only, so what lies beyond size stays allocated.
-func newBlocks(size, granule int) *buddy.Allocator {
-	whole := 1 << bits.Len(uint(size-1))
-	b := buddy.New(whole, smallest)
-	if whole == size {
-		return b
-	}
-	for {
-		if _, ok := b.Alloc(granule); !ok {
-			break
-		}
-	}
-	for off := size - granule; off >= 0; off -= granule {
-		b.Free(off)
-	}
-	return b
 }

@@ -1,0 +1,6 @@
+//go:build !race
+
+package regcache
+
+// raceDetector says whether this test binary was built with the race detector.
+const raceDetector = false
