@@ -91,3 +91,27 @@ func benchQueue(b *testing.B, d block.Device, op block.Op, size int64) {
 		}
 	}
 }
+
+// BenchmarkWriteAt measures writes to a file one at a time, of a caller that waits.
+func BenchmarkWriteAt(b *testing.B) {
+	for _, size := range []int64{4 << 10, 32 << 10} {
+		b.Run(fmt.Sprintf("%dKiB", size>>10), func(b *testing.B) {
+			d := benchDisk(b, "file")
+			defer d.Close()
+			disk, err := block.NewDisk(d)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer disk.Close()
+			p := fill(int(size), 2)
+			b.SetBytes(size)
+			b.ReportAllocs()
+			b.ResetTimer()
+			for i := range int64(b.N) {
+				if _, err := disk.WriteAt(p, i*7919*4096%(32<<20)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

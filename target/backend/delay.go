@@ -16,10 +16,13 @@ var opNames = map[string]block.Op{
 	"flush": block.Flush,
 	"trim":  block.Trim,
 	"zero":  block.WriteZeroes,
+
+	"status":   block.Status,
+	"prefetch": block.Prefetch,
 }
 
 // operations is the length of a table by block.Op.
-const operations = int(block.WriteZeroes) + 1
+const operations = int(block.Prefetch) + 1
 
 // longestDelay keeps a slip of the unit from making a disk useless.
 const longestDelay = time.Hour
@@ -28,7 +31,7 @@ const longestDelay = time.Hour
 //
 //	delay:OP=TIME[,OP=TIME…]:SPEC
 //
-// OP is read, write, flush, trim, zero or any; TIME is a Go duration such as 5ms
+// OP is read, write, flush, trim, zero, status, prefetch or any; TIME is a Go duration such as 5ms
 // or 1.5s. Every request waits for its TIME before it reaches SPEC, each on its
 // own, however many there are. Closing a queue waits for requests that wait.
 func parseDelays(text string) (delays [operations]time.Duration, err error) {
@@ -47,7 +50,7 @@ func parseDelays(text string) (delays [operations]time.Duration, err error) {
 		}
 		op, ok := opNames[name]
 		if !ok {
-			return delays, fmt.Errorf("%w: delay rule %q: OP is read, write, flush, trim, zero or any", ErrUsage, rule)
+			return delays, fmt.Errorf("%w: delay rule %q: OP is read, write, flush, trim, zero, status, prefetch or any", ErrUsage, rule)
 		}
 		delays[op] = d
 	}

@@ -44,7 +44,8 @@ type fault struct {
 //
 //	fault:OP=FAULT[@WHEN…][,OP=FAULT…]:SPEC
 //
-//	OP     read, write, flush, trim, zero; fua: every request with FUA; any
+//	OP     read, write, flush, trim, zero, status, prefetch;
+//	       fua: every request with FUA; any
 //	FAULT  EIO, ENOSPC, … any errno by name: answered, nothing is done
 //	       short   the first half is done, EIO is answered: a torn write
 //	       hang    nothing is done nor answered, until the queue closes or WHEN ends
@@ -93,7 +94,7 @@ func (f *fault) parseOp(name string) error {
 		return nil
 	}
 	if name != "fua" && name != "any" {
-		return fmt.Errorf("OP is read, write, flush, trim, zero, fua or any")
+		return fmt.Errorf("OP is read, write, flush, trim, zero, status, prefetch, fua or any")
 	}
 	f.fua = name == "fua"
 	for op := range f.ops {

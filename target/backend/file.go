@@ -19,10 +19,13 @@ import (
 //
 // In PATH, % is written %25 and ? is written %3F.
 //
-// Reads of what is in the page cache finish in Submit; everything else runs on
-// the executor. One process at a time has a file open for writing: an exclusive
+// Reads of what is in the page cache finish in Submit, and so do short writes while
+// the page cache takes them without delay; everything else runs on the executor. One process at a time has a file open for writing: an exclusive
 // lock says so until the last system call on the file has returned. The file is
 // never grown: what lies behind its end when somebody truncates it is an error.
+//
+// Kernels keep a read and a write of the same page apart, or do not: block.Ranges
+// does, 4 KiB by 4 KiB.
 type file struct {
 	info     block.Info
 	path     string
@@ -30,6 +33,7 @@ type file struct {
 	device   bool // a block device
 	align    int  // of memory for direct I/O; 1 without it
 	kernel   kernel
+	ranges   *block.Ranges
 	executor *block.Executor
 	latch    block.Latch
 	bounces  bounces
@@ -72,17 +76,48 @@ func (f *file) Attempt(r *block.Request) bool {
 	if r.Op != block.Read || r.Length > inlineRead || f.align > 1 || f.noNoWait.Load() {
 		return false
 	}
+	if !f.ranges.TryAcquire(r.Offset, r.Length, false) {
+		return false
+	}
 	n, err := f.kernel.pread(f.fd, r.Data, r.Offset, true)
+	f.ranges.Release(r.Offset, r.Length, false)
 	switch {
 	case err == nil && n == len(r.Data):
 		return true
 	case err == nil:
-		r.Token = uint64(n)
+		// Execute goes on at a later time, so it does at the beginning of a unit.
+		whole := (r.Offset+int64(n))&^(block.AtomicUnit-1) - r.Offset
+		r.Token = uint64(max(whole, 0))
 	case unsupported(err):
 		f.noNoWait.Store(true)
 	}
 	return false
 }
+
+// inlineWrite is the longest write that Submit runs, in bytes.
+const inlineWrite = 32 << 10
+
+// Prompt implements [block.Prompter]: it writes to the page cache.
+func (f *file) Prompt(r *block.Request) bool {
+	if r.Length > inlineWrite || f.align > 1 || r.Flags&block.FUA != 0 {
+		return false
+	}
+	if !f.ranges.TryAcquire(r.Offset, r.Length, true) {
+		return false
+	}
+	r.Err = f.Execute(r)
+	f.ranges.Release(r.Offset, r.Length, true)
+	return true
+}
+
+// guard keeps overlapping accesses apart by ranges; nil does not.
+func (f *file) guard(ranges *block.Ranges) {
+	f.ranges = ranges
+	f.executor.Guard(ranges)
+}
+
+// Ranges is [block.Windowed], of a file that is mapped.
+func (f *file) Ranges() *block.Ranges { return f.ranges }
 
 // Execute implements [block.Engine].
 func (f *file) Execute(r *block.Request) error {
@@ -94,7 +129,7 @@ func (f *file) Execute(r *block.Request) error {
 }
 
 func (f *file) execute(r *block.Request) error {
-	durable := r.Flags&block.FUA != 0 && r.Op != block.Read
+	durable := r.Flags&block.FUA != 0 && (r.Op == block.Write || r.Op == block.Trim || r.Op == block.WriteZeroes)
 	if durable {
 		if err := f.latch.Err(); err != nil {
 			return err
@@ -108,6 +143,10 @@ func (f *file) execute(r *block.Request) error {
 		return f.write(r, durable)
 	case block.Flush:
 		return f.sync()
+	case block.Status:
+		return f.status(r)
+	case block.Prefetch:
+		return f.prefetch(r.Offset, r.Length)
 	case block.Trim:
 		err = f.trim(r.Offset, r.Length)
 	case block.WriteZeroes:

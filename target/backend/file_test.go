@@ -19,6 +19,7 @@ type broken struct {
 	onWrite     func(fd int, p []byte, off int64, dsync bool) (int, error, bool)
 	onSync      func() (error, bool)
 	onAllocate  func(mode uint32) (error, bool)
+	onSeek      func(off int64, whence int) (int64, error)
 	syncs       int
 	mu          sync.Mutex
 	allocations []uint32
@@ -68,6 +69,13 @@ func (b *broken) fallocate(fd int, mode uint32, off, length int64) error {
 		}
 	}
 	return b.linux.fallocate(fd, mode, off, length)
+}
+
+func (b *broken) seek(fd int, off int64, whence int) (int64, error) {
+	if b.onSeek != nil {
+		return b.onSeek(off, whence)
+	}
+	return b.linux.seek(fd, off, whence)
 }
 
 // viewOf returns a synchronous view of a device; both are closed with the test.

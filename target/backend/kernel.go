@@ -10,6 +10,8 @@ type kernel interface {
 	// pwrite writes; with dsync it returns when the data is durable.
 	pwrite(fd int, p []byte, off int64, dsync bool) (int, error)
 	fdatasync(fd int) error
+	// seek finds data or a hole at off or behind it: SEEK_DATA, SEEK_HOLE.
+	seek(fd int, off int64, whence int) (int64, error)
 	fallocate(fd int, mode uint32, off, length int64) error
 	// size returns the present size of a regular file.
 	size(fd int) (int64, error)
@@ -36,6 +38,8 @@ func (linux) pwrite(fd int, p []byte, off int64, dsync bool) (int, error) {
 }
 
 func (linux) fdatasync(fd int) error { return unix.Fdatasync(fd) }
+
+func (linux) seek(fd int, off int64, whence int) (int64, error) { return unix.Seek(fd, off, whence) }
 
 func (linux) fallocate(fd int, mode uint32, off, length int64) error {
 	return unix.Fallocate(fd, mode, off, length)

@@ -74,6 +74,22 @@ func TestFile(t *testing.T) {
 	backendtest.Run(t, onFile("", ""), backendtest.Options{Broken: onFile("fault:write=EIO:", "")})
 }
 
+// onMap returns an opener of wrappers around a new file that is mapped.
+func onMap(wrappers, options string) func(testing.TB) block.Device {
+	return func(t testing.TB) block.Device {
+		t.Helper()
+		return mustOpen(t, fmt.Sprintf("%smmap:%s%s", wrappers, newFile(t, diskSize), options), Options{})
+	}
+}
+
+func TestMap(t *testing.T) {
+	backendtest.Run(t, onMap("", ""), backendtest.Options{Broken: onMap("fault:write=EIO:", "")})
+}
+
+func TestReadOnlyMap(t *testing.T) {
+	backendtest.Run(t, onMap("", "?readonly=1"), backendtest.Options{})
+}
+
 func TestReadOnlyFile(t *testing.T) {
 	backendtest.Run(t, onFile("", "?readonly=1"), backendtest.Options{})
 }

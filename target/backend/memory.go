@@ -10,14 +10,18 @@ import (
 // memory is a disk of private, anonymous, sparse memory: `memory:SIZE`.
 //
 // Requests run in Submit and are one copy. Requests of different queues run in
-// parallel without a lock, as on a disk: what overlapping ones leave or see is
-// any mixture of their bytes. Memory is as durable as it will get once it is
-// written, so Flush and FUA do nothing. Trim and WriteZeroes give whole pages
-// back to the kernel.
+// parallel. Those that overlap are kept apart by block.Ranges, 4 KiB by 4 KiB: who
+// finds his range taken looks a few times, for a copy is short, and then leaves the
+// request to the executor. Memory is as durable as it will get once it is written,
+// so Flush and FUA do nothing. Trim and WriteZeroes give whole pages back to the
+// kernel.
 type memory struct {
-	info  block.Info
-	bytes []byte
-	page  int64 // bytes
+	info     block.Info
+	bytes    []byte
+	page     int64     // bytes
+	pages    *pageView // nil where the kernel does not tell
+	ranges   *block.Ranges
+	executor *block.Executor
 }
 
 // memoryFeatures is what any disk in memory can do.
@@ -33,11 +37,26 @@ func openMemory(size int64, readOnly bool) (block.Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map a disk of %d bytes: %w", size, err)
 	}
-	return &memory{
-		info:  plainInfo(size, memoryFeatures, readOnly),
+	features := memoryFeatures | block.CanPrefetch
+	pages, err := newPageView(bytes)
+	if err == nil {
+		features |= block.CanStatus
+	}
+	m := &memory{
+		info:  plainInfo(size, features, readOnly),
 		bytes: bytes,
 		page:  int64(unix.Getpagesize()),
-	}, nil
+		pages: pages,
+	}
+	m.executor = block.NewExecutor(m, 0)
+	m.guard(block.NewRanges())
+	return m, nil
+}
+
+// guard keeps overlapping accesses apart by ranges; nil does not.
+func (m *memory) guard(ranges *block.Ranges) {
+	m.ranges = ranges
+	m.executor.Guard(ranges)
 }
 
 // plainInfo describes a disk without peculiarities.
@@ -60,24 +79,59 @@ func (m *memory) Info() block.Info { return m.info }
 // Memory is [block.Mapped].
 func (m *memory) Memory() []byte { return m.bytes }
 
+// Ranges is [block.Mapped].
+func (m *memory) Ranges() *block.Ranges { return m.ranges }
+
 func (m *memory) NewQueue(depth int) (block.Queue, error) {
-	return block.NewInlineQueue(depth, block.PayloadLimit, m.run)
+	return m.executor.NewQueue(depth, block.PayloadLimit)
 }
 
 func (m *memory) Close() error {
 	if m.bytes == nil {
 		return nil
 	}
+	m.executor.Close()
 	err := unix.Munmap(m.bytes)
 	m.bytes = nil
+	m.pages.close()
 	if err != nil {
 		return fmt.Errorf("unmap a disk: %w", err)
 	}
 	return nil
 }
 
-// run is every operation.
-func (m *memory) run(r *block.Request) error {
+// looks is how often Attempt looks for its range: about as long as it takes to hand
+// a request to a worker and back is too long.
+const looks = 32
+
+// Attempt implements [block.Engine]. What is longer than any payload is the
+// executor's, which takes it in parts.
+func (m *memory) Attempt(r *block.Request) bool {
+	switch r.Op {
+	case block.Read, block.Write, block.Trim, block.WriteZeroes:
+		if r.Length > block.PayloadLimit || !m.acquire(r) {
+			return false
+		}
+		r.Err = m.Execute(r)
+		m.ranges.Release(r.Offset, r.Length, r.Op != block.Read)
+	default:
+		r.Err = m.Execute(r)
+	}
+	return true
+}
+
+// acquire holds the range of a request, if that is soon possible.
+func (m *memory) acquire(r *block.Request) bool {
+	for range looks {
+		if m.ranges.TryAcquire(r.Offset, r.Length, r.Op != block.Read) {
+			return true
+		}
+	}
+	return false
+}
+
+// Execute implements [block.Engine]: it is every operation, with its range held.
+func (m *memory) Execute(r *block.Request) error {
 	switch r.Op {
 	case block.Read:
 		copy(r.Data, m.bytes[r.Offset:r.Offset+r.Length])
@@ -87,7 +141,9 @@ func (m *memory) run(r *block.Request) error {
 		m.zero(r.Offset, r.Length, false)
 	case block.WriteZeroes:
 		m.zero(r.Offset, r.Length, r.Flags&block.NoHole != 0)
-	case block.Flush:
+	case block.Status:
+		return m.pages.status(r)
+	case block.Flush, block.Prefetch:
 	default:
 		return unix.EINVAL
 	}

@@ -12,7 +12,7 @@ type null struct {
 }
 
 func openNull(size int64, readOnly bool) (block.Device, error) {
-	return &null{info: plainInfo(size, memoryFeatures, readOnly)}, nil
+	return &null{info: plainInfo(size, memoryFeatures|block.CanStatus|block.CanPrefetch, readOnly)}, nil
 }
 
 func (n *null) Info() block.Info { return n.info }
@@ -27,7 +27,9 @@ func (n *null) run(r *block.Request) error {
 	switch r.Op {
 	case block.Read:
 		clear(r.Data)
-	case block.Write, block.Flush, block.Trim, block.WriteZeroes:
+	case block.Status:
+		r.AddExtent(r.Length, block.Hole|block.Zero)
+	case block.Write, block.Flush, block.Trim, block.WriteZeroes, block.Prefetch:
 	default:
 		return unix.EINVAL
 	}

@@ -22,35 +22,44 @@ type fileOptions struct {
 
 // openFileSpec opens PATH[?OPTION=VALUE&…].
 func openFileSpec(rest string, options Options) (block.Device, error) {
-	path, query, err := splitQuery("file", rest, "readonly", "direct", "create", "lock")
+	path, o, err := parseFileSpec("file", rest, options, "readonly", "direct", "create", "lock")
 	if err != nil {
 		return nil, err
 	}
-	o := fileOptions{lock: true, wait: options.LockWait, workers: options.Workers}
+	return openFile(path, o, linux{})
+}
+
+// parseFileSpec reads PATH[?OPTION=VALUE&…] of a scheme with some of the options.
+func parseFileSpec(scheme, rest string, options Options, known ...string) (path string, o fileOptions, err error) {
+	o = fileOptions{lock: true, wait: options.LockWait, workers: options.Workers}
+	path, query, err := splitQuery(scheme, rest, known...)
+	if err != nil {
+		return "", o, err
+	}
 	if path == "" {
-		return nil, fmt.Errorf("%w: file: needs a path", ErrUsage)
+		return "", o, fmt.Errorf("%w: %s: needs a path", ErrUsage, scheme)
 	}
 	if o.readOnly, err = query.flag("readonly"); err != nil {
-		return nil, err
+		return "", o, err
 	}
 	o.readOnly = o.readOnly || options.ReadOnly
 	if o.direct, err = query.flag("direct"); err != nil {
-		return nil, err
+		return "", o, err
 	}
 	if query.values.Has("lock") {
 		if o.lock, err = query.flag("lock"); err != nil {
-			return nil, err
+			return "", o, err
 		}
 	}
 	if query.values.Has("create") {
 		if o.create, err = ParseSize(query.values.Get("create")); err != nil {
-			return nil, err
+			return "", o, err
 		}
 		if err := checkSize("create", o.create); err != nil {
-			return nil, err
+			return "", o, err
 		}
 	}
-	return openFile(path, o, linux{})
+	return path, o, nil
 }
 
 // openFile opens, locks and describes a backing file.
@@ -65,6 +74,7 @@ func openFile(path string, o fileOptions, k kernel) (block.Device, error) {
 		return nil, err
 	}
 	f.executor = block.NewExecutor(f, o.workers)
+	f.guard(block.NewRanges())
 	return f, nil
 }
 
@@ -197,7 +207,10 @@ func (f *file) directAlignment(least int) (offset, memory int) {
 
 // features asks the file what it can do, without changing it.
 func (f *file) features() block.Features {
-	features := memoryFeatures
+	features := memoryFeatures | block.CanStatus
+	if f.align == 1 {
+		features |= block.CanPrefetch
+	}
 	if f.device {
 		if unsupported(f.kernel.discard(f.fd, 0, 0)) {
 			features &^= block.CanTrim

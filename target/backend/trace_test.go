@@ -11,16 +11,16 @@ import (
 	"github.com/viablk/viablk/internal/block"
 )
 
-// tracedPath tells the test binary that it is the traced child.
-const tracedPath = "VIABLK_TEST_TRACED_FILE"
+// tracedDisk tells the test binary that it is the traced child, and of which disk.
+const tracedDisk = "VIABLK_TEST_TRACED_DISK"
 
 // TestTracedChild is the program that TestDurabilityReachesTheKernel traces.
 func TestTracedChild(t *testing.T) {
-	path := os.Getenv(tracedPath)
-	if path == "" {
+	spec := os.Getenv(tracedDisk)
+	if spec == "" {
 		return // an ordinary run: there is nothing to check here
 	}
-	d := mustOpen(t, "file:"+path, Options{})
+	d := mustOpen(t, spec, Options{})
 	disk := viewOf(t, d)
 	mark := func(name string) { _, _ = os.Stat("/mark-" + name) }
 	must := func(err error) {
@@ -41,13 +41,19 @@ func TestTracedChild(t *testing.T) {
 	mark("end")
 }
 
+// A mapped file is written, and made durable, by the calls of a file.
 func TestDurabilityReachesTheKernel(t *testing.T) {
-	path := newFile(t, 1<<20)
+	for _, scheme := range []string{"file:", "mmap:"} {
+		t.Run(scheme, func(t *testing.T) { checkDurability(t, scheme+newFile(t, 1<<20)) })
+	}
+}
+
+func checkDurability(t *testing.T, spec string) {
 	log := filepath.Join(t.TempDir(), "log")
 	child := exec.Command("strace", "-f", "-qq", "-s", "64", "-o", log,
 		"-e", "trace=pwrite64,pwritev2,fdatasync,fallocate,newfstatat",
 		os.Args[0], "-test.run=^TestTracedChild$")
-	child.Env = append(os.Environ(), tracedPath+"="+path)
+	child.Env = append(os.Environ(), tracedDisk+"="+spec)
 	if out, err := child.CombinedOutput(); err != nil {
 		t.Fatalf("strace: %v\n%s", err, out)
 	}

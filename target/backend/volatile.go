@@ -50,6 +50,7 @@ func (v *Volatile) Info() block.Info {
 	if info.Features&block.ReadOnly == 0 {
 		info.Features = memoryFeatures
 	}
+	info.Features &^= block.CanStatus | block.CanPrefetch
 	return info
 }
 

@@ -21,6 +21,8 @@ type disk struct {
 	mu    sync.Mutex
 	n     int    // requests so far
 	stale []byte // of a request before
+	at    int64  // where that was
+	parts int    // bytes that a request is served in; 0 is all
 }
 
 func (d *disk) Info() block.Info { return d.info }
@@ -28,6 +30,14 @@ func (d *disk) Close() error     { return nil }
 
 func (d *disk) NewQueue(depth int) (block.Queue, error) {
 	q, err := block.NewInlineQueue(depth, 16<<20, func(r *block.Request) error {
+		for d.parts > 0 && len(r.Data) > d.parts {
+			part := *r
+			part.Data, r = r.Data[:d.parts], &block.Request{Op: r.Op, Offset: r.Offset + int64(d.parts), Data: r.Data[d.parts:]}
+			d.mu.Lock()
+			_ = d.serve(&part)
+			d.mu.Unlock()
+			runtime.Gosched()
+		}
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.n++
@@ -214,6 +224,20 @@ var badContent = []badDisk{
 			return d.serve(r)
 		}
 	}},
+	{"tears blocks", "Atomic", func(d *disk) { d.parts = 512 }},
+	{"goes back to an earlier write", "Atomic", func(d *disk) {
+		d.run = func(d *disk, r *block.Request) error {
+			if r.Op != block.Write {
+				return d.serve(r)
+			}
+			copy(d.bytes[d.at:], d.stale)
+			d.stale, d.at = d.stale[:0], r.Offset
+			if d.n%9 == 0 {
+				d.stale = append(d.stale, d.bytes[r.Offset:][:r.Length]...)
+			}
+			return d.serve(r)
+		}
+	}},
 	{"ignores zeroes", "Biggest", func(d *disk) {
 		d.run = func(d *disk, r *block.Request) error {
 			if r.Op == block.WriteZeroes {
@@ -243,6 +267,35 @@ var badContent = []badDisk{
 
 // badAnswers are disks that describe or answer wrongly.
 var badAnswers = []badDisk{
+	{"takes data for a hole", "Status", func(d *disk) {
+		d.info.Features |= block.CanStatus
+		d.run = func(d *disk, r *block.Request) error {
+			if r.Op == block.Status {
+				r.AddExtent(r.Length, block.Hole|block.Zero)
+			}
+			return d.serve(r)
+		}
+	}},
+	{"tells nothing", "Status", func(d *disk) { d.info.Features |= block.CanStatus }},
+	{"tells of what was not asked", "Status", func(d *disk) {
+		d.info.Features |= block.CanStatus
+		d.run = func(d *disk, r *block.Request) error {
+			if r.Op == block.Status {
+				r.Extents = append(r.Extents, block.Extent{Length: r.Length + 1})
+			}
+			return d.serve(r)
+		}
+	}},
+	{"clears what it prefetches", "Prefetch", func(d *disk) {
+		d.info.Features |= block.CanPrefetch
+		pattern(d.bytes, 1)
+		d.run = func(d *disk, r *block.Request) error {
+			if r.Op == block.Prefetch {
+				clear(d.bytes[r.Offset : r.Offset+r.Length])
+			}
+			return d.serve(r)
+		}
+	}},
 	{"has no block size", "Info", func(d *disk) { d.info.MinimumBlock = 0 }},
 	{"changes its mind", "Info", func(d *disk) {
 		d.run = func(d *disk, r *block.Request) error { d.info.Size--; return d.serve(r) }
