@@ -114,6 +114,10 @@ func (s *session) beat() error {
 	return s.control.ask(&wire.Heartbeat{ID: 5, PathEpoch: 1}, &ack)
 }
 
+func blockStatus(offset uint64, length uint32) wire.Command {
+	return wire.Command{Opcode: wire.OpBlockStatus, Mode: wire.ModeInline, Offset: offset, Length: length}
+}
+
 func push() wire.Command {
 	return wire.Command{Opcode: wire.OpWrite, Mode: wire.ModePush, Length: 512}
 }
@@ -136,6 +140,43 @@ func forbidden(op wire.Opcode, attrs via.MemAttributes) func(*session) error {
 	return func(s *session) error {
 		m, err := s.io.expose(8192, attrs)
 		return errors.Join(err, s.io.command(transfer(op, 0, m.segment(0, 8192)), nil))
+	}
+}
+
+// TestBlockStatus: the answer has as many extents as fit inside a message, and
+// what it says is true.
+func TestBlockStatus(t *testing.T) {
+	r := newRig(t, target.Config{InlineMax: 512}, disk(t, "good"), disk(t, "bad"), fileDisk(t, "file"))
+	for _, export := range []string{"bad", "file"} {
+		t.Run(export, func(t *testing.T) {
+			s := r.attach(t, export)
+			size := uint32(16 << 20)
+			must(t, errors.Join(
+				s.writeInline(8<<20, make([]byte, 512)),
+				s.writeInline(12<<20, make([]byte, 512))))
+			if _, err := s.run(wire.Command{Opcode: wire.OpPrefetch, Length: size}, nil, wire.StatusOK); err != nil {
+				t.Error(err)
+			}
+			list, err := s.run(blockStatus(0, size), nil, wire.StatusOK)
+			must(t, err)
+			n, err := wire.CheckExtents(list, size)
+			must(t, err)
+			const hole = wire.ExtentHole | wire.ExtentZero
+			if first := wire.ExtentAt(list, 0); n < 3 || first.Flags != hole || first.Length > 8<<20 {
+				t.Errorf("%d extents, the first is %+v", n, first)
+			}
+			// Holes between single blocks: more extents than fit.
+			if export == "file" {
+				for i := range uint64(100) {
+					must(t, s.writeInline(i<<17, make([]byte, 512)))
+				}
+				list, err = s.run(blockStatus(0, size), nil, wire.StatusOK)
+				if len(list) != 512 || err != nil {
+					t.Errorf("%d bytes of extents, %v", len(list), err)
+				}
+			}
+			must(t, s.close())
+		})
 	}
 }
 
@@ -163,7 +204,9 @@ func TestRefusedCommands(t *testing.T) {
 	}{
 		"unknown opcode":          {"bad", func() (wire.Command, []byte) { return plain(0x3f, 1, 2), nil }, wire.StatusNotSupported, ""},
 		"compare and write":       {"bad", func() (wire.Command, []byte) { return plain(wire.OpCompareWrite, 1, 2), nil }, wire.StatusNotSupported, ""},
-		"prefetch":                {"bad", func() (wire.Command, []byte) { return plain(wire.OpPrefetch, 0, 4096), nil }, wire.StatusNotSupported, ""},
+		"prefetch beyond":         {"bad", func() (wire.Command, []byte) { return plain(wire.OpPrefetch, 16<<20, 4096), nil }, wire.StatusInvalid, ""},
+		"block status beyond":     {"bad", func() (wire.Command, []byte) { return blockStatus(16<<20, 1), nil }, wire.StatusInvalid, ""},
+		"block status of nothing": {"bad", func() (wire.Command, []byte) { return blockStatus(0, 0), nil }, wire.StatusInvalid, ""},
 		"read beyond the end":     {"bad", func() (wire.Command, []byte) { return inlineRead(size-511, 512), nil }, wire.StatusInvalid, ""},
 		"read at the last offset": {"bad", func() (wire.Command, []byte) { return inlineRead(math.MaxUint64-100, 512), nil }, wire.StatusInvalid, ""},
 		"read of nothing":         {"bad", func() (wire.Command, []byte) { return inlineRead(0, 0), nil }, wire.StatusInvalid, ""},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,6 +55,8 @@ type conn struct {
 	published publishedStats
 	// ────────
 	stats    ConnStats
+	gone     WindowStats // of queues that are closed
+	watch    stopwatch
 	idle     spin.Spinner
 	turns    uint32
 	carrier  *carrier.Carrier
@@ -76,8 +79,10 @@ type conn struct {
 	awaitSends  fifo // requests that need sends
 
 	owesBeat bool // a heartbeat is not answered
+	holding  int  // requests that hold their range of a disk
+	moved    bool // one has let go since the last beat
 	heard    bool // since the last beat
-	missed   int  // beats without a word
+	missed   int  // beats without a word, or without an end of what is held
 	nextBeat time.Time
 	failure  error // why the connection ends
 	leaving  bool  // logged out or refused: ends when the answer is out
@@ -143,7 +148,8 @@ func (c *conn) routineServe(ctx context.Context, r *via.ConnRequest) {
 		return
 	}
 	c.log.Debug("connection accepted")
-	c.loop()
+	debug.SetPanicOnFault(true)
+	c.guard(c.loop)
 	c.release()
 	if c.failure != nil {
 		c.log.Warn("connection ended", "error", c.failure)
@@ -200,6 +206,16 @@ func (c *conn) release() {
 		c.publish()
 	}
 	var errs []error
+	for i := range c.requests {
+		c.letGo(&c.requests[i])
+		c.requests[i].lease.Release()
+	}
+	for _, q := range c.queues {
+		c.retire(q)
+	}
+	if c.carrier != nil {
+		errs = append(errs, c.server.mappings.withdraw(c.carrier.Tag()))
+	}
 	for _, q := range c.queues {
 		errs = append(errs, q.close())
 	}

@@ -16,9 +16,9 @@ func (c *conn) start(r *request) {
 	case cmd.InlineLength > 0:
 		r.block.Data = c.carrier.Receive(r.receive).Data[:cmd.InlineLength]
 		c.submit(r)
-	case cmd.Opcode <= wire.OpWrite && r.handle.queue.direct != nil:
-		c.startDirect(r)
-	case cmd.Opcode <= wire.OpWrite:
+	case cmd.Opcode <= wire.OpWrite && r.handle.queue.direct != nil && c.startDirect(r):
+	case cmd.Opcode == wire.OpRead && r.handle.queue.windows != nil && c.startWindow(r):
+	case cmd.Opcode <= wire.OpWrite || cmd.Opcode == wire.OpBlockStatus:
 		if !c.awaitMemory.empty() || !c.takeMemory(r) {
 			r.state = awaitMemory
 			c.stats.WaitsForMemory++
@@ -30,32 +30,46 @@ func (c *conn) start(r *request) {
 }
 
 // startDirect moves the payload of a transfer between the peer and the memory
-// that is the disk, without a stop in between.
-func (c *conn) startDirect(r *request) {
+// that is the disk, without a stop in between. It returns false if the transfer has
+// to go through the queue.
+func (c *conn) startDirect(r *request) bool {
+	q := r.handle.queue
+	if r.command.Opcode == wire.OpWrite && !q.pullsWhole(&r.command) || !c.hold(r) {
+		return false
+	}
 	c.stats.Count(r.block.Op, uint64(r.command.Length))
-	m := r.handle.queue.direct
-	r.local = carrier.Span{Addr: m.Addr() + r.command.Offset, Handle: m.Handle(), Length: r.command.Length}
+	r.local = carrier.Span{Addr: q.direct.Addr() + r.command.Offset, Handle: q.direct.Handle(), Length: r.command.Length}
 	if r.command.Opcode == wire.OpRead {
 		c.settle(r, wire.StatusOK)
-		return
+	} else {
+		c.pullOrWait(r)
 	}
-	c.pullOrWait(r)
+	return true
 }
 
-// takeMemory gets pool memory for a transfer and goes on. It returns false while
+// takeMemory gets pool memory for a transfer, or for extents, and goes on. It returns false while
 // there is none.
 func (c *conn) takeMemory(r *request) bool {
-	m, ok := c.pool.Get(int(r.command.Length))
+	length := r.command.Length
+	if r.command.Opcode == wire.OpBlockStatus {
+		length = c.extentBytes()
+	}
+	m, ok := c.pool.Get(int(length))
 	if !ok {
 		return false
 	}
 	r.memory = m
-	r.local = carrier.Span{Addr: m.Addr, Handle: m.Handle, Length: r.command.Length}
-	r.block.Data = m.Data
-	if r.command.Opcode == wire.OpRead {
+	r.local = carrier.Span{Addr: m.Addr, Handle: m.Handle, Length: length}
+	switch r.command.Opcode {
+	case wire.OpRead:
+		r.block.Data = m.Data
 		c.submit(r)
-	} else {
+	case wire.OpWrite:
+		r.block.Data = m.Data
 		c.pullOrWait(r)
+	default:
+		c.prepareStatus(r)
+		c.submit(r)
 	}
 	return true
 }
@@ -122,8 +136,12 @@ func (c *conn) finish(r *request, b *block.Request) {
 	status := wire.StatusOf(block.Errno(b.Err))
 	if status != wire.StatusOK {
 		c.stats.Errors++
+		c.disturbed()
 		c.log.Debug("request failed", "op", b.Op, "offset", b.Offset, "length", b.Length, "error", b.Err)
+	} else if b.Op == block.Status {
+		status = r.encodeExtents()
 	}
+	c.fetched(r)
 	c.settle(r, status)
 }
 

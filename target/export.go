@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/wire"
@@ -30,6 +31,9 @@ type exported struct {
 	writes    int      // opens of writer that may write; guarded by exportTable.mu
 	exclusive bool     // writer has it alone; guarded by exportTable.mu
 	opens     int      // guarded by exportTable.mu
+
+	copied  atomic.Bool // it is memory that a NIC did not register; that was said
+	windows WindowStats // of queues that are closed; guarded by exportTable.mu
 }
 
 // exportTable finds exports by name. The list is immutable.

@@ -30,7 +30,7 @@ func judge(msg []byte, m exposed, base uint16) fate {
 		return punished
 	}
 	switch {
-	case err != nil || cmd.Opcode == wire.OpPrefetch:
+	case err != nil:
 		return refused
 	case cmd.Flags&(wire.FlagReplay|wire.FlagDataDigest) != 0 || cmd.Length > 1<<20:
 		return punished

@@ -22,7 +22,10 @@ type exportQueue struct {
 	export  *exported
 	queue   block.Queue
 	direct  *via.Memory // the disk itself, if it is memory; else nil
-	active  int         // requests submitted
+	windows *windows    // of a disk that is mapped; else nil
+	ranges  *block.Ranges
+	copies  bool // the provider's posts do
+	active  int  // requests submitted
 	handles int
 }
 
@@ -69,23 +72,30 @@ func (c *conn) exportQueue(x *exported) (*exportQueue, error) {
 }
 
 // openQueue opens a queue of an export. A disk that is memory is registered, for
-// local use, so that data moves from and to it directly.
+// local use, so that data moves from and to it directly; if that is refused, data
+// moves through the pool.
 func (c *conn) openQueue(x *exported) (*exportQueue, error) {
-	queue, err := x.Device.NewQueue(len(c.requests))
+	queue, err := block.NewQueueFor(x.Device, c.session.client(), len(c.requests))
 	if err != nil {
 		return nil, err
 	}
-	q := &exportQueue{export: x, queue: queue}
+	q := &exportQueue{export: x, queue: queue, copies: c.server.cfg.NIC.Limits().PostsCopy}
 	if m, ok := x.Device.(block.Mapped); ok {
+		q.ranges = m.Ranges()
 		q.direct, err = c.server.cfg.NIC.RegisterMem(m.Memory(), via.MemAttributes{Ptag: c.carrier.Tag()})
-		if err != nil {
-			return nil, errors.Join(err, queue.Close())
+		if err != nil && !x.copied.Swap(true) {
+			c.log.Warn("a disk in memory is not registered: its data is copied", "export", x.Name, "error", err)
 		}
+	}
+	q.windows = c.openWindows(x)
+	if q.windows != nil {
+		q.ranges = q.windows.disk.Ranges()
 	}
 	return q, nil
 }
 
-// close ends the queue; it waits for requests under way.
+// close ends the queue; it waits for requests under way. What is registered of the
+// disk stays registered until the connection ends, but without a lease.
 func (q *exportQueue) close() error {
 	err := q.queue.Close()
 	if q.direct != nil {
@@ -109,6 +119,7 @@ func (c *conn) drop(h *handle) {
 	c.handles[h.opened.response.Export] = nil
 	q := h.queue
 	if q.handles--; q.handles == 0 {
+		c.retire(q)
 		c.queues = slices.DeleteFunc(c.queues, func(x *exportQueue) bool { return x == q })
 		if err := q.close(); err != nil {
 			c.log.Error("export not released", "export", q.export.Name, "error", err)

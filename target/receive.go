@@ -122,7 +122,7 @@ func (c *conn) checkSession(r *request, cmd *wire.Command) error {
 		return errSequence
 	case cmd.Flags&(wire.FlagReplay|wire.FlagDataDigest) != 0 || cmd.Mode != wire.ModeNone && !c.modes.Has(cmd.Mode):
 		return errFeature
-	case cmd.InlineLength > c.inline || cmd.Mode == wire.ModeInline && cmd.Length > c.inline:
+	case cmd.InlineLength > c.inline || cmd.Mode == wire.ModeInline && cmd.Opcode == wire.OpRead && cmd.Length > c.inline:
 		return errTooLong
 	case cmd.Opcode <= wire.OpWrite && cmd.Length > c.maxIO:
 		return errTooLong
@@ -138,6 +138,7 @@ func (c *conn) begin(r *request, cmd *wire.Command, rc *carrier.Receive) {
 	r.held = cmd.InlineLength > 0
 	r.receive = rc.Index()
 	c.busy++
+	c.disturbed()
 	if !r.held {
 		c.repost(rc)
 	}
@@ -147,6 +148,7 @@ func (c *conn) begin(r *request, cmd *wire.Command, rc *carrier.Receive) {
 var opOf = [...]block.Op{
 	wire.OpRead: block.Read, wire.OpWrite: block.Write, wire.OpFlush: block.Flush,
 	wire.OpTrim: block.Trim, wire.OpWriteZeroes: block.WriteZeroes,
+	wire.OpPrefetch: block.Prefetch, wire.OpBlockStatus: block.Status,
 }
 
 // checkExport checks the command against its export, once and for all, and sends
@@ -164,10 +166,6 @@ func (c *conn) checkExport(r *request) {
 	}
 	r.handle = h
 	h.busy++
-	if cmd.Opcode == wire.OpPrefetch {
-		c.refuse(r, wire.StatusNotSupported)
-		return
-	}
 	op, flags := opOf[cmd.Opcode], blockFlags(cmd.Flags)
 	if e := h.opened.info.Check(op, flags, cmd.Offset, uint64(cmd.Length)); e != 0 {
 		c.refuse(r, wire.StatusOf(e))

@@ -27,7 +27,7 @@ func (c *conn) answer(r *request) bool {
 	}
 	r.state = answering
 	s := c.takeSend(r)
-	data := cmd.Opcode == wire.OpRead // inline, for a window is answered above
+	data := cmd.Mode == wire.ModeInline && cmd.Opcode != wire.OpWrite // in the reply
 	if r.status == wire.StatusOK && !data && c.features&wire.FeatureImmediate != 0 {
 		c.staged(c.carrier.StageImmediate(s, uint32(wire.MakeImmediate(wire.ImmOK, c.epoch, r.seq, r.slot))))
 		return true
@@ -66,10 +66,18 @@ func (c *conn) answerWindow(r *request) bool {
 		c.reply(r, c.takeSend(r))
 	}
 	c.stats.BytesPlaced += uint64(r.command.Length)
+	if r.command.Length >= promptBytes {
+		c.carrier.Doorbell()
+	}
 	return true
 }
 
-// reply stages a reply capsule, with a Read's data behind it if that goes inline.
+// promptBytes is from which size on a Read is announced at once and not with the
+// batch: its peer may copy this part of a request while the next is placed.
+const promptBytes = 16 << 10
+
+// reply stages a reply capsule, with a Read's data behind it if that goes inline, or
+// the extents of a block-status.
 func (c *conn) reply(r *request, s *carrier.Send) {
 	reply := wire.Reply{Status: r.status, Slot: r.slot, Seq: r.seq, PathEpoch: c.epoch}
 	if r.handle != nil {
@@ -83,6 +91,10 @@ func (c *conn) reply(r *request, s *carrier.Send) {
 		if r.command.Opcode == wire.OpRead && r.command.Mode == wire.ModeInline {
 			reply.InlineLength = r.command.Length
 			payload = r.span(0, r.command.Length)
+		}
+		if r.command.Opcode == wire.OpBlockStatus {
+			reply.Length, reply.InlineLength = r.extentBytes, r.extentBytes
+			payload = r.span(0, r.extentBytes)
 		}
 	}
 	n := reply.Encode(s.Head)
@@ -132,13 +144,15 @@ func (c *conn) sent(s *carrier.Send) {
 		return
 	}
 	if r.state == pulling {
-		if r.handle.queue.direct != nil {
+		if r.holds {
+			c.letGo(r)
 			c.settle(r, wire.StatusOK)
 		} else {
 			c.submit(r)
 		}
 		return
 	}
+	c.answered(r)
 	c.releaseMemory(r)
 	r.state = free
 	c.busy--

@@ -35,13 +35,18 @@ type request struct {
 	handle  *handle // nil while none is known
 	block   block.Request
 	memory  regcache.Slot
-	local   carrier.Span // where the payload is: memory, or the disk itself
-	pending int          // RDMA operations and answers under way
-	held    bool         // receive is this request's until the backend is done
+	lease   regcache.Lease // of a window, in place of memory
+	local   carrier.Span   // where the payload is: memory, or the disk itself
+	pending int            // RDMA operations and answers under way
+	holds   bool           // its range of the disk, because local is a part of that
+	held    bool           // receive is this request's until the backend is done
 	receive uint32
 	stashed bool // a command arrived before the answer's completion was seen
 	next    uint32
 	nextLen uint32
+
+	extents     []block.Extent // of a block-status; memory from the first one on
+	extentBytes uint32         // encoded in memory
 }
 
 // span returns a range of the request's payload.
@@ -49,10 +54,13 @@ func (r *request) span(off, n uint32) carrier.Span {
 	return carrier.Span{Addr: r.local.Addr + uint64(off), Handle: r.local.Handle, Length: n}
 }
 
-// releaseMemory gives the request's pool memory back.
+// releaseMemory gives the request's memory back, of the pool, of a window or of the
+// disk.
 func (c *conn) releaseMemory(r *request) {
+	c.letGo(r)
 	if r.memory.Data != nil {
 		c.pool.Put(r.memory)
 		r.memory = regcache.Slot{}
 	}
+	r.lease.Release()
 }

@@ -40,7 +40,10 @@ type rig struct {
 func newRig(t testing.TB, cfg target.Config, exports ...target.Export) *rig {
 	t.Helper()
 	r := &rig{t: t, host: filepath.Join(t.TempDir(), "target.sock"), log: &logBook{}, served: make(chan error, 1)}
-	cfg.NIC, r.nic = openNIC(t), openNIC(t)
+	if cfg.NIC == nil {
+		cfg.NIC = openNIC(t)
+	}
+	r.nic = openNIC(t)
 	if cfg.Heartbeat == 0 {
 		cfg.Heartbeat = time.Hour // no peer dies because the machine is slow
 	}

@@ -1,6 +1,7 @@
 package target
 
 import (
+	"encoding/hex"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -37,6 +38,9 @@ type opened struct {
 	users    int         // connections that have it in use; guarded by session.mu
 	returned bool        // to the export table; guarded by session.mu
 }
+
+// client names the session to disks that tell their clients apart.
+func (s *session) client() string { return "session " + hex.EncodeToString(s.id[:]) }
 
 // sessionTable finds sessions by ID.
 type sessionTable struct {

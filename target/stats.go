@@ -1,11 +1,12 @@
 package target
 
 import (
-	"encoding/hex"
+	"slices"
 	"sync"
 
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/carrier"
+	"github.com/viablk/viablk/regcache"
 )
 
 // ConnStats count what connections did. The worker counts without atomics and
@@ -21,6 +22,22 @@ type ConnStats struct {
 	SpinsPaid      uint64 `json:"spins_paid"`   // spins that found work
 	WaitsForMemory uint64 `json:"waits_for_memory"`
 	WaitsForSends  uint64 `json:"waits_for_sends"`
+	RangesTaken    uint64 `json:"ranges_taken"` // transfers through the queue, for others used that part of the disk
+
+	Windows WindowStats `json:"windows"`
+}
+
+// WindowStats count what became of Reads of mapped files.
+type WindowStats struct {
+	Choice   regcache.ChoiceStats `json:"choice"`   // of those that could be either copied or not
+	Absent   uint64               `json:"absent"`   // copied: not in the page cache, or behind the file's end
+	Spanning uint64               `json:"spanning"` // copied: in two windows
+}
+
+func (s *WindowStats) add(o *WindowStats) {
+	s.Choice.Add(&o.Choice)
+	s.Absent += o.Absent
+	s.Spanning += o.Spanning
 }
 
 // publishTurns is how often a busy worker publishes its counters.
@@ -38,77 +55,64 @@ func (s *ConnStats) add(o ConnStats) {
 	s.SpinsPaid += o.SpinsPaid
 	s.WaitsForMemory += o.WaitsForMemory
 	s.WaitsForSends += o.WaitsForSends
+	s.RangesTaken += o.RangesTaken
+	s.Windows.add(&o.Windows)
 }
 
 // publishedStats are a worker's counters as others see them.
 type publishedStats struct {
-	mu    sync.Mutex
-	stats ConnStats
+	mu      sync.Mutex // taken after exportTable.mu
+	stats   ConnStats
+	windows []publishedWindows // of queues that are open
+}
+
+// publishedWindows are those of an export.
+type publishedWindows struct {
+	export   *exported
+	stats    WindowStats
+	boundary regcache.Boundary
+	refused  error
 }
 
 // publish makes the worker's counters visible.
 func (c *conn) publish() {
 	c.stats.Traffic = c.carrier.Traffic()
+	c.stats.Windows = c.gone
 	c.published.mu.Lock()
 	defer c.published.mu.Unlock()
+	c.published.windows = c.published.windows[:0]
+	for _, q := range c.queues {
+		if w := q.windows; w != nil {
+			s := w.counts()
+			c.stats.Windows.add(&s)
+			boundary, _ := w.chooser.Boundaries()
+			c.published.windows = append(c.published.windows, publishedWindows{q.export, s, boundary, w.refused})
+		}
+	}
 	c.published.stats = c.stats
 }
 
-// snapshot returns the published counters.
-func (c *conn) snapshot() ConnStats {
+// retire counts the Reads of a queue that ends as those of its export. Nobody sees
+// them twice, nor not at all.
+func (c *conn) retire(q *exportQueue) {
+	if q.windows == nil {
+		return
+	}
+	s := q.windows.counts()
+	c.gone.add(&s)
+	q.windows = nil
+	exports := c.server.exports
+	exports.mu.Lock()
+	defer exports.mu.Unlock()
+	q.export.windows.add(&s)
 	c.published.mu.Lock()
 	defer c.published.mu.Unlock()
-	return c.published.stats
+	c.published.windows = slices.DeleteFunc(c.published.windows, func(w publishedWindows) bool { return w.export == q.export })
 }
 
-// Status describes a server.
-type Status struct {
-	ID            string         `json:"id"`
-	Provider      string         `json:"provider"`
-	Draining      bool           `json:"draining"`
-	Connections   int            `json:"connections"`
-	Accepted      uint64         `json:"accepted"` // connections ever
-	Refused       uint64         `json:"refused"`
-	Sessions      int            `json:"sessions"`
-	Registrations uint64         `json:"registrations"` // of memory, ever; steady state adds none
-	Exports       []ExportStatus `json:"exports"`
-	Stats         ConnStats      `json:"stats"` // of all connections ever
-}
-
-// ExportStatus describes an export.
-type ExportStatus struct {
-	Name        string `json:"name"`
-	Description string `json:"description,omitempty"`
-	UUID        string `json:"uuid"`
-	Size        int64  `json:"size"`
-	Default     bool   `json:"default"`
-	ReadOnly    bool   `json:"read_only"`
-	Opens       int    `json:"opens"`
-}
-
-// Status returns the server's state and counters.
-func (s *Server) Status() Status {
-	st := Status{
-		ID: hex.EncodeToString(s.id[:]), Provider: s.cfg.NIC.Name(),
-		Registrations: s.cfg.NIC.Agent().Registrations.Load(),
-	}
-	s.mu.Lock()
-	st.Draining, st.Connections, st.Accepted, st.Refused = s.draining, len(s.conns), s.started, s.refused
-	st.Stats = s.past
-	for c := range s.conns {
-		st.Stats.add(c.snapshot())
-	}
-	s.mu.Unlock()
-	s.sessions.mu.Lock()
-	st.Sessions = len(s.sessions.byID)
-	s.sessions.mu.Unlock()
-	s.exports.mu.Lock()
-	defer s.exports.mu.Unlock()
-	for _, x := range s.exports.list {
-		st.Exports = append(st.Exports, ExportStatus{
-			Name: x.Name, Description: x.Description, UUID: hex.EncodeToString(x.uuid[:]), Size: x.info.Size,
-			Default: x.Default, ReadOnly: x.info.Features&block.ReadOnly != 0, Opens: x.opens,
-		})
-	}
-	return st
+// read returns the published counters.
+func (p *publishedStats) read() (ConnStats, []publishedWindows) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stats, slices.Clone(p.windows)
 }

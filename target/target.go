@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/viablk/viablk/internal/wire"
+	"github.com/viablk/viablk/regcache"
 	"github.com/viablk/viablk/via"
 )
 
@@ -28,6 +29,13 @@ type Config struct {
 	Heartbeat      time.Duration // between heartbeats of an idle connection; 1 s
 	Spin           time.Duration // a worker looks for work before it sleeps; 20 µs, < 0 none
 	Log            *slog.Logger  // nil discards
+
+	// CopyMode says how Reads of mapped files move; "" is auto.
+	CopyMode regcache.CopyMode
+
+	// RegisterMax limits what the server registers of mapped files at a time, for all
+	// connections together, in bytes, 2 MiB at least; 256 MiB.
+	RegisterMax int64
 }
 
 // Defaults and limits of Config.
@@ -56,6 +64,12 @@ func (c Config) withDefaults() Config {
 	set(&c.MaxIO, defaultMaxIO)
 	set(&c.PoolBytes, max(defaultPool, 2*c.MaxIO))
 	set(&c.MaxConnections, defaultConns)
+	if c.CopyMode == "" {
+		c.CopyMode = regcache.CopyAuto
+	}
+	if c.RegisterMax == 0 {
+		c.RegisterMax = windowBudget
+	}
 	if c.Heartbeat == 0 {
 		c.Heartbeat = defaultHeartbeat
 	}
@@ -81,6 +95,9 @@ func (c *Config) validate() error {
 	check(c.MaxIO >= 64<<10 && c.MaxIO <= wire.MaxIO, "longest transfer %d is not 64 KiB to 64 MiB", c.MaxIO)
 	check(c.PoolBytes >= c.MaxIO, "transfer memory %d is less than the longest transfer %d", c.PoolBytes, c.MaxIO)
 	check(c.Heartbeat >= 10*time.Millisecond, "heartbeat %v is less than 10 ms", c.Heartbeat)
+	_, err := regcache.ParseCopyMode(string(c.CopyMode))
+	check(err == nil, "%w", err)
+	check(c.RegisterMax >= regcache.HugeGranule, "at most %d bytes registered of mapped files, 2 MiB is the least", c.RegisterMax)
 	return errors.Join(errs...)
 }
 
@@ -90,6 +107,8 @@ type Server struct {
 	id       [16]byte // of the target; here of its process
 	exports  *exportTable
 	sessions sessionTable
+	cost     regcache.Calibration // of the NIC, if a disk is mapped
+	mappings mappings
 
 	mu       sync.Mutex
 	conns    map[*conn]struct{}
@@ -111,8 +130,12 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("configure target: %w", err)
 	}
 	s := &Server{cfg: cfg, exports: exports, conns: make(map[*conn]struct{})}
+	s.mappings.cfg = &s.cfg
 	s.sessions.byID = make(map[[16]byte]*session)
 	_, _ = rand.Read(s.id[:]) // never fails
+	if err := s.calibrate(); err != nil {
+		return nil, fmt.Errorf("configure target: %w", err)
+	}
 	return s, nil
 }
 
@@ -125,7 +148,9 @@ func (s *Server) Listen(host string) (*via.Listener, error) {
 // Serve accepts connections from a listener until ctx ends, then closes it, ends
 // the connections and returns when all have ended. Several listeners may be
 // served at a time.
-func (s *Server) Serve(ctx context.Context, l *via.Listener) error {
+func (s *Server) Serve(ctx context.Context, l *via.Listener) (err error) {
+	s.mappings.enter()
+	defer func() { err = errors.Join(err, s.mappings.leave()) }()
 	var workers sync.WaitGroup
 	defer workers.Wait()
 	defer s.stopAll(stopNow, &workers)
@@ -165,7 +190,8 @@ func (s *Server) admit(ctx context.Context, r *via.ConnRequest, workers *sync.Wa
 func (s *Server) gone(c *conn) {
 	s.mu.Lock()
 	delete(s.conns, c)
-	s.past.add(c.snapshot())
+	stats, _ := c.published.read()
+	s.past.add(stats)
 	if len(s.conns) == 0 && s.draining {
 		close(s.idle)
 	}

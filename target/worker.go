@@ -124,6 +124,9 @@ func (c *conn) spin() bool {
 // sleep waits for the VI, a backend, a stop, or the next beat.
 func (c *conn) sleep() {
 	c.publish()
+	if c.holding > 0 {
+		c.beatSoon()
+	}
 	wait := time.Until(c.nextBeat)
 	if wait <= 0 {
 		c.beat()
@@ -166,7 +169,7 @@ func (c *conn) sleep() {
 // beat counts the peer's silence. A peer that is not logged in after the first
 // beat, or whose control connection is silent for several, is dead. An I/O
 // connection may be silent: its owner may have nothing to do for as long as it
-// likes, and its life is the session's.
+// likes, and its life is the session's. But it does not keep others waiting.
 func (c *conn) beat() {
 	switch c.role {
 	case 0:
@@ -174,6 +177,7 @@ func (c *conn) beat() {
 		return
 	case wire.RoleIO:
 		c.nextBeat = time.Now().Add(idleBeat)
+		c.beatHolding()
 		return
 	}
 	if c.heard {
