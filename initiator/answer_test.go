@@ -17,6 +17,7 @@ var asks = map[string]struct {
 }{
 	"small read": {block.Read, 512}, "large read": {block.Read, 64 << 10}, "small write": {block.Write, 512},
 	"large write": {block.Write, 64 << 10}, "flush": {block.Flush, 0}, "trim": {block.Trim, 4096},
+	"status": {block.Status, 4096}, "prefetch": {block.Prefetch, 4096},
 }
 
 // TestFaultyAnswers: whatever a target answers, the request ends, with EIO if the
@@ -48,8 +49,22 @@ func TestFaultyAnswers(t *testing.T) {
 	inline := func(n uint32) answer {
 		return reply(func(r *wire.Reply) int { r.Length, r.InlineLength = n, n; return int(n) })
 	}
+	extents := func(list ...wire.Extent) answer {
+		return func(e *end, cmd *wire.Command) bool {
+			r := replyOf(cmd)
+			n := uint32(len(list) * wire.ExtentSize)
+			r.Length, r.InlineLength = n, n
+			b := make([]byte, wire.HeaderSize+n)
+			r.Encode(b)
+			for i, x := range list {
+				x.Encode(b[wire.HeaderSize+i*wire.ExtentSize:])
+			}
+			e.send(b)
+			return true
+		}
+	}
 	good := func(r *wire.Reply) int { return int(r.InlineLength) }
-	any := []string{"small read", "large read", "small write", "large write", "flush", "trim"}
+	any := []string{"small read", "large read", "small write", "large write", "flush", "trim", "status", "prefetch"}
 	cases := map[string]struct {
 		answer answer
 		asks   []string
@@ -115,6 +130,12 @@ func TestFaultyAnswers(t *testing.T) {
 		"one byte":        {bytes(byte(wire.OpReply)), any, "1 bytes"},
 		"zeroes":          {bytes(make([]byte, 64)...), any, "unexpected"},
 		"control message": {func(e *end, cmd *wire.Command) bool { e.say(&wire.CloseResponse{ID: 1, PathEpoch: 1}); return true }, any, "unexpected close-response"},
+		"no extents":      {extents(), []string{"status"}, "extents do not fit"},
+		"empty extent":    {extents(wire.Extent{Length: 512}, wire.Extent{}), []string{"status"}, "extents do not fit"},
+		"extent beyond":   {extents(wire.Extent{Length: 4097}), []string{"status"}, "extents do not fit"},
+		"half an extent":  {inline(12), []string{"status"}, "extents do not fit"},
+		"extents unasked": {extents(wire.Extent{Length: 4096}), []string{"trim", "prefetch"}, "not fit"},
+		"only success":    {imm(wire.ImmOK, nil), []string{"status"}, "not fit"},
 		"the end":         {func(e *end, cmd *wire.Command) bool { return false }, any, "closed the connection"},
 	}
 	for name, c := range cases {

@@ -3,10 +3,12 @@ package initiator
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/carrier"
 	"github.com/viablk/viablk/internal/wire"
+	"github.com/viablk/viablk/regcache"
 	"github.com/viablk/viablk/via"
 )
 
@@ -100,7 +102,7 @@ func (q *Queue) immediate(i wire.Immediate, placed bool, length uint32) error {
 	}
 	window := sl.mode == wire.ModeWindow
 	if window != (i.Type() == wire.ImmOKData) || window != placed || placed && (length == 0 || length > sl.length) ||
-		sl.mode == wire.ModeInline && q.ops[sl.op].request.Op == block.Read {
+		sl.mode == wire.ModeInline && q.ops[sl.op].request.Op != block.Write {
 		return errAnswer
 	}
 	q.freeSlots = append(q.freeSlots, at)
@@ -127,7 +129,7 @@ func (q *Queue) answered(number uint16) (*slot, uint16, error) {
 	return &q.slots[at], at, nil
 }
 
-// reply handles a reply capsule: inline data, or an error.
+// reply handles a reply capsule: inline data, extents, or an error.
 func (q *Queue) reply(rc *carrier.Receive, length uint32) error {
 	var reply wire.Reply
 	if err := reply.DecodeSplit(rc.Head, rc.Data[:length-wire.HeaderSize]); err != nil {
@@ -153,12 +155,18 @@ func (q *Queue) reply(rc *carrier.Receive, length uint32) error {
 		q.settle(sl, reply.Status.Errno())
 		return nil
 	}
-	if payload := r.Op == block.Read || r.Op == block.Write; payload && reply.Length != sl.length || !payload && reply.Length != 0 {
-		return errAnswer
+	moved, inline := uint32(0), r.Op == block.Read && sl.mode == wire.ModeInline
+	if r.Op == block.Read || r.Op == block.Write {
+		moved = sl.length
 	}
-	if inline := r.Op == block.Read && sl.mode == wire.ModeInline; inline != (reply.InlineLength != 0) {
+	switch {
+	case r.Op == block.Status:
+		if err := takeExtents(r, rc.Data[:reply.InlineLength], sl.length); err != nil {
+			return err
+		}
+	case reply.Length != moved || inline != (reply.InlineLength != 0):
 		return errAnswer
-	} else if inline {
+	case inline:
 		return q.inlineData(rc, sl, at, r)
 	}
 	q.freeSlots = append(q.freeSlots, at)
@@ -169,12 +177,27 @@ func (q *Queue) reply(rc *carrier.Receive, length uint32) error {
 	return nil
 }
 
+// takeExtents hands the answer to a Status on, as far as the caller has memory.
+func takeExtents(r *block.Request, list []byte, length uint32) error {
+	n, err := wire.CheckExtents(list, length)
+	if err != nil {
+		return err
+	}
+	for i := range n {
+		e := wire.ExtentAt(list, i)
+		if !r.AddExtent(int64(e.Length), block.ExtentFlags(e.Flags)&block.KnownExtentFlags) {
+			break
+		}
+	}
+	return nil
+}
+
 // inlineData hands a small Read's data on: to the caller's memory, or, where the
 // queue provides the memory, as it lies in the receive, which is held until the
 // request is released.
 func (q *Queue) inlineData(rc *carrier.Receive, sl *slot, at uint16, r *block.Request) error {
 	if r.Memory&reservedAny == 0 {
-		q.stats.BytesBounced += uint64(copy(r.Data, rc.Data[:sl.length]))
+		q.bounced(regcache.Choice{}, copy(r.Data, rc.Data[:sl.length]), 0)
 		q.freeSlots = append(q.freeSlots, at)
 		if err := q.carrier.Post(rc); err != nil {
 			return err
@@ -196,6 +219,7 @@ func (q *Queue) settle(sl *slot, err error) {
 	if err != nil && o.err == nil {
 		o.err = err
 	}
+	q.arrive(o, sl, err == nil)
 	if o.pending == 0 && o.cut >= o.request.Length {
 		q.finish(sl.op)
 	}
@@ -209,11 +233,8 @@ func (q *Queue) finish(i uint16) {
 	if o.err != nil {
 		q.stats.Errors++
 	}
-	if o.bounce {
-		if r.Op == block.Read && o.err == nil {
-			q.stats.BytesBounced += uint64(copy(r.Data, o.memory.Data))
-		}
-		q.pool.Put(o.memory)
+	if !o.began.IsZero() && q.alone && o.err == nil {
+		q.timed = timed{o.choice, o.began, time.Since(o.began)}
 	}
 	*o = op{}
 	q.freeOps = append(q.freeOps, i)

@@ -2,7 +2,9 @@ package initiator_test
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -95,6 +97,64 @@ func TestCommandsEndOnBlocks(t *testing.T) {
 	defer mu.Unlock()
 	for _, b := range bad {
 		t.Error(b)
+	}
+}
+
+// TestCommandsEndBetweenAtomicBlocks: a request that does not begin on a 4 KiB block
+// of the disk is cut on one all the same, wherever its memory is.
+func TestCommandsEndBetweenAtomicBlocks(t *testing.T) {
+	type part struct{ off, end uint64 }
+	var mu sync.Mutex
+	var parts []part
+	s := newStage(t, play{
+		login: func(e *end, q *wire.LoginRequest, a *wire.LoginResponse) bool {
+			a.MaxIO, a.InlineMax = 10_000, 512
+			e.say(a)
+			return true
+		},
+		command: func(e *end, cmd *wire.Command, _ []byte) bool {
+			mu.Lock()
+			parts = append(parts, part{cmd.Offset, cmd.Offset + uint64(cmd.Length)})
+			mu.Unlock()
+			e.answer(cmd)
+			return true
+		},
+	})
+	q := open(t, s.dial(t), 4)
+	for _, op := range []block.Op{block.Read, block.Write, block.Trim} {
+		for _, off := range []int64{0, 512, 3584, 4608, 100_352} {
+			for _, reserve := range []bool{false, true} {
+				x := request(op, off, 70_144)
+				if op == block.Trim {
+					x.Length = 5 << 30
+				}
+				if reserve {
+					x.Data = nil
+					if !q.Reserve(x) {
+						t.Fatal("not reserved")
+					}
+				}
+				mu.Lock()
+				parts = parts[:0]
+				mu.Unlock()
+				submit(t, q, x)
+				wantAll(t, q, 1, 0)
+				q.Release(x)
+				mu.Lock()
+				slices.SortFunc(parts, func(a, b part) int { return cmp.Compare(a.off, b.off) })
+				at := uint64(off)
+				for _, p := range parts {
+					if p.off != at || p.off != uint64(off) && p.off%block.AtomicUnit != 0 {
+						t.Errorf("%v of %d bytes at %d: a command begins at %d", op, x.Length, off, p.off)
+					}
+					at = p.end
+				}
+				if at != uint64(off+x.Length) || len(parts) < 2 {
+					t.Errorf("%v of %d bytes at %d: %d commands up to %d", op, x.Length, off, len(parts), at)
+				}
+				mu.Unlock()
+			}
+		}
 	}
 }
 

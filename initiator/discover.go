@@ -25,6 +25,7 @@ type ExportInfo struct {
 	CanFastZero bool   `json:"can_fast_zero"`
 	MultiConn   bool   `json:"can_multi_conn"`
 	Rotational  bool   `json:"is_rotational"`
+	Target      string `json:"target"` // the target's identity
 }
 
 // maxPages bounds the pages of a list, so that a target can not keep a reader
@@ -41,7 +42,7 @@ func Discover(ctx context.Context, cfg Config) (list []ExportInfo, err error) {
 	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
 	defer cancel()
 	s := &session{cfg: cfg}
-	c, _, err := s.connect(ctx, wire.RoleDiscover, 0, 0)
+	c, login, err := s.connect(ctx, wire.RoleDiscover, 0, 0)
 	if err != nil {
 		return nil, fmt.Errorf("list exports of %s: %w", cfg.Host, err)
 	}
@@ -63,7 +64,7 @@ func Discover(ctx context.Context, cfg Config) (list []ExportInfo, err error) {
 		generation = page.Generation
 		for i := range page.Entries {
 			if e := &page.Entries[i]; e.Kind == wire.EntryExport {
-				list = append(list, exportInfo(e))
+				list = append(list, exportInfo(e, login.TargetID))
 			}
 		}
 		if page.Next <= cursor {
@@ -75,12 +76,13 @@ func Discover(ctx context.Context, cfg Config) (list []ExportInfo, err error) {
 	return nil, fmt.Errorf("list exports of %s: more than %d pages", cfg.Host, maxPages)
 }
 
-func exportInfo(e *wire.ExportEntry) ExportInfo {
+func exportInfo(e *wire.ExportEntry, target [16]byte) ExportInfo {
 	f := block.Features(e.Features)
 	return ExportInfo{
 		Name: e.Name, Description: e.Description, UUID: hex.EncodeToString(e.UUID[:]), Size: e.Size, Default: e.Default,
 		ReadOnly: f&block.ReadOnly != 0, CanFlush: f&block.CanFlush != 0, CanFUA: f&block.CanFUA != 0,
 		CanTrim: f&block.CanTrim != 0, CanZero: f&block.CanWriteZeroes != 0, CanFastZero: f&block.CanFastZero != 0,
 		MultiConn: f&block.CanMultiConn != 0, Rotational: f&block.Rotational != 0,
+		Target: hex.EncodeToString(target[:]),
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/viablk/viablk/initiator"
+	"github.com/viablk/viablk/regcache"
 	"github.com/viablk/viablk/target"
 	"github.com/viablk/viablk/target/backend"
 	"github.com/viablk/viablk/via"
@@ -74,6 +75,65 @@ func Example() {
 	// Output:
 	// scratch: 67108864 bytes
 	// written over there
+}
+
+// Memory of Alloc that is used again and again is registered once: from then on data
+// moves between it and the target without a copy.
+func ExampleDevice_Alloc() {
+	host, stop := serve()
+	defer stop()
+
+	nic, err := via.OpenNic(shm.New(shm.Options{}), "")
+	check(err)
+	disk, err := initiator.Dial(context.Background(), initiator.Config{
+		NIC: nic, Host: host, Export: "scratch",
+		CopyMode:    regcache.CopyZero, // leave it out: auto measures, and decides
+		RegisterMax: 64 << 20,
+	})
+	check(err)
+
+	buf, err := disk.Alloc(1 << 20)
+	check(err)
+	for i := range 8 {
+		copy(buf, fmt.Sprintf("block %d", i))
+		_, err = disk.WriteAt(buf, int64(i)<<20)
+		check(err)
+	}
+	_, err = disk.ReadAt(buf, 3<<20)
+	check(err)
+	fmt.Printf("%s\n", buf[:7])
+	fmt.Printf("%d registration\n", disk.Status().Copy.Cache.Registrations)
+
+	check(disk.Free(buf))
+	check(disk.Close())
+	check(nic.Close())
+	// Output:
+	// block 3
+	// 1 registration
+}
+
+// Any slice will do: it is copied, a part while another is on its way.
+func ExampleDevice_ReadAt() {
+	host, stop := serve()
+	defer stop()
+
+	nic, err := via.OpenNic(shm.New(shm.Options{}), "")
+	check(err)
+	disk, err := initiator.Dial(context.Background(), initiator.Config{NIC: nic, Host: host, Export: "scratch"})
+	check(err)
+
+	plain := []byte("from the heap of this program")
+	_, err = disk.WriteAt(plain, 0)
+	check(err)
+	clear(plain)
+	_, err = disk.ReadAt(plain, 0)
+	check(err)
+	fmt.Printf("%s, %d registrations\n", plain, disk.Status().Copy.Cache.Registrations)
+
+	check(disk.Close())
+	check(nic.Close())
+	// Output:
+	// from the heap of this program, 0 registrations
 }
 
 // The list of what a target has needs no attached disk.

@@ -25,16 +25,22 @@ func (d *Device) file() (*block.Disk, error) {
 	if err != nil {
 		return nil, err
 	}
+	// What is not needed is closed without the lock, which its queues take.
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	switch {
-	case d.closed:
+	if d.closed {
+		d.mu.Unlock()
 		return nil, errors.Join(errClosed, disk.Close())
-	case d.disk != nil:
-		return d.disk, disk.Close() // another caller was first
 	}
-	d.disk = disk
-	return disk, nil
+	first := d.disk == nil
+	if first {
+		d.disk = disk
+	}
+	used := d.disk
+	d.mu.Unlock()
+	if !first {
+		return used, disk.Close() // another caller was first
+	}
+	return used, nil
 }
 
 // ReadAt reads len(p) bytes at off. It returns io.EOF with a short count at the

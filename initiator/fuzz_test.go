@@ -50,15 +50,19 @@ func FuzzAnswers(f *testing.F) {
 			return
 		}
 		input.Store(&b)
-		q, err := d.NewQueue(4)
+		q, err := d.NewQueue(5)
 		must(t, err)
 		small, large := request(block.Read, 512, 512), request(block.Read, 1<<20, 64<<10)
 		write, held := request(block.Write, 1<<20, 64<<10), &block.Request{Op: block.Read, Length: 512}
+		status := request(block.Status, 2<<20, 4096)
 		q.Reserve(held)
-		submit(t, q, small, large, write, held)
-		rs, err := reap(q, 4)
+		submit(t, q, small, large, write, held, status)
+		rs, err := reap(q, 5)
 		must(t, err)
 		for _, r := range rs {
+			if covered := r.Covered(); r.Op == block.Status && (covered > r.Length || (covered > 0) != (r.Err == nil)) {
+				t.Errorf("status of %d bytes covers %d, %v", r.Length, covered, r.Err)
+			}
 			if r.Err == nil && r.Op == block.Read && int64(len(r.Data)) != r.Length {
 				t.Errorf("read of %d bytes has data of %d", r.Length, len(r.Data))
 			}

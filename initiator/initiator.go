@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/bits"
 	"sync"
 	"time"
 
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/wire"
+	"github.com/viablk/viablk/regcache"
 	"github.com/viablk/viablk/via"
 )
 
@@ -27,6 +29,18 @@ type Config struct {
 	MaxIO     int           // bytes of one command; 0 leaves it to the target
 	Timeout   time.Duration // of connecting and logging in; 10 s
 	Log       *slog.Logger  // nil discards
+
+	// CopyMode says how payload in memory of the caller's moves; "" is auto.
+	CopyMode regcache.CopyMode
+
+	// RegisterMax limits what is registered of the memory of Alloc at a time, in
+	// bytes, 1 MiB at least; 0 is 256 MiB or half of what the NIC takes, and less
+	// than 0 registers nothing: then all payload is copied.
+	RegisterMax int64
+
+	Policy    regcache.Policy // which registrations stay; "" is regcache.PolicyRistretto
+	PoolBytes int             // bounce memory of a queue, in bytes, sparse, 4 KiB at least; 0 is 128 MiB
+	Chunk     int             // bytes in which a copied request overlaps with its transfer; 0 is 128 KiB
 }
 
 const (
@@ -34,6 +48,13 @@ const (
 	missedBeats    = 3 // heartbeats without an answer until the target is dead
 	sessionConns   = 256
 	pathEpoch      = 1
+
+	// defaultPool is two of the longest requests, so that a queue with nothing
+	// reserved grants any length, and small requests go on beside one.
+	defaultPool = 2 * wire.MaxIO
+
+	leastPool    = 4 << 10
+	defaultChunk = 128 << 10
 )
 
 func (c Config) withDefaults() (Config, error) {
@@ -42,6 +63,21 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Depth < 0 || c.Depth > wire.MaxDepth || c.InlineMax < 0 || c.InlineMax > wire.MaxInline || c.MaxIO < 0 || c.MaxIO > wire.MaxIO {
 		return c, fmt.Errorf("depth %d, inline maximum %d or longest transfer %d out of range", c.Depth, c.InlineMax, c.MaxIO)
+	}
+	if c.PoolBytes == 0 {
+		c.PoolBytes = defaultPool
+	}
+	if c.Chunk == 0 {
+		c.Chunk = defaultChunk
+	}
+	if c.PoolBytes < leastPool || c.PoolBytes > 1<<40 || c.Chunk < leastPool {
+		return c, fmt.Errorf("bounce memory of %d bytes, copies in chunks of %d: %d are the least", c.PoolBytes, c.Chunk, leastPool)
+	}
+	c.PoolBytes = 1 << (bits.Len(uint(c.PoolBytes)) - 1) // it is one block of the buddy system
+	c.Chunk = min(c.Chunk, c.PoolBytes)
+	var err error
+	if c.CopyMode, err = regcache.ParseCopyMode(string(c.CopyMode)); err != nil {
+		return c, err
 	}
 	if c.Timeout == 0 {
 		c.Timeout = defaultTimeout
@@ -59,6 +95,7 @@ type Device struct {
 	session *session
 	info    block.Info
 	export  wire.OpenResponse
+	memory  memory
 
 	mu     sync.Mutex
 	disk   *block.Disk // of the file-like methods, opened at first use
@@ -93,8 +130,11 @@ func Dial(ctx context.Context, cfg Config) (*Device, error) {
 	}
 	d := &Device{session: s, export: a, conns: make(map[uint16]*Queue), info: block.Info{
 		Size: int64(a.Size), MinimumBlock: a.MinimumBlock, PreferredBlock: a.PreferredBlock,
-		MaximumPayload: wire.MaxIO, Features: block.Features(a.Features),
+		MaximumPayload: uint32(min(wire.MaxIO, cfg.PoolBytes)), Features: block.Features(a.Features) & block.KnownFeatures,
 	}}
+	if err := d.memory.open(&cfg); err != nil {
+		return nil, errors.Join(fmt.Errorf("attach %s: %w", cfg.Host, err), s.close())
+	}
 	return d, nil
 }
 
@@ -177,12 +217,14 @@ func (d *Device) forget(q *Queue) {
 	delete(d.conns, q.index)
 }
 
-// Close logs out and releases the session. Every queue has been closed.
+// Close logs out and releases the session. Every queue has been closed. While
+// buffers of Alloc are not freed it returns an error that wraps regcache.ErrInUse:
+// they stay valid, and Close is called again when they are freed.
 func (d *Device) Close() error {
 	d.mu.Lock()
 	if d.closed {
 		d.mu.Unlock()
-		return nil
+		return d.memory.close()
 	}
 	d.closed = true
 	disk := d.disk
@@ -191,5 +233,5 @@ func (d *Device) Close() error {
 	if disk != nil {
 		err = disk.Close()
 	}
-	return errors.Join(err, d.session.close())
+	return errors.Join(err, d.session.close(), d.memory.close())
 }

@@ -27,7 +27,12 @@ type Queue struct {
 	export uint16
 	inline uint32 // bytes of payload that go inside a message
 	maxIO  uint32 // bytes of one command
+	block  int64  // commands of one request end on multiples of it
 	base   uint16 // first slot
+
+	chooser *regcache.Chooser
+	chunk   int64 // bytes that a copy is cut into
+	most    int64 // bytes of the pool
 
 	ops       []op // requests under way
 	freeOps   []uint16
@@ -36,6 +41,8 @@ type Queue struct {
 	waiting   opFifo // requests that are not wholly cut into commands yet
 	finished  requestFifo
 	held      int  // requests submitted and not reaped
+	alone     bool // the request submitted last has had the queue for itself
+	timed     timed
 	staged    bool // something waits for the doorbell
 
 	reserved     []regcache.Slot // pool memory of requests that reserved it
@@ -49,11 +56,6 @@ type Queue struct {
 	turns     uint32
 	published publishedStats
 }
-
-// poolBytes is the transfer memory of a queue: two of the longest requests, so
-// that a queue with nothing reserved grants any length, and small requests go on
-// beside one. The memory is sparse.
-const poolBytes = 2 * wire.MaxIO
 
 // openQueue connects an I/O connection and equips it.
 func openQueue(d *Device, index uint16, depth int) (*Queue, error) {
@@ -99,13 +101,20 @@ func (q *Queue) equip(a *wire.LoginResponse, commands int) error {
 	if err := q.carrier.AddSends(n+spareSends, wire.MaxHeader); err != nil {
 		return err
 	}
-	pool, err := regcache.NewPool(q.device.session.cfg.NIC, poolBytes, via.MemAttributes{
+	cfg := &q.device.session.cfg
+	pool, err := regcache.NewPool(cfg.NIC, cfg.PoolBytes, via.MemAttributes{
 		Ptag: q.carrier.Tag(), EnableRdmaWrite: true, EnableRdmaRead: true,
 	})
 	if err != nil {
 		return err
 	}
 	q.pool = pool
+	q.chooser = q.device.memory.chooser()
+	q.block = max(int64(q.device.info.MinimumBlock), block.AtomicUnit)
+	q.chunk, q.most = max(int64(cfg.Chunk)&^(q.block-1), q.block), int64(cfg.PoolBytes)
+	if q.chunk > q.most {
+		return fmt.Errorf("bounce memory of %d bytes, for blocks of %d", q.most, q.block)
+	}
 	q.slots = make([]slot, n)
 	for i := n - 1; i >= 0; i-- {
 		q.freeSlots = append(q.freeSlots, uint16(i))
@@ -171,6 +180,9 @@ func (q *Queue) fail(err error) {
 		level = slog.LevelDebug // nobody waits; the session says why, if it ended too
 	}
 	q.device.session.cfg.Log.Log(context.Background(), level, "connection lost", "conn", q.index, "requests", busy, "error", err)
+	for i := range q.slots {
+		q.dropOwn(&q.slots[i].own)
+	}
 	for i := range q.ops {
 		if o := &q.ops[i]; o.request != nil {
 			o.err = syscall.EIO
@@ -205,17 +217,15 @@ func (q *Queue) logout() {
 func (q *Queue) release() error {
 	var err error
 	if q.pool != nil {
-		for i := range q.ops {
-			if q.ops[i].bounce {
-				q.pool.Put(q.ops[i].memory)
-			}
+		for i := range q.slots {
+			q.dropOwn(&q.slots[i].own)
 		}
 		for i := range q.reserved {
 			if q.reserved[i].Data != nil {
 				q.pool.Put(q.reserved[i])
 			}
 		}
-		err = q.pool.Close()
+		err = errors.Join(q.pool.Close(), q.device.memory.withdraw(q.carrier.Tag()))
 	}
 	return errors.Join(err, q.carrier.Close())
 }

@@ -27,6 +27,9 @@ func request(op block.Op, off, n int64) *block.Request {
 	if op == block.Read || op == block.Write {
 		r.Data = make([]byte, n)
 	}
+	if op == block.Status {
+		r.Extents = make([]block.Extent, 0, 8)
+	}
 	return r
 }
 

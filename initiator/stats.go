@@ -6,6 +6,7 @@ import (
 
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/carrier"
+	"github.com/viablk/viablk/regcache"
 )
 
 // QueueStats count what queues did. The owner counts without atomics and
@@ -18,6 +19,9 @@ type QueueStats struct {
 	Sleeps         uint64 `json:"sleeps"` // each ends in a wake-up
 	WaitsForMemory uint64 `json:"waits_for_memory"`
 	WaitsForCredit uint64 `json:"waits_for_credit"`
+
+	// Of memory that the caller brought.
+	Choice regcache.ChoiceStats `json:"choice"`
 }
 
 // publishTurns is how often a busy queue publishes its counters.
@@ -31,19 +35,27 @@ func (s *QueueStats) add(o QueueStats) {
 	s.Sleeps += o.Sleeps
 	s.WaitsForMemory += o.WaitsForMemory
 	s.WaitsForCredit += o.WaitsForCredit
+	s.Choice.Add(&o.Choice)
 }
 
 // publishedStats are a queue's counters as others see them.
 type publishedStats struct {
 	mu    sync.Mutex
 	stats QueueStats
+	write regcache.Boundary
+	read  regcache.Boundary
 }
 
 func (q *Queue) publish() {
 	q.stats.Traffic = q.carrier.Traffic()
+	var write, read regcache.Boundary
+	if q.chooser != nil {
+		q.stats.Choice = q.chooser.Stats()
+		write, read = q.chooser.Boundaries()
+	}
 	q.published.mu.Lock()
 	defer q.published.mu.Unlock()
-	q.published.stats = q.stats
+	q.published.stats, q.published.write, q.published.read = q.stats, write, read
 }
 
 func (q *Queue) snapshot() QueueStats {
@@ -69,6 +81,17 @@ type Status struct {
 	Queues        int        `json:"queues"`
 	Registrations uint64     `json:"registrations"` // of memory, ever; steady state adds none
 	Stats         QueueStats `json:"stats"`         // of all queues ever
+	Copy          CopyStatus `json:"copy"`
+}
+
+// CopyStatus describes how payload in memory of the caller's moves.
+type CopyStatus struct {
+	Mode        regcache.CopyMode     `json:"mode"`
+	Off         string                `json:"off,omitempty"`         // why nothing is ever registered
+	Calibration *regcache.Calibration `json:"calibration,omitempty"` // of the provider, at the start
+	Write       regcache.Boundary     `json:"write_boundary"`        // bytes; of the queue that moved most
+	Read        regcache.Boundary     `json:"read_boundary"`
+	Cache       *regcache.Stats       `json:"cache,omitempty"` // absent if nothing is ever registered
 }
 
 // Status returns the disk's state and counters.
@@ -84,14 +107,43 @@ func (d *Device) Status() Status {
 	if err := s.err(); err != nil {
 		st.Connected, st.Error = false, err.Error()
 	}
+	st.Copy = d.memory.status()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	st.Stats = d.past
+	most := uint64(0)
 	for _, q := range d.conns {
-		if q != nil {
-			st.Queues++
-			st.Stats.add(q.snapshot())
+		if q == nil {
+			continue
+		}
+		st.Queues++
+		s, write, read := q.published.all()
+		st.Stats.add(s)
+		if n := s.BytesRead + s.BytesWritten; n >= most {
+			most, st.Copy.Write, st.Copy.Read = n, write, read
 		}
 	}
+	return st
+}
+
+func (p *publishedStats) all() (s QueueStats, write, read regcache.Boundary) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stats, p.write, p.read
+}
+
+// status describes the memory; the boundaries are those of a new queue.
+func (m *memory) status() CopyStatus {
+	st := CopyStatus{Mode: m.mode, Off: m.off}
+	if m.cache == nil {
+		return st
+	}
+	s := m.cache.Stats()
+	st.Cache = &s
+	if m.mode == regcache.CopyAuto {
+		cost := m.cost
+		st.Calibration = &cost
+	}
+	st.Write, st.Read = m.chooser().Boundaries()
 	return st
 }

@@ -3,6 +3,7 @@ package initiator
 import (
 	"fmt"
 	"syscall"
+	"time"
 
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/carrier"
@@ -17,8 +18,11 @@ type op struct {
 	cut     int64 // bytes of the request that are in commands
 	pending int   // commands without an answer
 	err     error // the first
-	memory  regcache.Slot
-	bounce  bool // memory is ours alone: the request's data is the caller's own
+
+	// Of a request in memory of the caller's.
+	piece  int64 // up to where choice holds
+	choice regcache.Choice
+	began  time.Time // when choice was made, if the whole is timed
 }
 
 // slot is a command under way, or the sequence number of the last one.
@@ -31,12 +35,14 @@ type slot struct {
 	off     int64 // of the command in its request
 	mode    wire.DataMode
 	receive uint32
+	own     ownMemory // of a command in memory of the caller's
 }
 
 // opcodes and flags on the wire.
 var opcodeOf = [...]wire.Opcode{
 	block.Read: wire.OpRead, block.Write: wire.OpWrite, block.Flush: wire.OpFlush,
 	block.Trim: wire.OpTrim, block.WriteZeroes: wire.OpWriteZeroes,
+	block.Status: wire.OpBlockStatus, block.Prefetch: wire.OpPrefetch,
 }
 
 func wireFlags(f block.Flags) (w wire.CommandFlags) {
@@ -63,6 +69,10 @@ func (q *Queue) Submit(r *block.Request) bool {
 	q.freeOps = q.freeOps[:k-1]
 	o := &q.ops[i]
 	*o = op{request: r}
+	q.alone = q.held == 1
+	if q.timed.took != 0 {
+		q.conclude()
+	}
 	r.Token, r.Err = uint64(i), nil
 	q.stats.Count(r.Op, uint64(r.Length))
 	switch {
@@ -78,21 +88,11 @@ func (q *Queue) Submit(r *block.Request) bool {
 	return true
 }
 
-// cut turns as much of a request into commands as there are slots. It returns
-// true when nothing is left to cut.
+// cut turns as much of a request into commands as there are slots and memory. It
+// returns true when nothing is left to cut.
 func (q *Queue) cut(i uint16) bool {
 	o := &q.ops[i]
-	r := o.request
-	if !q.prepare(o) {
-		return false
-	}
 	for {
-		n := int64(r.Length) - o.cut
-		if r.Op == block.Read || r.Op == block.Write {
-			n = min(n, int64(q.maxIO))
-		} else {
-			n = min(n, maxRange)
-		}
 		k := len(q.freeSlots)
 		s := q.carrier.TakeSend()
 		if k == 0 || s == nil {
@@ -103,41 +103,60 @@ func (q *Queue) cut(i uint16) bool {
 			return false
 		}
 		at := q.freeSlots[k-1]
+		sl := &q.slots[at]
+		*sl = slot{op: i, seq: sl.seq, off: o.cut}
+		n := q.provide(o, sl)
+		if n == 0 {
+			q.carrier.FreeSend(s)
+			q.stats.WaitsForMemory++
+			return false
+		}
 		q.freeSlots = q.freeSlots[:k-1]
 		if err := q.command(i, at, s, n); err != nil {
 			q.fail(err)
 			return true
 		}
-		if o.cut += n; o.cut >= r.Length {
+		if o.cut += n; o.cut >= o.request.Length || o.request.Op == block.Status {
+			o.cut = o.request.Length // of a Status the beginning is enough
 			return true
+		}
+		if sl.own.copied() && o.request.Op == block.Write {
+			// The target fetches this part while the next is copied.
+			q.staged = false
+			q.carrier.Doorbell()
 		}
 	}
 }
 
-// maxRange is the longest Trim or WriteZeroes of one command: a multiple of any
+// cutAt returns how many of the first n bytes of what is left of a request one
+// command is for. If it is not the last, it ends between two blocks of the disk, as
+// blocks are to the disk and to [block.AtomicUnit]: no block is in two commands,
+// which the target executes in any order. n is a block at least.
+func (q *Queue) cutAt(o *op, n int64) int64 {
+	at := o.request.Offset + o.cut
+	if n >= o.request.Length-o.cut {
+		return o.request.Length - o.cut
+	}
+	return (at+n)&^(q.block-1) - at
+}
+
+// maxRange is the longest range of one command without payload: a multiple of any
 // block size that fits 32 bits.
 const maxRange = 1 << 31
 
-// prepare gets memory for a request that brought its own: the pool's, which the
-// target may touch. Data that goes inside a message needs none, if it is a read.
-func (q *Queue) prepare(o *op) bool {
+// provide returns how much of a request the next command is for, and gets memory
+// for it that the target may touch, if the request brought its own. It returns 0
+// while there is none.
+func (q *Queue) provide(o *op, sl *slot) int64 {
 	r := o.request
-	if r.Op != block.Read && r.Op != block.Write || r.Memory != 0 || o.bounce {
-		return true
+	switch {
+	case r.Op != block.Read && r.Op != block.Write:
+		return max(1, q.cutAt(o, maxRange)) // a Flush has no length
+	case r.Memory != 0 || r.Op == block.Read && q.fitsInline(r.Length):
+		return q.cutAt(o, int64(q.maxIO))
+	default:
+		return q.own(o, &sl.own)
 	}
-	if r.Op == block.Read && q.fitsInline(r.Length) {
-		return true
-	}
-	m, ok := q.pool.Get(int(r.Length))
-	if !ok {
-		q.stats.WaitsForMemory++
-		return false
-	}
-	o.memory, o.bounce = m, true
-	if r.Op == block.Write {
-		q.stats.BytesBounced += uint64(copy(m.Data, r.Data))
-	}
-	return true
 }
 
 func (q *Queue) fitsInline(n int64) bool { return n <= int64(q.inline) }
@@ -147,14 +166,21 @@ func (q *Queue) command(i, at uint16, s *carrier.Send, n int64) error {
 	o := &q.ops[i]
 	r := o.request
 	sl := &q.slots[at]
-	*sl = slot{busy: true, op: i, seq: sl.seq + 1, length: uint32(n), off: o.cut}
+	if r.Op == block.Flush {
+		n = 0
+	}
+	sl.busy, sl.length = true, uint32(n)
+	sl.seq++
 	cmd := wire.Command{
 		Opcode: opcodeOf[r.Op], Flags: wireFlags(r.Flags), Slot: q.base + at, Export: q.export,
 		Seq: sl.seq, PathEpoch: pathEpoch, Offset: uint64(r.Offset + o.cut), Length: uint32(n),
 	}
 	var payload carrier.Span
+	if r.Op == block.Status {
+		cmd.Mode = wire.ModeInline
+	}
 	if r.Op == block.Read || r.Op == block.Write {
-		payload = q.expose(&cmd, o, r)
+		payload = q.expose(&cmd, o, sl)
 	}
 	sl.mode = cmd.Mode
 	o.pending++
@@ -167,32 +193,36 @@ func (q *Queue) command(i, at uint16, s *carrier.Send, n int64) error {
 }
 
 // expose decides how the payload of a command moves: inside the message if it is
-// small, else by the target's RDMA from or to the pool. It returns what goes
-// inside the message.
-func (q *Queue) expose(cmd *wire.Command, o *op, r *block.Request) carrier.Span {
-	memory := q.memory(o, r)
+// small, else by the target's RDMA from or to memory of this end. It returns what
+// goes inside the message.
+func (q *Queue) expose(cmd *wire.Command, o *op, sl *slot) carrier.Span {
+	r := o.request
 	if cmd.Length <= q.inline && r.Length <= int64(q.inline) {
 		cmd.Mode = wire.ModeInline
 		if r.Op == block.Read {
 			return carrier.Span{}
 		}
 		cmd.InlineLength = cmd.Length
-		return carrier.Span{Addr: memory.Addr + uint64(o.cut), Handle: memory.Handle, Length: cmd.Length}
+		q.segments(cmd, o, sl)
+		s := cmd.Segments[0]
+		cmd.NumSegments, cmd.Segments[0] = 0, wire.Segment{}
+		return carrier.Span{Addr: s.Addr, Handle: s.Handle, Length: s.Length}
 	}
 	cmd.Mode = wire.ModePull
 	if r.Op == block.Read {
 		cmd.Mode = wire.ModeWindow
 	}
-	cmd.NumSegments = 1
-	cmd.Segments[0] = wire.Segment{Addr: memory.Addr + uint64(o.cut), Handle: memory.Handle, Length: cmd.Length}
+	q.segments(cmd, o, sl)
 	return carrier.Span{}
 }
 
-// memory returns the pool memory of a request; it is empty for a read that comes
-// inside the message.
-func (q *Queue) memory(o *op, r *block.Request) *regcache.Slot {
-	if r.Memory&reservedPool != 0 {
-		return &q.reserved[r.Memory&reservedIndex]
+// segments names the memory of a command: reserved, leased, or a part of the pool.
+func (q *Queue) segments(cmd *wire.Command, o *op, sl *slot) {
+	if r := o.request; r.Memory&reservedPool != 0 {
+		m := &q.reserved[r.Memory&reservedIndex]
+		cmd.NumSegments = 1
+		cmd.Segments[0] = wire.Segment{Addr: m.Addr + uint64(o.cut), Handle: m.Handle, Length: cmd.Length}
+		return
 	}
-	return &o.memory
+	cmd.NumSegments = sl.own.segments(&cmd.Segments, cmd.Length)
 }
