@@ -2,6 +2,7 @@ package nbd
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -72,12 +73,18 @@ func (e *RefusedError) Error() string {
 	return "server: " + reason
 }
 
+// Client asks servers. The zero value speaks in the clear.
+type Client struct {
+	// TLS is started before anything else is said; a server without TLS is an error.
+	TLS *tls.Config
+}
+
 // List asks the server at the other end of conn for its exports, and for the
 // description of each. It takes the connection: conn is closed when it returns.
 // An export that the server lists and then does not describe has its Error set.
-func List(ctx context.Context, conn net.Conn) ([]ExportInfo, error) {
+func (c Client) List(ctx context.Context, conn net.Conn) ([]ExportInfo, error) {
 	var list []ExportInfo
-	err := haggle(ctx, conn, func(h *haggler) error {
+	err := c.haggle(ctx, conn, func(h *haggler) error {
 		exports, err := h.list()
 		if err != nil {
 			return fmt.Errorf("list exports: %w", err)
@@ -107,13 +114,13 @@ func List(ctx context.Context, conn net.Conn) ([]ExportInfo, error) {
 // Info asks the server at the other end of conn for the description of an export;
 // "" is its default export. It takes the connection: conn is closed when it
 // returns. An export that the server does not give is a [RefusedError].
-func Info(ctx context.Context, conn net.Conn, name string) (ExportInfo, error) {
+func (c Client) Info(ctx context.Context, conn net.Conn, name string) (ExportInfo, error) {
 	var told ExportInfo
 	if err := validName(name, maximumText); err != nil {
 		conn.Close()
 		return told, err
 	}
-	err := haggle(ctx, conn, func(h *haggler) (err error) {
+	err := c.haggle(ctx, conn, func(h *haggler) (err error) {
 		if told, err = h.info(name); err != nil {
 			return fmt.Errorf("ask for export %q: %w", name, err)
 		}
@@ -130,12 +137,12 @@ type haggler struct {
 }
 
 // haggle opens the handshake, runs f, and leaves in peace.
-func haggle(ctx context.Context, conn net.Conn, f func(*haggler) error) error {
+func (c Client) haggle(ctx context.Context, conn net.Conn, f func(*haggler) error) error {
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	h := &haggler{conn: conn}
-	err := h.open()
+	err := h.open(conn, c.TLS)
 	if err == nil {
 		if err = f(h); err == nil {
 			// The exports are known: how the server takes the farewell is its affair.
@@ -148,9 +155,9 @@ func haggle(ctx context.Context, conn net.Conn, f func(*haggler) error) error {
 	return err
 }
 
-// open exchanges the flags of both sides and asks for structured replies, so that
+// open exchanges the flags of both sides, starts TLS if that is wanted, and asks for structured replies, so that
 // what a server offers only with them is told.
-func (h *haggler) open() error {
+func (h *haggler) open(conn net.Conn, config *tls.Config) error {
 	b := make([]byte, greetingSize)
 	if _, err := io.ReadFull(h.conn, b); err != nil {
 		return fmt.Errorf("read greeting: %w", err)
@@ -165,6 +172,11 @@ func (h *haggler) open() error {
 	if _, err := h.conn.Write(binary.BigEndian.AppendUint32(nil, uint32(flags&handshakeFlags))); err != nil {
 		return fmt.Errorf("write client flags: %w", err)
 	}
+	if config != nil {
+		if err := h.startTLS(conn, config); err != nil {
+			return fmt.Errorf("start TLS: %w", err)
+		}
+	}
 	if err := h.send(optStructuredReply, nil); err != nil {
 		return err
 	}
@@ -173,6 +185,25 @@ func (h *haggler) open() error {
 		return nil
 	}
 	return err
+}
+
+// startTLS sends STARTTLS. There is no way on without it.
+func (h *haggler) startTLS(conn net.Conn, config *tls.Config) error {
+	if err := h.send(optStartTLS, nil); err != nil {
+		return err
+	}
+	switch kind, _, err := h.receive(optStartTLS); {
+	case err != nil:
+		return err
+	case kind != repAck:
+		return fmt.Errorf("unexpected reply %d", kind)
+	}
+	c := tls.Client(conn, config)
+	if err := c.Handshake(); err != nil {
+		return err
+	}
+	h.conn = c
+	return nil
 }
 
 // list sends LIST.

@@ -3,6 +3,8 @@ package nbd
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,9 +28,9 @@ func (f *fixture) connect() net.Conn {
 
 func TestInfo(t *testing.T) {
 	f := serve(t, Limits{}, disks()...)
-	got, err := Info(t.Context(), f.connect(), "")
+	got, err := Client{}.Info(t.Context(), f.connect(), "")
 	want := ExportInfo{
-		Name: "disk", Description: "the first one", Size: 8 << 20, CanDF: true, CanFastZero: true, CanFlush: true,
+		Name: "disk", Description: "the first one", Size: 8 << 20, CanCache: true, CanDF: true, CanFastZero: true, CanFlush: true,
 		CanFUA: true, CanMultiConn: true, CanTrim: true, CanZero: true,
 		BlockMinimum: 1, BlockPreferred: 4096, BlockMaximum: 64 << 20,
 	}
@@ -36,10 +38,10 @@ func TestInfo(t *testing.T) {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
 	var refused *RefusedError
-	if _, err := Info(t.Context(), f.connect(), "nobody"); !errors.As(err, &refused) || refused.Reply != repErrUnknown {
+	if _, err := new(Client).Info(t.Context(), f.connect(), "nobody"); !errors.As(err, &refused) || refused.Reply != repErrUnknown {
 		t.Errorf("unknown export: %v", err)
 	}
-	if _, err := Info(t.Context(), f.connect(), "a\x00b"); err == nil {
+	if _, err := new(Client).Info(t.Context(), f.connect(), "a\x00b"); err == nil {
 		t.Error("name with NUL accepted")
 	}
 }
@@ -50,7 +52,7 @@ func TestList(t *testing.T) {
 		exports = append(exports, Export{Name: fmt.Sprintf("disk %d", i), Device: newMemory(int64(i) << 10)})
 	}
 	f := serve(t, Limits{}, exports...)
-	list, err := List(t.Context(), f.connect())
+	list, err := Client{}.List(t.Context(), f.connect())
 	if err != nil || len(list) != len(exports) {
 		t.Fatalf("%d exports, %v", len(list), err)
 	}
@@ -78,7 +80,7 @@ func TestAgreesWithNbdinfo(t *testing.T) {
 	if err := json.Unmarshal(out, &printed); err != nil {
 		t.Fatal(err)
 	}
-	info, err := Info(t.Context(), f.connect(), "disk")
+	info, err := Client{}.Info(t.Context(), f.connect(), "disk")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,10 +169,83 @@ func TestBadServers(t *testing.T) {
 			defer cancel()
 			var err error
 			if row.list {
-				_, err = List(ctx, client)
+				_, err = Client{}.List(ctx, client)
 			} else {
-				_, err = Info(ctx, client, "disk")
+				_, err = Client{}.Info(ctx, client, "disk")
 			}
+			if row.want == "" && err != nil || row.want != "" && (err == nil || !strings.Contains(err.Error(), row.want)) {
+				t.Errorf("got %v, want %q", err, row.want)
+			}
+		})
+	}
+}
+
+// plainServers have no TLS, or somebody on the way says so: C-3, the class of
+// CVE-2019-14842.
+var plainServers = []struct {
+	name  string
+	reply [][]byte // to STARTTLS
+	want  string
+}{
+	{"C-3 STARTTLS is not supported", [][]byte{optionReply(optStartTLS, repErrUnsupported)}, "start TLS"},
+	{"C-3 STARTTLS is refused", [][]byte{optionReply(optStartTLS, repErrPolicy, []byte("not today"))}, "start TLS"},
+	{"C-3 STARTTLS is not answered", [][]byte{ack, optionReply(optInfo, repInfo, exportInformation(5)), optionReply(optInfo, repAck)}, "start TLS"},
+	{"C-3 plaintext behind the ACK", [][]byte{
+		optionReply(optStartTLS, repAck), ack,
+		optionReply(optInfo, repInfo, exportInformation(5)), optionReply(optInfo, repAck),
+	}, "TLS"},
+	{"C-3 gone behind the ACK", [][]byte{optionReply(optStartTLS, repAck)}, "EOF"},
+}
+
+// A client that wants TLS says nothing of what it wants to a server without.
+func TestClientNeverFallsBackToPlaintext(t *testing.T) {
+	for _, row := range plainServers {
+		t.Run(row.name, func(t *testing.T) {
+			server, client := pair(t)
+			heard := make(chan []byte, 1)
+			go func() {
+				server.Write(append(bytes.Clone(greeting), bytes.Join(row.reply, nil)...))
+				server.(*net.UnixConn).CloseWrite()
+				b, _ := io.ReadAll(server)
+				server.Close()
+				heard <- b
+			}()
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			c := Client{TLS: certificates(t).clients["alice"]}
+			if _, err := c.Info(ctx, client, "secret name"); err == nil || !strings.Contains(err.Error(), row.want) {
+				t.Errorf("got %v, want %q", err, row.want)
+			}
+			said := <-heard
+			allowed := bytes.Join([][]byte{be32(3), []byte("IHAVEOPT"), be32(optStartTLS), be32(0)}, nil)
+			if rest, ok := bytes.CutPrefix(said, allowed); !ok || bytes.Contains(rest, []byte("IHAVEOPT")) || bytes.Contains(said, []byte("secret")) {
+				t.Errorf("the client said %q", said)
+			}
+		})
+	}
+}
+
+// A certificate for somebody else is as good as none: C-3, the class of
+// CVE-2024-7383.
+func TestClientChecksWhoTheServerIs(t *testing.T) {
+	f := serveTLS(t, TLS{Config: certificates(t).server, Required: true}, Limits{}, disks()...)
+	good := certificates(t).clients["alice"]
+	for _, row := range []struct {
+		name   string
+		change func(*tls.Config)
+		want   string // of the error; empty: none
+	}{
+		{"good", func(*tls.Config) {}, ""},
+		{"C-3 another name", func(c *tls.Config) { c.ServerName = "elsewhere.example" }, "elsewhere.example"},
+		{"C-3 a name that only begins alike", func(c *tls.Config) { c.ServerName = "localhost.example" }, "localhost.example"},
+		{"C-3 an address", func(c *tls.Config) { c.ServerName = "127.0.0.2" }, "127.0.0.2"},
+		{"C-3 unknown authority", func(c *tls.Config) { c.RootCAs = x509.NewCertPool() }, "unknown authority"},
+		{"C-3 older TLS only", func(c *tls.Config) { c.MinVersion, c.MaxVersion = tls.VersionTLS12, tls.VersionTLS12 }, "protocol version"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			config := good.Clone()
+			row.change(config)
+			_, err := Client{TLS: config}.Info(t.Context(), f.connect(), "disk")
 			if row.want == "" && err != nil || row.want != "" && (err == nil || !strings.Contains(err.Error(), row.want)) {
 				t.Errorf("got %v, want %q", err, row.want)
 			}
@@ -184,7 +259,7 @@ func TestSilentServer(t *testing.T) {
 	defer server.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	if _, err := List(ctx, client); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := new(Client).List(ctx, client); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
 }

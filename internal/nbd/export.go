@@ -21,6 +21,10 @@ type Export struct {
 	ReadOnly    bool // refuse writes even if the device takes them
 	Default     bool // also answers to the empty name
 	Connections int  // at a time; 0: no limit but the server's
+
+	// Clients are the names, in verified certificates, of clients that get the
+	// export. If there are any, others do not, and do not see it in a list.
+	Clients []string
 }
 
 // Exports are what a server offers. Its methods are called by many goroutines at
@@ -142,7 +146,7 @@ func validName(s string, limit int) error {
 
 // transmissionFlags returns what the protocol says of the export. The info is
 // that of [Export.clientInfo].
-func transmissionFlags(i *block.Info, structured bool) uint16 {
+func transmissionFlags(i *block.Info, t terms) uint16 {
 	flags := flagHasFlags
 	for _, f := range [...]struct {
 		feature block.Features
@@ -156,13 +160,17 @@ func transmissionFlags(i *block.Info, structured bool) uint16 {
 		{block.CanWriteZeroes, flagSendWriteZeroes},
 		{block.CanFastZero, flagSendFastZero},
 		{block.CanMultiConn, flagCanMultiConn},
+		{block.CanPrefetch, flagSendCache},
 	} {
 		if i.Features&f.feature != 0 {
 			flags |= f.flag
 		}
 	}
-	if structured {
+	if t.dialect != simple {
 		flags |= flagSendDF
+	}
+	if t.dialect == extended && t.contexts {
+		flags |= flagStatusPayload
 	}
 	return flags
 }

@@ -28,6 +28,16 @@ func FuzzHandshake(f *testing.F) {
 		bytes.Join([][]byte{be32(1), option(optExportName, []byte("disk")), request(0, cmdWrite, 1, 0, 512), make([]byte, 512)}, nil),
 		bytes.Join([][]byte{be32(3), option(optStartTLS, nil), option(optSetMeta, make([]byte, 40)), option(optExtendedHeaders, nil)}, nil),
 		bytes.Join([][]byte{be32(3), []byte("IHAVEOPT"), be32(optGo), be32(0xfffffff0)}, nil),
+		bytes.Join([][]byte{
+			be32(3), option(optStructuredReply, nil), option(optListMeta, metaData("disk", "base:")), option(optSetMeta, metaData("disk", contextName)),
+			option(optGo, goData("disk")), request(cmdFlagReqOne, cmdBlockStatus, 1, 0, 1<<20), request(cmdFlagDF, cmdRead, 2, 0, 1<<20),
+		}, nil),
+		bytes.Join([][]byte{
+			be32(3), option(optExtendedHeaders, nil), option(optSetMeta, metaData("disk", contextName)), option(optGo, goData("disk")),
+			extendedRequest(cmdFlagPayloadLen, cmdBlockStatus, 1, 4096, 12), be64(4096), be32(contextID),
+			extendedRequest(cmdFlagPayloadLen, cmdWrite, 2, 0, 3), []byte("abc"), extendedRequest(0, cmdTrim, 3, 0, 1<<40),
+			extendedRequest(cmdFlagPayloadLen, cmdFlush, 4, 0, 3), []byte("abc"), extendedRequest(0, cmdDisconnect, 5, 0, 0),
+		}, nil),
 	} {
 		f.Add(seed)
 	}
@@ -45,7 +55,7 @@ func FuzzHandshake(f *testing.F) {
 		s := &Server{Exports: table, Limits: Limits{Progress: -1}}
 		ended := make(chan struct{})
 		go func() {
-			s.serve(t.Context(), server)
+			s.serve(s.welcome(nil, server))
 			close(ended)
 		}()
 		exchange(t, client, stream)
@@ -112,20 +122,20 @@ func exchange(t *testing.T, client net.Conn, stream []byte) []byte {
 // checkReplies reads requests as a plain model does, and matches the replies.
 func checkReplies(t *testing.T, stream, replies []byte) {
 	type expected struct {
-		reads map[uint32]int // READs by length
+		reads map[uint64]int // READs by length
 		other int
 	}
 	sent := map[uint64]*expected{}
 	var h header
-	for len(stream) >= requestHeaderSize && h.decode(stream) && h.command != cmdDisconnect {
+	for len(stream) >= requestHeaderSize && h.decode(stream, simple) && h.command != cmdDisconnect {
 		stream = stream[requestHeaderSize:]
-		if uint64(h.payload()) > uint64(len(stream)) {
+		if h.payload > uint64(len(stream)) {
 			break
 		}
-		stream = stream[h.payload():]
+		stream = stream[h.payload:]
 		e := sent[h.cookie]
 		if e == nil {
-			e = &expected{reads: map[uint32]int{}}
+			e = &expected{reads: map[uint64]int{}}
 			sent[h.cookie] = e
 		}
 		if h.command == cmdRead {
@@ -189,12 +199,12 @@ func FuzzClient(f *testing.F) {
 			server.Close()
 		}()
 		if !list {
-			if e, err := Info(t.Context(), client, "disk"); err == nil && (e.Size < 0 || validName(e.Name, maximumText) != nil) {
+			if e, err := new(Client).Info(t.Context(), client, "disk"); err == nil && (e.Size < 0 || validName(e.Name, maximumText) != nil) {
 				t.Fatalf("%+v", e)
 			}
 			return
 		}
-		exports, err := List(t.Context(), client)
+		exports, err := Client{}.List(t.Context(), client)
 		for _, e := range exports {
 			if err == nil && (e.Size < 0 || validName(e.Name, maximumText) != nil || len(e.Description) > maximumText) {
 				t.Fatalf("%+v", e)

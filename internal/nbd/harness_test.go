@@ -16,6 +16,8 @@ import (
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/viablk/viablk/internal/block"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -30,10 +32,17 @@ type fixture struct {
 	path   string
 	served chan error
 	cancel context.CancelFunc
+	tls    bool // clients of enter start TLS first
 }
 
 // serve starts a server. It is stopped, and checked for leaks, with the test.
 func serve(t *testing.T, limits Limits, exports ...Export) *fixture {
+	t.Helper()
+	return serveTLS(t, TLS{}, limits, exports...)
+}
+
+// serveTLS is serve with TLS.
+func serveTLS(t *testing.T, config TLS, limits Limits, exports ...Export) *fixture {
 	t.Helper()
 	table, err := NewExports(exports...)
 	if err != nil {
@@ -41,9 +50,10 @@ func serve(t *testing.T, limits Limits, exports ...Export) *fixture {
 	}
 	f := &fixture{
 		t:      t,
-		server: &Server{Exports: table, Limits: limits, Log: slog.New(slog.NewTextHandler(t.Output(), nil))},
+		server: &Server{Exports: table, TLS: config, Limits: limits, Log: slog.New(slog.NewTextHandler(t.Output(), nil))},
 		path:   filepath.Join(t.TempDir(), "s"),
 		served: make(chan error, 1),
+		tls:    config.Required,
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	f.cancel = cancel
@@ -78,7 +88,7 @@ func (f *fixture) stop() {
 type peer struct {
 	t *testing.T
 	net.Conn
-	structured bool
+	dialect dialect
 }
 
 // dial connects and does nothing else.
@@ -213,34 +223,78 @@ func (p *peer) infos(option uint32) map[uint16][]byte {
 	}
 }
 
-// enter dials and negotiates up to transmission.
-func (f *fixture) enter(name string, structured bool) *peer {
+// enter dials and negotiates up to transmission, with all that the dialect has.
+func (f *fixture) enter(name string, d dialect) *peer {
 	f.t.Helper()
 	p := f.dial()
 	p.greet(bothFlags)
-	if structured {
-		p.option(optStructuredReply)
-		p.wantReply(optStructuredReply, repAck)
-		p.structured = true
+	if f.tls {
+		p.startTLS("alice")
+	}
+	p.speak(d)
+	if d != simple {
+		p.option(optSetMeta, metaData(name, contextName))
+		if kind, _ := p.reply(optSetMeta); kind == repMetaContext {
+			p.wantReply(optSetMeta, repAck)
+		}
 	}
 	p.option(optGo, goData(name, infoBlockSize))
 	p.infos(optGo)
 	return p
 }
 
-// request is the bytes of a request.
+// speak agrees on a dialect.
+func (p *peer) speak(d dialect) {
+	p.t.Helper()
+	if option, ok := map[dialect]uint32{structured: optStructuredReply, extended: optExtendedHeaders}[d]; ok {
+		p.option(option)
+		p.wantReply(option, repAck)
+	}
+	p.dialect = d
+}
+
+// metaData is the data of LIST_META_CONTEXT and SET_META_CONTEXT.
+func metaData(name string, queries ...string) []byte {
+	b := append(be32(uint32(len(name))), name...)
+	b = append(b, be32(uint32(len(queries)))...)
+	for _, q := range queries {
+		b = append(append(b, be32(uint32(len(q)))...), q...)
+	}
+	return b
+}
+
+// request is the bytes of a compact request.
 func request(flags, command uint16, cookie, offset uint64, length uint32) []byte {
 	return bytes.Join([][]byte{be32(0x25609513), be16(flags), be16(command), be64(cookie), be64(offset), be32(length)}, nil)
 }
 
-// answer is a reply, of either dialect.
+// extendedRequest is the bytes of an extended request.
+func extendedRequest(flags, command uint16, cookie, offset, length uint64) []byte {
+	return bytes.Join([][]byte{be32(0x21e41c71), be16(flags), be16(command), be64(cookie), be64(offset), be64(length)}, nil)
+}
+
+// request is the bytes of a request in the peer's dialect.
+func (p *peer) request(flags, command uint16, cookie, offset uint64, length uint32) []byte {
+	if p.dialect != extended {
+		return request(flags, command, cookie, offset, length)
+	}
+	if command == cmdWrite {
+		flags |= cmdFlagPayloadLen
+	}
+	return extendedRequest(flags, command, cookie, offset, uint64(length))
+}
+
+// answer is a reply, of whatever dialect.
 type answer struct {
-	cookie uint64
-	errno  syscall.Errno
-	text   string
-	data   []byte
-	chunk  bool // it was a structured reply
-	offset uint64
+	cookie  uint64
+	errno   syscall.Errno
+	text    string
+	data    []byte
+	pieces  int    // chunks
+	holes   int    // of these
+	chunk   bool   // it was a structured or extended reply
+	offset  uint64 // of the data; of the request, if it is extended
+	extents []block.Extent
 }
 
 // answer receives one reply. read tells how many bytes of data follow a simple
@@ -248,52 +302,147 @@ type answer struct {
 func (p *peer) answer(read func(cookie uint64) int) answer {
 	p.t.Helper()
 	magic := binary.BigEndian.Uint32(p.get(4))
-	if magic == 0x67446698 {
+	if magic == 0x67446698 && p.dialect != extended {
 		b := p.get(12)
 		a := answer{errno: syscall.Errno(binary.BigEndian.Uint32(b)), cookie: binary.BigEndian.Uint64(b[4:])}
 		if n := read(a.cookie); a.errno == 0 && n > 0 {
-			if p.structured {
+			if p.dialect != simple {
 				p.t.Fatal("simple reply to READ after structured replies were agreed")
 			}
 			a.data = p.get(n)
 		}
 		return a
 	}
-	if magic != 0x668e33ef || !p.structured {
+	a := answer{chunk: true}
+	for {
+		done := p.chunk(magic, &a)
+		if done {
+			return a
+		}
+		magic = binary.BigEndian.Uint32(p.get(4))
+	}
+}
+
+// chunk receives a chunk behind its magic, and reports whether it is the last.
+func (p *peer) chunk(magic uint32, a *answer) (done bool) {
+	p.t.Helper()
+	var b, body []byte
+	switch {
+	case magic == 0x668e33ef && p.dialect == structured:
+		b = p.get(16)
+		body = p.get(int(binary.BigEndian.Uint32(b[12:])))
+	case magic == 0x6e8a278c && p.dialect == extended:
+		b = p.get(28)
+		body = p.get(int(binary.BigEndian.Uint64(b[20:])))
+		a.offset = binary.BigEndian.Uint64(b[12:])
+	default:
 		p.t.Fatalf("reply magic %#x", magic)
 	}
-	b := p.get(16)
-	a := answer{chunk: true, cookie: binary.BigEndian.Uint64(b[4:])}
-	if flags := binary.BigEndian.Uint16(b); flags != 1 {
-		p.t.Fatalf("chunk flags %#x, want DONE", flags)
+	if cookie := binary.BigEndian.Uint64(b[4:]); a.pieces > 0 && cookie != a.cookie {
+		p.t.Fatalf("chunk of %#x inside the reply to %#x", cookie, a.cookie)
+	} else {
+		a.cookie = cookie
 	}
-	body := p.get(int(binary.BigEndian.Uint32(b[12:])))
+	a.pieces++
+	flags := binary.BigEndian.Uint16(b)
+	if flags > 1 {
+		p.t.Fatalf("chunk flags %#x", flags)
+	}
+	at := func() {
+		offset := binary.BigEndian.Uint64(body)
+		if len(a.data) == 0 && p.dialect == structured {
+			a.offset = offset
+		}
+		if offset != a.offset+uint64(len(a.data)) {
+			p.t.Fatalf("chunk at %d behind %d bytes at %d", offset, len(a.data), a.offset)
+		}
+	}
+	before := len(a.data)
 	switch kind := binary.BigEndian.Uint16(b[2:]); kind {
+	case 0:
+		if len(body) != 0 || flags != 1 {
+			p.t.Fatalf("empty chunk of %d bytes, flags %#x", len(body), flags)
+		}
+		return true
 	case 1:
-		a.offset, a.data = binary.BigEndian.Uint64(body), body[8:]
-		if len(a.data) == 0 {
-			p.t.Fatal("chunk without data")
+		at()
+		a.data = append(a.data, body[8:]...)
+	case 2:
+		at()
+		a.holes++
+		if len(body) != 12 {
+			p.t.Fatalf("hole of %d bytes", len(body))
 		}
+		a.data = append(a.data, make([]byte, binary.BigEndian.Uint32(body[8:]))...)
+	case 5, 6:
+		a.extents = p.extents(kind, body)
+		return flags == 1
 	case 0x8001:
-		a.errno = syscall.Errno(binary.BigEndian.Uint32(body))
-		a.text = string(body[6:])
-		if n := int(binary.BigEndian.Uint16(body[4:])); n != len(a.text) || n == 0 || n > maximumText {
-			p.t.Fatalf("error text of %d bytes in a chunk with %d", n, len(a.text))
-		}
-		if a.errno == 0 {
-			p.t.Fatal("error chunk without error")
-		}
+		p.errorChunk(a, body)
+		return flags == 1
 	default:
 		p.t.Fatalf("chunk type %#x", kind)
 	}
-	return a
+	if len(a.data) == before {
+		p.t.Fatal("chunk without data")
+	}
+	return flags == 1
+}
+
+// errorChunk decodes an error.
+func (p *peer) errorChunk(a *answer, body []byte) {
+	p.t.Helper()
+	a.errno = syscall.Errno(binary.BigEndian.Uint32(body))
+	a.text = string(body[6:])
+	if n := int(binary.BigEndian.Uint16(body[4:])); n != len(a.text) || n == 0 || n > maximumText {
+		p.t.Fatalf("error text of %d bytes in a chunk with %d", n, len(a.text))
+	}
+	if a.errno == 0 {
+		p.t.Fatal("error chunk without error")
+	}
+}
+
+// extents decodes what a BLOCK_STATUS is answered with.
+func (p *peer) extents(kind uint16, body []byte) (extents []block.Extent) {
+	p.t.Helper()
+	if id := binary.BigEndian.Uint32(body); id != contextID {
+		p.t.Fatalf("context %d", id)
+	}
+	body = body[4:]
+	if (kind == 6) != (p.dialect == extended) {
+		p.t.Fatalf("extents in a chunk of type %d", kind)
+	}
+	if kind == 5 {
+		for ; len(body) > 0; body = body[8:] {
+			e := block.Extent{Length: int64(binary.BigEndian.Uint32(body)), Flags: block.ExtentFlags(binary.BigEndian.Uint32(body[4:]))}
+			extents = append(extents, e)
+		}
+		return extents
+	}
+	count := binary.BigEndian.Uint32(body)
+	for body = body[4:]; len(body) > 0; body = body[16:] {
+		e := block.Extent{Length: int64(binary.BigEndian.Uint64(body)), Flags: block.ExtentFlags(binary.BigEndian.Uint64(body[8:]))}
+		extents = append(extents, e)
+	}
+	if int(count) != len(extents) {
+		p.t.Fatalf("%d extents, the count is %d", len(extents), count)
+	}
+	return extents
 }
 
 // do sends one request and returns its reply.
 func (p *peer) do(flags, command uint16, offset uint64, length uint32, payload ...[]byte) answer {
 	p.t.Helper()
-	const cookie = 0xfeed_0000_dead_beef
-	p.put(append([][]byte{request(flags, command, cookie, offset, length)}, payload...)...)
+	return p.ask(p.request(flags, command, cookie, offset, length), command, length, payload...)
+}
+
+// cookie is that of requests of do.
+const cookie = 0xfeed_0000_dead_beef
+
+// ask sends a request with the usual cookie and returns its reply.
+func (p *peer) ask(request []byte, command uint16, length uint32, payload ...[]byte) answer {
+	p.t.Helper()
+	p.put(append([][]byte{request}, payload...)...)
 	n := 0
 	if command == cmdRead {
 		n = int(length)
@@ -313,11 +462,15 @@ func (p *peer) want(errno syscall.Errno, flags, command uint16, offset uint64, l
 		p.t.Fatalf("command %d flags %#x offset %#x length %#x: errno %d (%v) %q, want %d",
 			command, flags, offset, length, int(a.errno), a.errno, a.text, int(errno))
 	}
-	if p.structured && (errno != 0 || command == cmdRead) != a.chunk {
+	needsChunk := p.dialect == extended || p.dialect == structured && (errno != 0 || command == cmdRead || command == cmdBlockStatus)
+	if a.chunk != needsChunk {
 		p.t.Fatalf("command %d errno %d: chunk is %v", command, errno, a.chunk)
 	}
-	if a.chunk && errno == 0 && a.offset != offset {
-		p.t.Fatalf("data at %d, want %d", a.offset, offset)
+	if a.chunk && (errno == 0 && command == cmdRead || p.dialect == extended) && a.offset != offset { // S-7
+		p.t.Fatalf("reply for offset %d, want %d", a.offset, offset)
+	}
+	if command == cmdRead && errno == 0 && len(a.data) != int(length) {
+		p.t.Fatalf("READ of %d bytes returns %d", length, len(a.data))
 	}
 	return a.data
 }
@@ -331,7 +484,7 @@ func (p *peer) wantAlive() {
 // disconnect ends the connection in peace.
 func (p *peer) disconnect() {
 	p.t.Helper()
-	p.put(request(0, cmdDisconnect, 1, 0, 0))
+	p.put(p.request(0, cmdDisconnect, 1, 0, 0))
 	p.wantEnd()
 }
 

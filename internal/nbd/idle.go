@@ -4,7 +4,7 @@ package nbd
 // which. A client that waits for one reply at a time sends the next request a few
 // microseconds after it.
 func (t *transmission) spin() (bool, error) {
-	if t.draining || !t.out.empty() || !t.idle.Start() {
+	if t.draining || t.sending() || !t.idle.Start() {
 		return false, nil
 	}
 	t.counts[countSpins]++

@@ -21,7 +21,19 @@ type Limits struct {
 	// default 50 µs. Negative: it never spins.
 	Spin time.Duration
 
-	Connections int    // at a time on the server; default 100
+	// Connections is how many clients may be in transmission at a time; default 100.
+	// The next is refused when it asks for its export.
+	Connections int
+
+	// ConnectionsPerAddress is how many of these may come from one IPv4 address, one
+	// IPv6 network of 64 bits, or one user of this host; 0: no limit of its own.
+	ConnectionsPerAddress int
+
+	// Handshakes is how many clients may be in their handshake at a time, besides
+	// Connections; default 1024. With the next, the address that has most of them
+	// loses its oldest.
+	Handshakes int
+
 	Options     int    // in one handshake, plus one for each export listed; default 32
 	OptionBytes int    // data of one option; default 64 KiB
 	NameBytes   int    // export name; default and most 4096
@@ -41,6 +53,7 @@ func (l Limits) withDefaults() Limits {
 	l.Progress = orDefault(l.Progress, 30*time.Second)
 	l.Spin = orDefault(l.Spin, 50*time.Microsecond)
 	l.Connections = orDefault(l.Connections, 100)
+	l.Handshakes = orDefault(l.Handshakes, 1024)
 	l.Options = orDefault(l.Options, 32)
 	l.OptionBytes = orDefault(l.OptionBytes, 64<<10)
 	l.NameBytes = min(orDefault(l.NameBytes, maximumText), maximumText)

@@ -18,11 +18,14 @@ import (
 // ErrInUse is the error of [ListenUnix] for a socket that somebody serves.
 var ErrInUse = errors.New("socket is in use")
 
-// Listen listens on a "tcp", "tcp4" or "tcp6" address, or on a "unix" socket
-// with mode 0600.
+// Listen listens on a "tcp", "tcp4" or "tcp6" address, on a "unix" socket with
+// mode 0600, or on a "vsock" address, CID:PORT.
 func Listen(ctx context.Context, network, address string) (net.Listener, error) {
-	if network == "unix" {
+	switch network {
+	case "unix":
 		return ListenUnix(ctx, address, 0)
+	case "vsock":
+		return listenVsock(address)
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, network, address)
 	if err != nil {

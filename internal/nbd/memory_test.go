@@ -23,13 +23,14 @@ type memory struct {
 	open   atomic.Int64 // queues open now
 	leaked atomic.Int64 // reservations not released when a queue was closed
 
-	fail func(*block.Request) error // if set, decides the result of a request
-	beat time.Duration              // if set, idle queues want a turn that often
-	idle atomic.Int64               // turns given to idle queues
-	hold chan struct{}              // if set, later requests wait until it is closed
+	fail   func(*block.Request) error // if set, decides the result of a request
+	beat   time.Duration              // if set, idle queues want a turn that often
+	idle   atomic.Int64               // turns given to idle queues
+	refuse atomic.Int64               // calls of Reserve to refuse
+	hold   chan struct{}              // if set, later requests wait until it is closed
 }
 
-const everything = block.CanFlush | block.CanFUA | block.CanTrim | block.CanWriteZeroes | block.CanFastZero | block.CanMultiConn
+const everything = block.CanFlush | block.CanFUA | block.CanTrim | block.CanWriteZeroes | block.CanFastZero | block.CanMultiConn | block.CanStatus | block.CanPrefetch
 
 func newMemory(size int64) *memory {
 	return &memory{
@@ -97,9 +98,29 @@ func (m *memory) execute(r *block.Request) {
 		m.mu.Lock()
 		clear(m.data[r.Offset : r.Offset+r.Length])
 		m.mu.Unlock()
-	case block.Flush:
+	case block.Status:
+		m.mu.RLock()
+		m.status(r)
+		m.mu.RUnlock()
+	case block.Flush, block.Prefetch:
 	default:
 		r.Err = syscall.EINVAL
+	}
+}
+
+// statusBlock is what the disk tells apart, in bytes.
+const statusBlock = 4096
+
+// status says that blocks of zeroes are holes.
+func (m *memory) status(r *block.Request) {
+	for off, more := r.Offset, true; more && off < r.Offset+r.Length; {
+		next := min(off&^(statusBlock-1)+statusBlock, m.info.Size)
+		flags := block.ExtentFlags(0)
+		if len(bytes.Trim(m.data[off:next], "\x00")) == 0 {
+			flags = block.Hole | block.Zero
+		}
+		more = r.AddExtent(next-off, flags)
+		off = next
 	}
 }
 
@@ -115,6 +136,9 @@ type memoryQueue struct {
 func (q *memoryQueue) Reserve(r *block.Request) bool {
 	if r.Memory != 0 {
 		panic("Reserve on a request with memory")
+	}
+	if q.m.refuse.Add(-1) >= 0 {
+		return false
 	}
 	size := 4096
 	for size < int(r.Length) {
@@ -169,7 +193,13 @@ func (q *memoryQueue) Arm() (time.Duration, bool) {
 func (q *memoryQueue) FD() int { return -1 }
 
 func (q *memoryQueue) Close() error {
-	q.m.leaked.Add(int64(q.reserved - len(q.finished)))
+	held := 0 // by requests that nobody has reaped
+	for _, r := range q.finished {
+		if r.Memory != 0 {
+			held++
+		}
+	}
+	q.m.leaked.Add(int64(q.reserved - held))
 	q.m.open.Add(-1)
 	return nil
 }

@@ -24,7 +24,7 @@ func TestAgainstModel(t *testing.T) {
 				offset := i*blockSize + rapid.Uint64Range(0, 100).Draw(rt, "offset")
 				length := rapid.OneOf(rapid.Uint32Range(1, 600), rapid.Uint32Range(1, blockSize-100)).Draw(rt, "length")
 				command := rapid.SampledFrom([]uint16{cmdRead, cmdRead, cmdWrite, cmdWrite, cmdWriteZeroes, cmdTrim}).Draw(rt, "command")
-				stream = append(stream, request(0, command, i, offset, length)...)
+				stream = append(stream, p.request(0, command, i, offset, length)...)
 				here := model[offset : offset+uint64(length)]
 				switch command {
 				case cmdRead:

@@ -15,25 +15,33 @@ import (
 // blocking I/O under the deadline that is set on the connection. It reads exactly
 // what it needs, so that what follows the last option stays in the socket.
 type negotiation struct {
-	conn       net.Conn
-	exports    Exports
-	limits     *Limits
-	draining   func() bool
-	open       func(*Export) (*session, error) // counts the client in and opens its queue
-	structured bool                            // structured replies are agreed
-	noZeroes   bool
-	fixed      bool   // the client speaks fixed newstyle
-	options    int    // that may still come
-	data       []byte // of the option at hand; grows up to OptionBytes
-	reply      []byte // being built
+	conn     net.Conn
+	exports  Exports
+	limits   *Limits
+	tls      *TLS
+	secure   *secure // TLS is up
+	draining func() bool
+	open     func(*Export, *secure) (*session, error) // counts the client in and opens its queue
+	spoke    func()                                   // the client has said its first words
+	dialect  dialect
+	contexts bool   // base:allocation is selected for an export
+	selected string // the export's name
+	noZeroes bool
+	fixed    bool   // the client speaks fixed newstyle
+	options  int    // that may still come
+	data     []byte // of the option at hand; grows up to OptionBytes
+	reply    []byte // being built
 }
 
 // session is what a handshake ends with: an export with its queue opened.
 type session struct {
-	export     *Export
-	info       block.Info
-	queue      block.Queue
-	structured bool
+	export *Export
+	info   block.Info
+	queue  block.Queue
+	sock   socket
+	bell   bell
+	terms  terms
+	secure *secure // nil without TLS
 }
 
 // Ends of a handshake that are no fault of the server.
@@ -73,6 +81,7 @@ func (n *negotiation) greet() error {
 	if err != nil {
 		return fmt.Errorf("read client flags: %w", err)
 	}
+	n.spoke()
 	flags := binary.BigEndian.Uint32(answer)
 	if flags&^uint32(handshakeFlags) != 0 {
 		return fmt.Errorf("%w: unknown client flags %#x", errProtocol, flags)
@@ -119,16 +128,21 @@ func (n *negotiation) option(option, length uint32) (*session, error) {
 		return nil, n.refuse(option, repErrShutdown, "the server is shutting down")
 	case !n.fixed:
 		return nil, n.refuse(option, repErrInvalid, "the client did not ask for fixed newstyle negotiation")
+	case option == optStartTLS:
+		return nil, n.startTLS(data)
+	case n.plaintext():
+		return nil, n.refuse(option, repErrTLSReqd, "the server needs TLS first")
 	}
 	switch option {
 	case optList:
 		return nil, n.list(data)
 	case optInfo, optGo:
 		return n.info(option, data)
-	case optStructuredReply:
-		return nil, n.structuredReply(data)
+	case optStructuredReply, optExtendedHeaders:
+		return nil, n.agree(option, data)
+	case optListMeta, optSetMeta:
+		return nil, n.metaContext(option, data)
 	default:
-		// STARTTLS, the metadata contexts and extended headers are among these.
 		return nil, n.refuse(option, repErrUnsupported, fmt.Sprintf("option %d is not supported", option))
 	}
 }
@@ -143,25 +157,33 @@ func (n *negotiation) refuseLong(option, length uint32) error {
 	if _, err := io.CopyN(io.Discard, n.conn, int64(length)); err != nil {
 		return fmt.Errorf("skip data of option %d: %w", option, err)
 	}
+	if n.plaintext() {
+		return n.refuse(option, repErrTLSReqd, "the server needs TLS first")
+	}
 	return n.refuse(option, repErrTooBig, fmt.Sprintf("option data of more than %d bytes", n.limits.OptionBytes))
 }
 
 // exportName enters transmission without any way to tell the client of an error.
 func (n *negotiation) exportName(name string) (*session, error) {
-	if n.draining() {
-		return nil, errors.New("server is shutting down")
+	switch {
+	case n.draining():
+		return nil, errDraining
+	case n.plaintext():
+		return nil, errTLSRequired
+	case n.dialect == extended:
+		return nil, fmt.Errorf("%w: EXPORT_NAME after EXTENDED_HEADERS", errProtocol)
 	}
 	export, err := n.find(name)
 	if err != nil {
 		return nil, err
 	}
-	s, err := n.open(export)
+	s, err := n.open(export, n.secure)
 	if err != nil {
 		return nil, err
 	}
-	s.structured = n.structured
+	s.terms, s.secure = n.terms(export), n.secure
 	b := binary.BigEndian.AppendUint64(n.reply[:0], uint64(s.info.Size))
-	b = binary.BigEndian.AppendUint16(b, transmissionFlags(&s.info, s.structured))
+	b = binary.BigEndian.AppendUint16(b, transmissionFlags(&s.info, s.terms))
 	if !n.noZeroes {
 		b = append(b, make([]byte, zeroPadding)...)
 	}
@@ -178,6 +200,9 @@ func (n *negotiation) list(data []byte) error {
 	b := n.reply[:0]
 	for i := range exports {
 		e := &exports[i]
+		if n.admits(e) != nil {
+			continue
+		}
 		b = appendReplyHeader(b, optList, repServer, 4+len(e.Name)+len(e.Description))
 		b = binary.BigEndian.AppendUint32(b, uint32(len(e.Name)))
 		b = append(b, e.Name...)
@@ -186,13 +211,25 @@ func (n *negotiation) list(data []byte) error {
 	return n.write(appendReplyHeader(b, optList, repAck, 0))
 }
 
-// structuredReply answers STRUCTURED_REPLY, however often it comes.
-func (n *negotiation) structuredReply(data []byte) error {
-	if len(data) != 0 {
-		return n.refuse(optStructuredReply, repErrInvalid, "STRUCTURED_REPLY takes no data")
+// agree answers STRUCTURED_REPLY and EXTENDED_HEADERS, however often they come.
+// Extended headers include structured replies, and there is no way back.
+func (n *negotiation) agree(option uint32, data []byte) error {
+	switch {
+	case len(data) != 0:
+		return n.refuse(option, repErrInvalid, "the option takes no data")
+	case option == optExtendedHeaders:
+		n.dialect = extended
+	case n.dialect == extended:
+		return n.refuse(option, repErrExtHeaderReqd, "extended headers are agreed already")
+	default:
+		n.dialect = structured
 	}
-	n.structured = true
-	return n.answer(optStructuredReply, repAck, nil)
+	return n.answer(option, repAck, nil)
+}
+
+// terms returns what is agreed for an export.
+func (n *negotiation) terms(e *Export) terms {
+	return terms{dialect: n.dialect, contexts: n.contexts && n.selected == e.Name}
 }
 
 // info answers INFO and GO. Nothing of the device is opened before GO is known
@@ -220,11 +257,11 @@ func (n *negotiation) info(option uint32, data []byte) (*session, error) {
 	if option == optInfo {
 		return nil, n.write(n.appendInfo(option, export, &info, wanted))
 	}
-	s, err := n.open(export)
+	s, err := n.open(export, n.secure)
 	if err != nil {
 		return nil, n.refuse(option, refusal(err), err.Error())
 	}
-	s.structured = n.structured
+	s.terms, s.secure = n.terms(export), n.secure
 	return s, n.write(n.appendInfo(option, export, &s.info, wanted))
 }
 
@@ -237,13 +274,18 @@ func (n *negotiation) find(name string) (*Export, error) {
 	if err != nil {
 		return nil, fmt.Errorf("export %q: %w", name, err)
 	}
+	if err := n.admits(e); err != nil {
+		return nil, fmt.Errorf("export %q: %w", name, err)
+	}
 	return e, nil
 }
 
 // refusal returns the reply type for an export that a client does not get.
 func refusal(err error) uint32 {
 	switch e := block.Errno(err); {
-	case errors.Is(err, errTooMany), e == syscall.EPERM, e == syscall.EACCES:
+	case errors.Is(err, errTLSRequired):
+		return repErrTLSReqd
+	case errors.Is(err, errTooMany), errors.Is(err, errTooManyHere), errors.Is(err, errDropped), errors.Is(err, errForbidden), outOfFiles(err), e == syscall.EPERM, e == syscall.EACCES:
 		return repErrPolicy
 	case errors.Is(err, errDraining):
 		return repErrShutdown
@@ -301,7 +343,7 @@ func (n *negotiation) appendInfo(option uint32, e *Export, i *block.Info, wanted
 	b = appendReplyHeader(b, option, repInfo, 12)
 	b = binary.BigEndian.AppendUint16(b, infoExport)
 	b = binary.BigEndian.AppendUint64(b, uint64(i.Size))
-	b = binary.BigEndian.AppendUint16(b, transmissionFlags(i, n.structured))
+	b = binary.BigEndian.AppendUint16(b, transmissionFlags(i, n.terms(e)))
 	return appendReplyHeader(b, option, repAck, 0)
 }
 

@@ -4,19 +4,27 @@ import "github.com/pojntfx/go-nbd/pkg/protocol"
 
 // Magic numbers.
 const (
-	magicServer       = protocol.NEGOTIATION_MAGIC_OLDSTYLE
-	magicOption       = protocol.NEGOTIATION_MAGIC_OPTION
-	magicOptionReply  = protocol.NEGOTIATION_MAGIC_REPLY
-	magicRequest      = protocol.TRANSMISSION_MAGIC_REQUEST
-	magicSimpleReply  = protocol.TRANSMISSION_MAGIC_REPLY
-	magicStructured   = uint32(0x668e33ef)
+	magicServer      = protocol.NEGOTIATION_MAGIC_OLDSTYLE
+	magicOption      = protocol.NEGOTIATION_MAGIC_OPTION
+	magicOptionReply = protocol.NEGOTIATION_MAGIC_REPLY
+	magicRequest     = protocol.TRANSMISSION_MAGIC_REQUEST
+	magicSimpleReply = protocol.TRANSMISSION_MAGIC_REPLY
+	magicStructured  = uint32(0x668e33ef)
+
+	magicExtendedRequest = uint32(0x21e41c71)
+	magicExtendedReply   = uint32(0x6e8a278c)
+
 	greetingSize      = 18 // bytes: two magics and the handshake flags
 	optionHeaderSize  = 16 // bytes: magic, option, length
 	replyHeaderSize   = 20 // bytes: magic, option, type, length
 	requestHeaderSize = 28 // bytes
 	simpleReplySize   = 16 // bytes
 	chunkHeaderSize   = 20 // bytes: of a structured reply chunk
-	zeroPadding       = 124
+
+	extendedRequestSize = 32 // bytes
+	extendedReplySize   = 32 // bytes
+
+	zeroPadding = 124
 )
 
 // Handshake flags, which the server sends, and the client flags that answer
@@ -45,15 +53,18 @@ const (
 const (
 	repAck              = protocol.NEGOTIATION_TYPE_REPLY_ACK
 	repServer           = protocol.NEGOTIATION_TYPE_REPLY_SERVER
+	repMetaContext      = uint32(4)
 	repInfo             = protocol.NEGOTIATION_TYPE_REPLY_INFO
 	repError            = uint32(1 << 31)
 	repErrUnsupported   = protocol.NEGOTIATION_TYPE_REPLY_ERR_UNSUPPORTED
 	repErrPolicy        = repError | 2
 	repErrInvalid       = repError | 3
+	repErrTLSReqd       = repError | 5
 	repErrUnknown       = protocol.NEGOTIATION_TYPE_REPLY_ERR_UNKNOWN
 	repErrShutdown      = repError | 7
 	repErrBlockSizeReqd = repError | 8
 	repErrTooBig        = repError | 9
+	repErrExtHeaderReqd = repError | 10
 )
 
 // Information types of INFO and GO.
@@ -77,6 +88,7 @@ const (
 	flagCanMultiConn    = protocol.NEGOTIATION_REPLY_FLAGS_CAN_MULTI_CONN
 	flagSendCache       = uint16(1 << 10)
 	flagSendFastZero    = uint16(1 << 11)
+	flagStatusPayload   = uint16(1 << 12) // BLOCK_STATUS may have a payload
 )
 
 // Commands.
@@ -103,9 +115,19 @@ const (
 
 // Chunks of a structured reply.
 const (
-	chunkFlagDone   = uint16(1 << 0)
-	chunkOffsetData = uint16(1)
-	chunkError      = uint16(1<<15 | 1)
+	chunkFlagDone       = uint16(1 << 0)
+	chunkNone           = uint16(0)
+	chunkOffsetData     = uint16(1)
+	chunkOffsetHole     = uint16(2)
+	chunkBlockStatus    = uint16(5)
+	chunkBlockStatusExt = uint16(6)
+	chunkError          = uint16(1<<15 | 1)
+)
+
+// The only metadata context there is. Its number is any but 0.
+const (
+	contextName = "base:allocation"
+	contextID   = uint32(1)
 )
 
 // maximumText is the longest string of the protocol, in bytes: of an error text

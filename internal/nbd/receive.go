@@ -12,10 +12,11 @@ import (
 // phase is what the loop expects next from the client. All ends of a request lead
 // back to awaitHeader.
 //
-//	─▶ awaitHeader ─┬─ FLUSH, TRIM, WRITE_ZEROES ──────────▶ submitted
-//	                ├─ READ ──▶ awaitMemory ───────────────▶ submitted
+//	─▶ awaitHeader ─┬─ FLUSH, TRIM, CACHE, WRITE_ZEROES ───▶ submitted
+//	                ├─ READ, BLOCK_STATUS ─▶ awaitMemory ──▶ submitted
+//	                ├─ BLOCK_STATUS with payload ─▶ awaitPayload ─▶ awaitMemory ─▶ submitted
 //	                ├─ WRITE ─▶ awaitMemory ─▶ awaitPayload ▶ submitted
-//	                ├─ refused WRITE ─▶ discarding ────────▶ answered
+//	                ├─ refused with payload ─▶ discarding ─▶ answered
 //	                ├─ anything else refused ──────────────▶ answered
 //	                └─ DISC, end of the stream ─▶ ended
 type phase uint8
@@ -23,9 +24,9 @@ type phase uint8
 const (
 	awaitHeader  phase = iota // the next request begins
 	awaitMemory               // the current request waits for bytes in flight and memory
-	awaitPayload              // the current WRITE waits for its data
+	awaitPayload              // the current request waits for its payload
 	awaitQueue                // the current request waits for a place in the queue
-	discarding                // the payload of a refused WRITE is skipped
+	discarding                // the payload of a refused request is skipped
 	ended                     // nothing is expected any more
 )
 
@@ -33,14 +34,14 @@ const (
 type inbound struct {
 	phase   phase
 	current *slot
-	got     int    // bytes of the current WRITE's payload, received or skipped
+	got     int    // bytes of the current payload, received or skipped
 	end     error  // why the phase is ended
 	dry     bool   // the socket had nothing more when last asked
 	total   uint64 // bytes received
 
 	buffer []byte // private: what is in it cannot change after it was judged
 	r, w   int    // buffer[r:w] is received and not parsed
-	window int    // bytes to receive to the buffer at most
+	window int    // bytes to receive to the buffer at most, if it is that long
 
 	batch int64 // payload bytes admitted in this turn
 
@@ -50,9 +51,6 @@ type inbound struct {
 
 // The sizes below are measured with fio over a UNIX socket, see docs/nbd.md.
 const (
-	// bufferSize is as much as a client gets into its socket at default sizes.
-	bufferSize = 256 << 10
-
 	// Behind the end of a WRITE of at least largePayload bytes, only the next header
 	// is received: if that is a large WRITE too, none of its payload has to be
 	// copied, and a stream of them costs one call each.
@@ -63,9 +61,16 @@ const (
 	batchBytes = 256 << 10
 )
 
-func (in *inbound) init() {
-	in.buffer = make([]byte, bufferSize)
-	in.window = bufferSize
+// widen gets the buffer of the next size.
+func (in *inbound) widen() {
+	in.buffer = widen(in.buffer, in.buffer[in.r:in.w])
+	in.r, in.w = 0, in.w-in.r
+}
+
+// shed gives the buffer back. What is in it is lost.
+func (in *inbound) shed() {
+	recycle(in.buffer)
+	in.buffer, in.r, in.w = nil, 0, 0
 }
 
 // partial reports whether the client has begun something and not ended it.
@@ -83,7 +88,7 @@ func (in *inbound) partial() bool {
 func (t *transmission) hungry() bool {
 	switch t.in.phase {
 	case awaitHeader:
-		return t.in.w-t.in.r < requestHeaderSize && len(t.free) > 0
+		return t.in.w-t.in.r < t.terms.dialect.requestSize() && t.slots.left()
 	case awaitPayload, discarding:
 		return t.in.w == t.in.r
 	}
@@ -98,22 +103,24 @@ func (t *transmission) fill() (bool, error) {
 	if in.dry || !t.hungry() {
 		return false, nil
 	}
+	if t.secure != nil {
+		return t.decrypt()
+	}
 	var n, want int
 	var e syscall.Errno
 	if in.phase == awaitPayload {
 		rest := in.current.req.Data[in.got:]
 		setIovec(&in.iov[0], rest)
-		setIovec(&in.iov[1], in.buffer[:in.window])
+		behind := in.buffer[:min(in.window, len(in.buffer))]
+		setIovec(&in.iov[1], behind)
 		in.message.use(in.iov[:])
-		want = len(rest) + in.window
+		want = len(rest) + len(behind)
 		if n, e = t.sock.scatter(&in.message); n > len(rest) {
 			in.r, in.w = 0, n-len(rest)
 		}
 		in.got += min(n, len(rest))
 	} else {
-		in.w = copy(in.buffer, in.buffer[in.r:in.w])
-		in.r = 0
-		free := in.buffer[in.w:min(in.w+in.window, bufferSize)]
+		free := in.room()
 		want = len(free)
 		n, e = t.sock.receive(free)
 		in.w += n
@@ -128,7 +135,46 @@ func (t *transmission) fill() (bool, error) {
 		t.finish(t.endOfStream())
 		return true, nil
 	}
-	in.dry = n < want
+	if in.dry = n < want; !in.dry && in.window > len(in.buffer) {
+		in.widen()
+	}
+	in.total += uint64(n)
+	t.counts[countReceives]++
+	return true, nil
+}
+
+// room returns where in the buffer the next bytes go.
+func (in *inbound) room() []byte {
+	in.w = copy(in.buffer, in.buffer[in.r:in.w])
+	in.r = 0
+	return in.buffer[in.w:min(in.w+in.window, len(in.buffer))]
+}
+
+// decrypt is fill under TLS. Only EAGAIN says that there is nothing more: the
+// socket may be empty while records wait.
+func (t *transmission) decrypt() (bool, error) {
+	in := &t.in
+	var n int
+	var err error
+	if in.phase == awaitPayload {
+		n, err = t.secure.receive(in.current.req.Data[in.got:])
+		in.got += n
+	} else {
+		n, err = t.secure.receive(in.room())
+		if in.w += n; in.w == len(in.buffer) && in.window > in.w {
+			in.widen()
+		}
+	}
+	switch {
+	case err == unix.EAGAIN:
+		in.dry = true
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("receive: %w", err)
+	case n == 0:
+		t.finish(t.endOfStream())
+		return true, nil
+	}
 	in.total += uint64(n)
 	t.counts[countReceives]++
 	return true, nil
@@ -185,18 +231,19 @@ func (t *transmission) step() (bool, error) {
 // request.
 func (t *transmission) begin() (bool, error) {
 	in := &t.in
-	if in.w-in.r < requestHeaderSize {
+	size := t.terms.dialect.requestSize()
+	if in.w-in.r < size {
 		return false, nil
 	}
-	s := t.take()
+	s := t.slots.take()
 	if s == nil {
 		return false, nil
 	}
 	h := &s.header
-	if !h.decode(in.buffer[in.r:in.w]) {
+	if !h.decode(in.buffer[in.r:in.w], t.terms.dialect) {
 		return false, fmt.Errorf("%w: bad request magic", errProtocol)
 	}
-	in.r += requestHeaderSize
+	in.r += size
 	in.current = s
 	in.window = bufferSize
 	t.counts[commandCounter(h.command)]++
@@ -205,25 +252,37 @@ func (t *transmission) begin() (bool, error) {
 		t.finish(nil)
 		return true, nil
 	}
-	if uint64(h.payload()) > 2*uint64(t.info.MaximumPayload) {
-		return false, fmt.Errorf("%w: WRITE of %d bytes", errProtocol, h.length)
+	if h.payload > 2*uint64(t.info.MaximumPayload) {
+		return false, fmt.Errorf("%w: %s with %d bytes", errProtocol, h.name(), h.payload)
 	}
-	op, flags, errno := h.judge(&t.info, t.structured)
+	if h.filtered(t.terms) {
+		s.req.Data = s.filter[:]
+		in.phase, in.got = awaitPayload, 0
+		return true, nil
+	}
+	t.decide(s)
+	return true, nil
+}
+
+// decide sends a request on its way, or refuses it.
+func (t *transmission) decide(s *slot) {
+	h := &s.header
+	op, flags, errno := h.judge(&t.info, t.terms)
 	if errno == 0 && t.draining {
 		errno = syscall.ESHUTDOWN
 	}
 	if errno != 0 {
 		t.refuse(s, errno)
-		return true, nil
+		return
 	}
 	s.req.Op, s.req.Flags = op, flags
 	s.req.Offset, s.req.Length = int64(h.offset), int64(h.length)
-	if op == block.Read || op == block.Write {
-		in.phase = awaitMemory
-		return true, nil
+	switch op {
+	case block.Read, block.Write, block.Status:
+		t.in.phase = awaitMemory
+	default:
+		t.submit(s)
 	}
-	t.submit(s)
-	return true, nil
 }
 
 // refuse answers a request that is not executed, when its payload is out of the
@@ -232,21 +291,25 @@ func (t *transmission) refuse(s *slot, errno syscall.Errno) {
 	s.req.Err = errno
 	if errno == syscall.ESHUTDOWN {
 		s.why = "the server is shutting down"
-	} else if t.structured {
-		s.why = s.header.explain(&t.info, errno)
+	} else if t.terms.dialect != simple {
+		s.why = s.header.explain(&t.info, t.terms, errno)
 	}
-	if s.header.payload() > 0 {
+	if s.header.payload > 0 {
 		t.in.phase = discarding
 		t.in.got = 0
 		return
 	}
+	t.in.phase = awaitHeader
 	t.reply(s, errno)
 }
 
-// admit gets memory for the current READ or WRITE.
+// admit gets memory for the current READ, WRITE or BLOCK_STATUS.
 func (t *transmission) admit() bool {
 	s := t.in.current
 	length := s.req.Length
+	if s.req.Op == block.Status {
+		return t.statuses.lend(s) && t.submit(s)
+	}
 	if t.inFlight > 0 && t.inFlight+length > t.limits.InFlight {
 		return false
 	}
@@ -263,19 +326,23 @@ func (t *transmission) admit() bool {
 	t.in.phase = awaitPayload
 	t.in.got = 0
 	if length >= largePayload {
-		t.in.window = requestHeaderSize
+		t.in.window = t.terms.dialect.requestSize()
 	}
 	return true
 }
 
-// collect copies what the buffer has of the current WRITE's payload, and submits
-// the WRITE if that was all of it.
+// collect copies what the buffer has of the current payload, and goes on with the
+// request if that was all of it.
 func (t *transmission) collect() bool {
 	in := &t.in
 	data := in.current.req.Data
 	n := copy(data[in.got:], in.buffer[in.r:in.w])
 	in.r += n
 	in.got += n
+	if in.got == len(data) && in.current.header.command == cmdBlockStatus {
+		t.filter(in.current)
+		return true
+	}
 	if in.got == len(data) {
 		t.counts[countBytesWritten] += uint64(len(data))
 		t.submit(in.current)
@@ -284,10 +351,22 @@ func (t *transmission) collect() bool {
 	return n > 0
 }
 
-// discard skips what the buffer has of a refused WRITE's payload.
+// filter goes on with a BLOCK_STATUS whose payload is there.
+func (t *transmission) filter(s *slot) {
+	s.req.Data = nil
+	if s.header.applyFilter(s.filter[:]) {
+		t.decide(s)
+		return
+	}
+	s.why = "BLOCK_STATUS: the context is not selected"
+	t.in.phase = awaitHeader
+	t.reply(s, syscall.EINVAL)
+}
+
+// discard skips what the buffer has of a refused request's payload.
 func (t *transmission) discard() bool {
 	in := &t.in
-	length := int(in.current.header.length)
+	length := int(in.current.header.payload)
 	n := min(length-in.got, in.w-in.r)
 	in.r += n
 	in.got += n
@@ -325,6 +404,10 @@ func commandCounter(command uint16) int {
 		return countTrims
 	case cmdWriteZeroes:
 		return countWriteZeroes
+	case cmdCache:
+		return countCaches
+	case cmdBlockStatus:
+		return countStatuses
 	default:
 		return countOthers
 	}

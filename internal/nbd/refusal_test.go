@@ -44,14 +44,16 @@ var refusals = []struct {
 	{"T-02 TRIM that wraps", "disk", 0, cmdTrim, 1<<64 - 256, 512, einval},
 	{"T-05 unknown command", "disk", 0, 12345, 0, 0, einval},
 	{"T-05 unknown command with a length", "disk", 0, 8, 0, 4096, einval},
-	{"T-05 BLOCK_STATUS without context", "disk", 0, cmdBlockStatus, 0, 512, einval},
+	{"T-01 CACHE beyond the end", "disk", 0, cmdCache, size - 511, 512, einval},
+	{"T-02 CACHE that wraps", "disk", 0, cmdCache, 1<<64 - 256, 512, einval},
+	{"T-05 BLOCK_STATUS without context", "plain", 0, cmdBlockStatus, 0, 512, einval},
+	{"T-06 NO_HOLE on CACHE", "disk", cmdFlagNoHole, cmdCache, 0, 512, einval},
+	{"T-06 REQ_ONE on CACHE", "disk", cmdFlagReqOne, cmdCache, 0, 512, einval},
 	{"T-06 unknown flag on READ", "disk", 0x8000, cmdRead, 0, 512, einval},
 	{"T-06 NO_HOLE on READ", "disk", cmdFlagNoHole, cmdRead, 0, 512, einval},
 	{"T-06 unknown flag on WRITE", "disk", 0x4000, cmdWrite, 0, 512, einval},
 	{"T-06 DF on WRITE", "disk", cmdFlagDF, cmdWrite, 0, 512, einval},
 	{"T-06 REQ_ONE on WRITE", "disk", cmdFlagReqOne, cmdWrite, 0, 512, einval},
-	{"T-06 PAYLOAD_LEN on WRITE", "disk", cmdFlagPayloadLen, cmdWrite, 0, 512, einval},
-	{"T-06 PAYLOAD_LEN on READ", "disk", cmdFlagPayloadLen, cmdRead, 0, 512, einval},
 	{"T-06 FAST_ZERO on TRIM", "disk", cmdFlagFastZero, cmdTrim, 0, 512, einval},
 	{"T-06 NO_HOLE on FLUSH", "disk", cmdFlagNoHole, cmdFlush, 0, 0, einval},
 	{"T-06 FAST_ZERO that is not advertised", "slow", cmdFlagFastZero, cmdWriteZeroes, 0, 512, einval},
@@ -69,13 +71,15 @@ var refusals = []struct {
 	{"T-11 WRITE_ZEROES of nothing", "disk", 0, cmdWriteZeroes, 0, 0, einval},
 	{"T-12 WRITE_ZEROES that is not advertised", "plain", 0, cmdWriteZeroes, 0, 512, einval},
 	{"T-13 TRIM that is not advertised", "plain", 0, cmdTrim, 0, 512, einval},
-	{"T-14 CACHE that is not advertised", "disk", 0, cmdCache, 0, 512, einval},
+	{"T-11 CACHE of nothing", "disk", 0, cmdCache, 0, 0, einval},
+	{"T-14 CACHE that is not advertised", "plain", 0, cmdCache, 0, 512, einval},
 	{"T-16 READ over the maximum", "disk", 0, cmdRead, 0, 512<<10 + 1, einval},
 	{"T-16 READ of 4 GiB", "disk", 0, cmdRead, 0, math.MaxUint32, einval},
 	{"T-16 WRITE over the maximum", "disk", 0, cmdWrite, 0, 512<<10 + 1, einval},
 	{"T-16 WRITE of twice the maximum", "disk", 0, cmdWrite, 0, 1 << 20, einval},
 	{"T-23 READ at an odd offset", "aligned", 0, cmdRead, 512, 4096, einval},
 	{"T-23 WRITE of an odd length", "aligned", 0, cmdWrite, 4096, 512, einval},
+	{"T-23 CACHE at an odd offset", "aligned", 0, cmdCache, 512, 4096, einval},
 	{"T-23 WRITE_ZEROES at an odd offset", "aligned", 0, cmdWriteZeroes, 1, 4096, einval},
 }
 
@@ -98,13 +102,13 @@ func TestRefusals(t *testing.T) {
 		e := &exports[i]
 		m := e.Device.(*memory)
 		before := m.fill(7)
-		for _, structured := range []bool{false, true} {
-			p := f.enter(e.Name, structured)
+		for _, d := range dialects {
+			p := f.enter(e.Name, d)
 			for _, row := range refusals {
 				if row.export != e.Name {
 					continue
 				}
-				t.Run(fmt.Sprintf("%s,structured=%v", row.name, structured), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s,%v", row.name, d), func(t *testing.T) {
 					p.t = t
 					var payload []byte
 					if row.command == cmdWrite {

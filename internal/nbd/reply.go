@@ -13,51 +13,40 @@ import (
 // outbound is the sending half of a transmission: the replies that the socket has
 // not taken yet, as one list of buffers.
 type outbound struct {
-	iov        []unix.Iovec // iov[head:tail] is to be sent
-	last       []*slot      // the slot that is free after the buffer is sent, or nil
-	head, tail int
-	bytes      int    // in iov[head:tail]
-	full       bool   // the socket had no room when last asked
-	total      uint64 // bytes sent
-	message    message
+	iov     []unix.Iovec // iov[head:] is to be sent
+	last    []*slot      // the slot that is free after the buffer is sent, or nil
+	head    int
+	full    bool   // the socket had no room when last asked
+	total   uint64 // bytes sent
+	message message
 }
 
-// A reply has a header, and data or an error text behind it.
-const (
-	buffersPerReply = 2
-	buffersPerSend  = 1024 // UIO_MAXIOV
-)
+// buffersPerSend is UIO_MAXIOV.
+const buffersPerSend = 1024
 
-func (o *outbound) init(slots int) {
-	o.iov = make([]unix.Iovec, buffersPerReply*slots)
-	o.last = make([]*slot, buffersPerReply*slots)
-}
-
-func (o *outbound) empty() bool { return o.head == o.tail }
+func (o *outbound) empty() bool { return o.head == len(o.iov) }
 
 // pending returns the slots of replies that are not sent.
-func (o *outbound) pending() []*slot { return o.last[o.head:o.tail] }
+func (o *outbound) pending() []*slot { return o.last[o.head:] }
 
-// push appends a buffer; last is the slot if it is its reply's last.
+// push appends a buffer; last is the slot if it is its reply's last. The list grows
+// to the longest there ever was.
 func (o *outbound) push(p []byte, last *slot) {
-	setIovec(&o.iov[o.tail], p)
-	o.last[o.tail] = last
-	o.tail++
-	o.bytes += len(p)
+	o.iov = append(o.iov, unix.Iovec{})
+	setIovec(&o.iov[len(o.iov)-1], p)
+	o.last = append(o.last, last)
 }
 
-// pack moves the list to the start of its array, where there is room for the
-// replies of every slot.
+// pack moves the list to the start of its array.
 func (o *outbound) pack() {
-	if o.empty() {
-		o.head, o.tail = 0, 0
-		return
-	}
-	n := copy(o.iov, o.iov[o.head:o.tail])
-	copy(o.last, o.last[o.head:o.tail])
-	clear(o.last[n:o.tail])
-	o.head, o.tail = 0, n
+	n := copy(o.iov, o.iov[o.head:])
+	copy(o.last, o.last[o.head:])
+	clear(o.last[n:])
+	o.iov, o.last, o.head = o.iov[:n], o.last[:n], 0
 }
+
+// shed forgets the list, which is empty.
+func (o *outbound) shed() { o.iov, o.last, o.head = nil, nil, 0 }
 
 // reap takes finished requests from the queue and builds their replies.
 func (t *transmission) reap() bool {
@@ -66,14 +55,14 @@ func (t *transmission) reap() bool {
 		n := t.queue.Reap(t.finished[:])
 		for _, r := range t.finished[:n] {
 			t.underWay--
-			s := &t.slots[r.User]
+			s := t.slots.of(r)
 			errno := syscall.Errno(0)
 			if r.Err != nil {
 				errno = replyErrno(r)
-				if t.structured {
+				if t.terms.dialect != simple {
 					s.why = fmt.Sprintf("%s: %v", s.header.name(), r.Err)
 				}
-			} else if r.Op == block.Read && len(r.Data) != int(r.Length) {
+			} else if r.Op == block.Read && len(r.Data) != int(r.Length) || r.Op == block.Status && len(r.Extents) == 0 {
 				errno = syscall.EIO // a broken device must not shift the stream
 			}
 			t.reply(s, errno)
@@ -88,75 +77,75 @@ func (t *transmission) reap() bool {
 
 // reply builds the reply to the request in s.
 //
-// With structured replies agreed, a READ is always answered by a chunk, and so is
+// With structured replies agreed, a READ is always answered by chunks, and so is
 // every error, because a chunk carries a text; other commands succeed with a
-// simple reply, as the protocol allows ("Simple reply message").
+// simple reply, as the protocol allows ("Simple reply message"). Extended replies
+// are chunks in any case.
 func (t *transmission) reply(s *slot, errno syscall.Errno) {
-	read := s.header.command == cmdRead
 	if errno != 0 {
 		t.counts[countErrors]++
 	}
-	b := s.reply[:]
 	switch {
-	case !t.structured || errno == 0 && !read:
-		binary.BigEndian.PutUint32(b, magicSimpleReply)
-		binary.BigEndian.PutUint32(b[4:], uint32(errno))
-		binary.BigEndian.PutUint64(b[8:], s.header.cookie)
-		if read && errno == 0 {
-			t.replyWith(s, b[:simpleReplySize], s.req.Data)
-			return
-		}
-		t.out.push(b[:simpleReplySize], s)
-	case errno == 0:
-		putChunk(b, chunkOffsetData, s.header.cookie, 8+len(s.req.Data))
-		binary.BigEndian.PutUint64(b[chunkHeaderSize:], s.header.offset)
-		t.replyWith(s, b[:chunkHeaderSize+8], s.req.Data)
+	case t.terms.dialect == simple:
+		t.replySimple(s, errno)
+	case errno != 0:
+		t.replyError(s, errno)
+	case s.header.command == cmdRead:
+		t.replyData(s)
+	case s.header.command == cmdBlockStatus:
+		t.replyStatus(s)
+	case t.terms.dialect == extended:
+		n := t.terms.dialect.putChunk(s.reply[:], chunkFlagDone, chunkNone, &s.header, 0)
+		t.out.push(s.reply[:n], s)
 	default:
-		text := clip(s.why)
-		putChunk(b, chunkError, s.header.cookie, 6+len(text))
-		binary.BigEndian.PutUint32(b[chunkHeaderSize:], uint32(errno))
-		binary.BigEndian.PutUint16(b[chunkHeaderSize+4:], uint16(len(text)))
-		if text == "" {
-			t.out.push(b[:chunkHeaderSize+6], s)
-			return
-		}
-		t.out.push(b[:chunkHeaderSize+6], nil)
-		t.out.push([]byte(text), s)
+		t.replySimple(s, 0)
 	}
 }
 
-// replyWith queues a reply with the data of a READ behind its header.
-func (t *transmission) replyWith(s *slot, header, data []byte) {
-	t.counts[countBytesRead] += uint64(len(data))
-	t.out.push(header, nil)
-	t.out.push(data, s)
+// replySimple queues a simple reply, with the data of a READ behind it.
+func (t *transmission) replySimple(s *slot, errno syscall.Errno) {
+	b := s.reply[:simpleReplySize]
+	binary.BigEndian.PutUint32(b, magicSimpleReply)
+	binary.BigEndian.PutUint32(b[4:], uint32(errno))
+	binary.BigEndian.PutUint64(b[8:], s.header.cookie)
+	if s.header.command == cmdRead && errno == 0 {
+		t.counts[countBytesRead] += uint64(len(s.req.Data))
+		t.out.push(b, nil)
+		t.out.push(s.req.Data, s)
+		return
+	}
+	t.out.push(b, s)
 }
 
-// putChunk writes the header of the only chunk of a structured reply, with length
-// bytes behind it.
-func putChunk(b []byte, kind uint16, cookie uint64, length int) {
-	binary.BigEndian.PutUint32(b, magicStructured)
-	binary.BigEndian.PutUint16(b[4:], chunkFlagDone)
-	binary.BigEndian.PutUint16(b[6:], kind)
-	binary.BigEndian.PutUint64(b[8:], cookie)
-	binary.BigEndian.PutUint32(b[16:], uint32(length))
+// replyError queues an error chunk.
+func (t *transmission) replyError(s *slot, errno syscall.Errno) {
+	text := clip(s.why)
+	b := s.reply[:]
+	n := t.terms.dialect.putChunk(b, chunkFlagDone, chunkError, &s.header, 6+len(text))
+	binary.BigEndian.PutUint32(b[n:], uint32(errno))
+	binary.BigEndian.PutUint16(b[n+4:], uint16(len(text)))
+	if text == "" {
+		t.out.push(b[:n+6], s)
+		return
+	}
+	t.out.push(b[:n+6], nil)
+	t.out.push([]byte(text), s)
 }
 
 // send gives the socket all replies there are, in one call if it takes them.
 func (t *transmission) send() (bool, error) {
 	o := &t.out
-	if o.empty() || o.full {
+	if !t.sending() || o.full {
 		return false, nil
 	}
 	progress := false
-	for !o.empty() {
-		o.message.use(o.iov[o.head:min(o.tail, o.head+buffersPerSend)])
-		n, e := t.sock.gather(&o.message)
+	for t.sending() {
+		n, e := t.gather(o.iov[o.head:min(len(o.iov), o.head+buffersPerSend)])
 		if e == unix.EAGAIN {
 			o.full = true
 			break
 		}
-		if e != 0 {
+		if e != nil {
 			return false, fmt.Errorf("send: %w", e)
 		}
 		t.counts[countSends]++
@@ -168,11 +157,23 @@ func (t *transmission) send() (bool, error) {
 	return progress, nil
 }
 
+// gather sends buffers in order, and returns how many bytes it took.
+func (t *transmission) gather(iov []unix.Iovec) (int, error) {
+	if t.secure != nil {
+		return t.secure.gather(iov)
+	}
+	t.out.message.use(iov)
+	n, e := t.sock.gather(&t.out.message)
+	if e != 0 {
+		return 0, e
+	}
+	return n, nil
+}
+
 // sent drops the first n bytes from the list and frees the slots of replies that
 // the socket has taken completely.
 func (t *transmission) sent(n int) {
 	o := &t.out
-	o.bytes -= n
 	for n > 0 {
 		v := &o.iov[o.head]
 		if uint64(n) < v.Len {

@@ -16,12 +16,15 @@ import (
 // concurrent use.
 type Server struct {
 	Exports Exports      // what is served; may be nil if only ServeConn is used
+	TLS     TLS          // of accepted connections
 	Limits  Limits       // what clients may take
 	Log     *slog.Logger // nil: no log. Nothing is logged per request
 
 	draining atomic.Bool
+	refusals refusalLog
 
 	mu        sync.Mutex
+	admission admission
 	limits    *Limits // with defaults, once used
 	listeners map[net.Listener]struct{}
 	conns     map[*conn]struct{}
@@ -29,13 +32,11 @@ type Server struct {
 	idle      chan struct{} // closed when a drained server has no connection left
 	accepted  uint64
 	refused   uint64
+	dropped   uint64
 }
 
-// Reasons not to serve a client.
-var (
-	errDraining = errors.New("server is shutting down")
-	errTooMany  = errors.New("too many connections")
-)
+// errDraining is why a client is refused while the server drains.
+var errDraining = errors.New("server is shutting down")
 
 // Serve accepts connections from l and serves them until ctx ends, l fails, or
 // the server is drained, and returns when all its connections have ended. It
@@ -49,7 +50,10 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		return fmt.Errorf("serve %s: %w", l.Addr(), errDraining)
 	}
 	defer s.removeListener(l)
-	stop := context.AfterFunc(ctx, func() { l.Close() })
+	stop := context.AfterFunc(ctx, func() {
+		l.Close()
+		s.stopAll(l)
+	})
 	defer stop()
 
 	var connections sync.WaitGroup
@@ -68,16 +72,25 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 func (s *Server) accept(ctx context.Context, l net.Listener, connections *sync.WaitGroup) error {
 	const firstPause, lastPause = 5 * time.Millisecond, time.Second
 	pause := firstPause
+	var extra spare
+	defer extra.lend()
 	for {
-		c, err := l.Accept()
+		extra.keep()
+		nc, err := l.Accept()
 		switch {
 		case err == nil:
 			pause = firstPause
-			connections.Go(func() { s.serve(ctx, c) })
+			if c := s.welcome(l, nc); c != nil {
+				if ctx.Err() != nil {
+					c.stop() // nobody else may have seen it
+				}
+				connections.Go(func() { s.serve(c) })
+			}
 		case ctx.Err() != nil, s.draining.Load(), errors.Is(err, net.ErrClosed):
 			return err
+		case outOfFiles(err) && s.relieve(l, &extra):
 		default:
-			// Out of file descriptors, or a client gone before it was accepted.
+			// Out of memory, or a client gone before it was accepted.
 			s.log().Warn("accept", "listener", l.Addr(), "error", err)
 			select {
 			case <-time.After(pause):
@@ -88,17 +101,36 @@ func (s *Server) accept(ctx context.Context, l net.Listener, connections *sync.W
 	}
 }
 
-// serve drives one accepted connection from handshake to end.
-func (s *Server) serve(ctx context.Context, nc net.Conn) {
+// welcome counts an accepted connection in, or closes it and returns nil. It waits
+// for the end of the handshake that makes room for it, so that there never are many
+// more than the limit.
+func (s *Server) welcome(l net.Listener, nc net.Conn) *conn {
 	c := newConn(s, nc)
+	c.listener = l
+	c.origin = originOf(nc)
 	if err := s.addConn(c, true); err != nil {
 		nc.Close()
-		s.log().Warn("connection refused", "client", c.remote, "error", err)
-		return
+		s.refusals.log(s.log(), "connection refused", "client", c.remote, "error", err)
+		return nil
 	}
+	return c
+}
+
+// serve drives one accepted connection from handshake to end.
+func (s *Server) serve(c *conn) {
 	defer s.removeConn(c)
-	defer context.AfterFunc(ctx, c.stop)()
 	c.logEnd(c.run())
+}
+
+// stopAll cuts off the connections that l accepted.
+func (s *Server) stopAll(l net.Listener) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		if c.listener == l {
+			c.stop()
+		}
+	}
 }
 
 // ServeConn serves the transmission phase alone on conn, with simple replies, to
@@ -125,6 +157,27 @@ func (s *Server) ServeConn(ctx context.Context, conn net.Conn, export *Export) e
 		return fmt.Errorf("serve export %q: %w", export.Name, err)
 	}
 	return nil
+}
+
+// ServeOne serves one connection that somebody else accepted, from the handshake
+// on. It takes conn and returns when the connection has ended: nil after the
+// client left, in peace or not, and after [Server.Drain].
+func (s *Server) ServeOne(ctx context.Context, conn net.Conn) error {
+	c := newConn(s, conn)
+	if err := s.addConn(c, false); err != nil {
+		conn.Close()
+		return fmt.Errorf("serve %s: %w", c.remote, err)
+	}
+	defer s.removeConn(c)
+	defer context.AfterFunc(ctx, c.stop)()
+	err := c.run()
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err == nil, hasLeft(err), s.draining.Load():
+		return nil
+	}
+	return fmt.Errorf("serve %s: %w", c.remote, err)
 }
 
 // Drain ends the server in peace: it closes the listeners, refuses options and
@@ -183,26 +236,49 @@ func (s *Server) removeListener(l net.Listener) {
 // limited: those of ServeConn are the caller's own.
 func (s *Server) addConn(c *conn, accepted bool) error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.draining.Load():
+	if s.draining.Load() {
 		s.refused++
+		s.mu.Unlock()
 		return errDraining
-	case accepted && len(s.conns) >= c.limits.Connections:
-		s.refused++
-		return errTooMany
 	}
 	if s.conns == nil {
 		s.conns = make(map[*conn]struct{})
 	}
 	s.accepted++
 	s.conns[c] = struct{}{}
+	var victim *conn
+	if accepted {
+		s.admission.limits = c.limits
+		if victim = s.admission.begin(c); victim != nil {
+			s.dropped++
+		}
+	}
+	s.mu.Unlock()
+	if victim != nil {
+		s.cut(victim)
+	}
 	return nil
+}
+
+// cut closes a connection whose handshake was dropped, and waits until its file
+// descriptor is free.
+func (s *Server) cut(c *conn) {
+	c.stop()
+	c.closeHandshake()
+	s.refusals.log(s.log(), "handshake dropped", "client", c.remote, "from", c.origin, "error", errDropped)
+}
+
+// heard notes that a client has said its first words.
+func (s *Server) heard(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.admission.hear(c)
 }
 
 func (s *Server) removeConn(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.admission.end(c)
 	delete(s.conns, c)
 	s.checkIdleLocked()
 }
@@ -215,7 +291,7 @@ func (s *Server) checkIdleLocked() {
 	}
 }
 
-// enter counts a connection in at the export.
+// enter counts a connection in, at the server and at the export.
 func (s *Server) enter(c *conn, e *Export) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -227,10 +303,17 @@ func (s *Server) enter(c *conn, e *Export) error {
 		x = &exportCounters{}
 		s.exports[e.Name] = x
 	}
-	if e.Connections > 0 && x.connections >= e.Connections {
-		return errTooMany
+	err := s.admission.admit(c)
+	if err == nil && e.Connections > 0 && x.connections >= e.Connections {
+		s.admission.resign(c)
+		err = errTooMany
+	}
+	if err != nil {
+		s.refused++
+		return err
 	}
 	x.connections++
+	c.published = new(published)
 	c.export = e.Name
 	c.counters = x
 	return nil
@@ -241,11 +324,10 @@ func (s *Server) leave(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.counters.connections--
-	for i := range c.published {
-		c.counters.retired[i] += c.published[i].Load()
-		c.published[i].Store(0)
-	}
-	c.counters = nil
+	counts := c.published.load()
+	c.counters.retired.add(&counts)
+	c.counters, c.published = nil, nil
+	s.admission.resign(c)
 }
 
 // effectiveLimits returns the limits with their defaults.

@@ -56,31 +56,38 @@ func takeSocket(conn net.Conn) (socket, error) {
 	return socket(taken), nil
 }
 
-// close closes the descriptor.
-func (s socket) close() { unix.Close(int(s)) }
+// close closes the descriptor, if there is one.
+func (s socket) close() {
+	if s >= 0 {
+		unix.Close(int(s))
+	}
+}
 
 // bell wakes a transmission loop from its sleep. It is an eventfd.
 type bell int
 
-func newBell() (*bell, error) {
+func newBell() (bell, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
-		return nil, fmt.Errorf("eventfd: %w", err)
+		return -1, fmt.Errorf("eventfd: %w", err)
 	}
-	b := bell(fd)
-	return &b, nil
+	return bell(fd), nil
 }
 
 // ring makes the bell readable. The caller makes sure that it is open.
-func (b *bell) ring() {
+func (b bell) ring() {
 	one := [8]byte{1} // any count but zero wakes, whatever the byte order
-	_, _ = unix.Write(int(*b), one[:])
+	_, _ = unix.Write(int(b), one[:])
 }
 
 // silence undoes ring.
-func (b *bell) silence() {
+func (b bell) silence() {
 	var count [8]byte
-	_, _ = unix.Read(int(*b), count[:])
+	_, _ = unix.Read(int(b), count[:])
 }
 
-func (b *bell) close() { unix.Close(int(*b)) }
+func (b bell) close() {
+	if b >= 0 {
+		unix.Close(int(b))
+	}
+}

@@ -49,6 +49,19 @@ func (s socket) gather(m *message) (int, syscall.Errno) {
 	}
 }
 
+// send sends p.
+func (s socket) send(p []byte) (int, syscall.Errno) {
+	for {
+		// Safety: p is not empty, and the kernel reads at most len(p) bytes of it before
+		// the call returns.
+		n, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s), uintptr(unsafe.Pointer(unsafe.SliceData(p))),
+			uintptr(len(p)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+		if e != unix.EINTR {
+			return moved(n, e)
+		}
+	}
+}
+
 // moved is the result of a call that moves bytes.
 func moved(n uintptr, e syscall.Errno) (int, syscall.Errno) {
 	if e != 0 {
@@ -77,21 +90,27 @@ func setIovec(v *unix.Iovec, p []byte) {
 	v.SetLen(len(p))
 }
 
+// buffer returns what v points at.
+func buffer(v *unix.Iovec) []byte {
+	return unsafe.Slice(v.Base, v.Len) // Safety: setIovec made v of a slice that long.
+}
+
 // advance drops the first n bytes of v.
 func advance(v *unix.Iovec, n int) {
-	setIovec(v, unsafe.Slice(v.Base, v.Len)[n:]) // Safety: setIovec made v of a slice that long.
+	setIovec(v, buffer(v)[n:])
 }
 
 // sleep waits until one of the descriptors is ready or timeout has passed;
 // negative: without limit. It may return early. The processor is free for other
-// goroutines meanwhile.
-func sleep(fds []unix.PollFd, timeout time.Duration) {
+// goroutines meanwhile. It reports whether the time has passed with none ready.
+func sleep(fds []unix.PollFd, timeout time.Duration) (passed bool) {
 	var limit *unix.Timespec
 	if timeout >= 0 {
 		t := unix.NsecToTimespec(int64(timeout))
 		limit = &t
 	}
 	// Safety: fds and limit outlive the call; no signal mask is passed.
-	_, _, _ = unix.Syscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(unsafe.SliceData(fds))), uintptr(len(fds)),
+	n, _, e := unix.Syscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(unsafe.SliceData(fds))), uintptr(len(fds)),
 		uintptr(unsafe.Pointer(limit)), 0, 0, 0)
+	return n == 0 && e == 0
 }

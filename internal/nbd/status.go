@@ -15,6 +15,8 @@ type Counters struct {
 	Flushes      uint64 `json:"flushes"`       //
 	Trims        uint64 `json:"trims"`         //
 	WriteZeroes  uint64 `json:"write_zeroes"`  //
+	Caches       uint64 `json:"caches"`        //
+	BlockStatus  uint64 `json:"block_status"`  //
 	Others       uint64 `json:"others"`        // commands that the server does not have
 	Errors       uint64 `json:"errors"`        // of these, answered with an error
 	BytesRead    uint64 `json:"bytes_read"`    // payload sent
@@ -22,6 +24,7 @@ type Counters struct {
 	Receives     uint64 `json:"receives"`      // system calls that received something
 	Sends        uint64 `json:"sends"`         // system calls that sent something
 	Sleeps       uint64 `json:"sleeps"`        // times a connection went to sleep
+	Parks        uint64 `json:"parks"`         // times it gave up its thread and buffers, being idle
 	Spins        uint64 `json:"spins"`         // times it looked for work instead
 	SpinsPaid    uint64 `json:"spins_paid"`    // of these, with success
 }
@@ -44,8 +47,10 @@ type ConnectionStatus struct {
 // Status is a snapshot of a server.
 type Status struct {
 	Draining    bool               `json:"draining"`
-	Accepted    uint64             `json:"accepted"` // connections
-	Refused     uint64             `json:"refused"`  // connections over the limit, or while draining
+	Accepted    uint64             `json:"accepted"`   // connections
+	Refused     uint64             `json:"refused"`    // clients over a limit, or while draining
+	Dropped     uint64             `json:"dropped"`    // handshakes closed for newer ones
+	Handshakes  int                `json:"handshakes"` // now; they are among the connections
 	Total       Counters           `json:"total"`
 	Exports     []ExportStatus     `json:"exports"`     // that were entered, by name
 	Connections []ConnectionStatus `json:"connections"` // by age
@@ -56,16 +61,21 @@ func (s *Server) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	status := Status{
-		Draining: s.draining.Load(),
-		Accepted: s.accepted,
-		Refused:  s.refused,
-		Exports:  []ExportStatus{},
+		Draining:   s.draining.Load(),
+		Accepted:   s.accepted,
+		Refused:    s.refused,
+		Dropped:    s.dropped,
+		Handshakes: s.admission.handshakes,
+		Exports:    []ExportStatus{},
 
 		Connections: []ConnectionStatus{},
 	}
 	sums := make(map[*exportCounters]tally, len(s.exports))
 	for c := range s.conns {
-		counts := c.published.load()
+		var counts tally
+		if c.published != nil {
+			counts = c.published.load()
+		}
 		status.Connections = append(status.Connections,
 			ConnectionStatus{Client: c.remote, Export: c.export, Since: c.since, Counters: counts.counters()})
 		if c.counters != nil {
@@ -101,6 +111,8 @@ const (
 	countFlushes
 	countTrims
 	countWriteZeroes
+	countCaches
+	countStatuses
 	countOthers
 	countErrors
 	countBytesRead
@@ -108,6 +120,7 @@ const (
 	countReceives
 	countSends
 	countSleeps
+	countParks
 	countSpins
 	countSpinsPaid
 	counterCount
@@ -130,6 +143,8 @@ func (t *tally) counters() Counters {
 		Flushes:      t[countFlushes],
 		Trims:        t[countTrims],
 		WriteZeroes:  t[countWriteZeroes],
+		Caches:       t[countCaches],
+		BlockStatus:  t[countStatuses],
 		Others:       t[countOthers],
 		Errors:       t[countErrors],
 		BytesRead:    t[countBytesRead],
@@ -137,6 +152,7 @@ func (t *tally) counters() Counters {
 		Receives:     t[countReceives],
 		Sends:        t[countSends],
 		Sleeps:       t[countSleeps],
+		Parks:        t[countParks],
 		Spins:        t[countSpins],
 		SpinsPaid:    t[countSpinsPaid],
 	}

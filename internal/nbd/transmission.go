@@ -25,25 +25,29 @@ import (
 // A request lives in a slot from its header to the last byte of its reply. Slots
 // and bytes in flight are bounded; when either runs out, parse stops, then fill,
 // then the client's socket buffer fills: a client that does not take its replies
-// costs a bounded amount of memory.
+// costs a bounded amount of memory. One that is idle costs none of it: the loop ends
+// with errIdle, and is run again when there is something to do (park.go).
 type transmission struct {
-	conn       *conn
-	limits     *Limits
-	sock       socket
-	queue      block.Queue
-	info       block.Info
-	structured bool
-	draining   bool // new requests are refused
+	conn     *conn
+	limits   *Limits
+	sock     socket
+	bell     bell
+	secure   *secure // over sock; nil without TLS
+	queue    block.Queue
+	shedder  block.Shedder // the queue, if it can
+	info     block.Info
+	terms    terms
+	draining bool // new requests are refused
 
-	slots    []slot
-	free     []*slot // a stack
-	underWay int     // requests between Submit and Reap
-	inFlight int64   // bytes of READs and WRITEs from admission to reply
-	unkicked bool    // something was submitted since the last Kick
-	finished [64]*block.Request
+	slots    slots
+	underWay int                 // requests between Submit and Reap
+	inFlight int64               // bytes of READs and WRITEs from admission to reply
+	unkicked bool                // something was submitted since the last Kick
+	finished *[64]*block.Request // nil while the connection is parked
 
-	in  inbound
-	out outbound
+	in       inbound
+	out      outbound
+	statuses statuses
 
 	idle     spin.Spinner
 	receives stall
@@ -51,46 +55,44 @@ type transmission struct {
 	counts   tally
 	turns    uint // since the counters were published
 	epoch    time.Time
-}
-
-// slot is a request with what its reply needs.
-type slot struct {
-	req     block.Request
-	header  header
-	payload int64                     // bytes counted in flight
-	why     string                    // text of an error reply, if there is one
-	reply   [chunkHeaderSize + 8]byte // header of the reply
+	rested   time.Duration // slept without anything to do
+	patient  time.Duration // rested so long, it is parked
 }
 
 // errStalled ends a connection whose client stopped in the middle.
 var errStalled = errors.New("client made no progress")
 
-func newTransmission(c *conn, s *session, sock socket) *transmission {
+// errIdle ends the loop of a client that had nothing to say for a while.
+var errIdle = errors.New("client is idle")
+
+func newTransmission(c *conn, s *session) *transmission {
 	t := &transmission{
-		conn:       c,
-		limits:     c.limits,
-		sock:       sock,
-		queue:      s.queue,
-		info:       s.info,
-		structured: s.structured,
-		slots:      make([]slot, c.limits.Depth),
-		free:       make([]*slot, 0, c.limits.Depth),
-		epoch:      time.Now(),
+		conn:   c,
+		limits: c.limits,
+		sock:   s.sock,
+		bell:   s.bell,
+		secure: s.secure,
+		queue:  s.queue,
+		info:   s.info,
+		terms:  s.terms,
+		slots:  slots{depth: c.limits.Depth},
+		epoch:  time.Now(),
 	}
-	for i := range t.slots {
-		t.slots[i].req.User = uint64(i)
-		t.free = append(t.free, &t.slots[i])
-	}
-	t.in.init()
-	t.out.init(len(t.slots))
+	t.shedder, _ = s.queue.(block.Shedder)
+	t.patient = firstRest
+	t.in.window = bufferSize
 	t.idle = spin.New(c.limits.Spin)
+	if t.secure != nil {
+		t.secure.attach(s.sock)
+	}
 	return t
 }
 
 // run serves the client until it disconnects (nil), leaves (io.EOF or
-// io.ErrUnexpectedEOF), breaks the protocol, or the server ends.
+// io.ErrUnexpectedEOF), breaks the protocol, the server ends, or the client is idle
+// (errIdle).
 func (t *transmission) run() error {
-	defer t.release()
+	t.wake()
 	for {
 		progress, err := t.turn()
 		if err != nil {
@@ -144,10 +146,13 @@ func (t *transmission) turn() (bool, error) {
 	return filled || parsed || reaped || sent, err
 }
 
+// sending reports whether something waits for the socket to have room.
+func (t *transmission) sending() bool { return !t.out.empty() || t.secure.pending() }
+
 // done reports whether the connection has come to its end, after a turn without
 // progress.
 func (t *transmission) done() bool {
-	if t.underWay > 0 || !t.out.empty() {
+	if t.underWay > 0 || t.sending() {
 		return false
 	}
 	if t.in.phase == ended {
@@ -169,32 +174,28 @@ func (t *transmission) sleep() error {
 	if !ok {
 		wait = 0 // only look at the socket
 	}
+	wait, err := t.bound(wait)
+	if err != nil {
+		return err
+	}
 	fds := [...]unix.PollFd{
 		{Fd: -1},
-		{Fd: int32(*t.conn.bell), Events: unix.POLLIN},
-		{Fd: -1, Events: unix.POLLIN},
+		{Fd: int32(t.bell), Events: unix.POLLIN},
+		{Fd: int32(t.queue.FD()), Events: unix.POLLIN},
 	}
-	client, bell, device := &fds[0], &fds[1], &fds[2]
+	client, bell := &fds[0], &fds[1]
 	if t.hungry() {
 		client.Events |= unix.POLLIN
 	}
-	if !t.out.empty() {
+	if t.sending() {
 		client.Events |= unix.POLLOUT
 	}
 	if client.Events != 0 { // else a hang-up would wake for nothing
 		client.Fd = int32(t.sock)
 	}
-	device.Fd = int32(t.queue.FD())
-	patience, err := t.patience()
-	if err != nil {
-		return err
-	}
-	if patience >= 0 && (wait < 0 || patience < wait) {
-		wait = patience
-	}
 	t.counts[countSleeps]++
 	t.conn.published.store(&t.counts)
-	sleep(fds[:], wait)
+	t.rest(wait, sleep(fds[:], wait))
 
 	gone := client.Revents & (unix.POLLHUP | unix.POLLERR)
 	if client.Revents&unix.POLLIN|gone != 0 {
@@ -204,15 +205,47 @@ func (t *transmission) sleep() error {
 		t.out.full = false
 	}
 	if bell.Revents != 0 {
-		t.conn.bell.silence()
+		t.bell.silence()
 	}
 	return nil
 }
 
+// bound returns how long the loop may sleep, given how long the queue lets it.
+// Negative stands for any time.
+func (t *transmission) bound(wait time.Duration) (time.Duration, error) {
+	patience, err := t.patience()
+	if err != nil {
+		return 0, err
+	}
+	limits := [...]time.Duration{patience, -1, -1}
+	if t.idling() {
+		mayPark := wait < 0 || t.shedder != nil
+		if mayPark && t.rested >= t.patient {
+			return 0, errIdle
+		}
+		if mayPark {
+			limits[1] = t.patient - t.rested
+		}
+	}
+	if t.underWay == 0 && (t.in.phase == awaitMemory || t.in.phase == awaitQueue) {
+		limits[2] = memoryRetry
+	}
+	for _, limit := range limits {
+		if limit >= 0 && (wait < 0 || limit < wait) {
+			wait = limit
+		}
+	}
+	return wait, nil
+}
+
+// memoryRetry is how long the loop waits to ask again a queue that refuses a
+// request although nothing is under way: the machine is out of memory.
+const memoryRetry = 10 * time.Millisecond
+
 // patience returns how long the client may still take to go on with what it
 // began, negative if it began nothing.
 func (t *transmission) patience() (time.Duration, error) {
-	receiving, sending := t.hungry() && t.in.partial(), !t.out.empty()
+	receiving, sending := t.hungry() && t.in.partial(), t.sending()
 	if t.limits.Progress < 0 || !receiving && !sending {
 		return -1, nil
 	}
@@ -244,26 +277,16 @@ func (s *stall) left(now time.Duration, total uint64, limit time.Duration) time.
 	return s.since + limit - now
 }
 
-// take returns a free slot, or nil.
-func (t *transmission) take() *slot {
-	last := len(t.free) - 1
-	if last < 0 {
-		return nil
-	}
-	s := t.free[last]
-	t.free = t.free[:last]
-	return s
-}
-
 // giveBack frees a slot and what it holds.
 func (t *transmission) giveBack(s *slot) {
 	t.queue.Release(&s.req)
+	t.statuses.takeBack(s)
 	t.inFlight -= s.payload
 	s.payload = 0
 	s.req.Data = nil
 	s.req.Err = nil
 	s.why = ""
-	t.free = append(t.free, s)
+	t.slots.put(s)
 }
 
 // release gives back the memory of requests that are not under way when the
@@ -277,6 +300,8 @@ func (t *transmission) release() {
 			t.queue.Release(&s.req)
 		}
 	}
+	t.secure.farewell()
+	t.shed()
 	t.conn.published.store(&t.counts)
 }
 

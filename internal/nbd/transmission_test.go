@@ -22,16 +22,26 @@ import (
 // export has 8 MiB and every feature.
 func shapes(t *testing.T, limits Limits, test func(t *testing.T, f *fixture, m *memory, p *peer)) {
 	for _, later := range []bool{false, true} {
-		for _, structured := range []bool{false, true} {
-			t.Run(fmt.Sprintf("later=%v,structured=%v", later, structured), func(t *testing.T) {
+		for _, d := range dialects {
+			t.Run(fmt.Sprintf("later=%v,%v", later, d), func(t *testing.T) {
 				m := newMemory(8 << 20)
 				m.later = later
 				f := serve(t, limits, Export{Name: "disk", Device: m})
-				test(t, f, m, f.enter("disk", structured))
+				test(t, f, m, f.enter("disk", d))
 			})
 		}
+		t.Run(fmt.Sprintf("later=%v,tls", later), func(t *testing.T) {
+			m := newMemory(8 << 20)
+			m.later = later
+			f := serveTLS(t, TLS{Config: certificates(t).server, Required: true}, limits, Export{Name: "disk", Device: m})
+			test(t, f, m, f.enter("disk", extended))
+		})
 	}
 }
+
+var dialects = []dialect{simple, structured, extended}
+
+func (d dialect) String() string { return [...]string{"simple", "structured", "extended"}[d] }
 
 // fill writes a pattern.
 func fill(b []byte, seed byte) {
@@ -78,7 +88,7 @@ func TestRequests(t *testing.T) {
 		p.want(0, fua, cmdTrim, 3<<20, 1<<20) // T-13
 		clear(model[3<<20 : 4<<20])
 		check(0, 8<<20, 0)
-		if p.structured {
+		if p.dialect != simple {
 			check(512, 1<<20, cmdFlagDF) // S-3
 		} else {
 			p.want(syscall.EINVAL, cmdFlagDF, cmdRead, 0, 512) // T-06
@@ -99,7 +109,7 @@ func TestDeviceSeesFlags(t *testing.T) {
 		return nil
 	})
 	f := serve(t, Limits{}, Export{Device: m})
-	p := f.enter("", true)
+	p := f.enter("", structured)
 	for _, row := range []struct {
 		flags, command uint16
 		op             block.Op
@@ -133,7 +143,7 @@ func TestDeviceSeesFlags(t *testing.T) {
 // answered on another.
 func TestFlushAcrossConnections(t *testing.T) {
 	shapes(t, Limits{}, func(t *testing.T, f *fixture, m *memory, p *peer) {
-		other := f.enter("", p.structured)
+		other := f.enter("", p.dialect)
 		for i := range 50 {
 			data := pattern(4096, byte(i))
 			var flushed atomic.Bool
@@ -210,12 +220,12 @@ func TestErrnos(t *testing.T) {
 				if command == cmdWrite {
 					payload = make([]byte, 512)
 				}
-				p.put(request(0, command, 3, 0, 512), payload)
+				p.put(p.request(0, command, 3, 0, 512), payload)
 				a := p.answer(func(uint64) int { return 512 })
 				if a.errno != row.want || len(a.data) != 0 {
 					t.Errorf("%v: errno %d with %d bytes, want %d", row.err, int(a.errno), len(a.data), int(row.want))
 				}
-				if p.structured && !strings.Contains(a.text, row.err.Error()) { // S-2
+				if p.dialect != simple && !strings.Contains(a.text, row.err.Error()) { // S-2
 					t.Errorf("%v: text %q", row.err, a.text)
 				}
 			}
@@ -224,7 +234,7 @@ func TestErrnos(t *testing.T) {
 		p.want(syscall.ENOTSUP, cmdFlagFastZero, cmdWriteZeroes, 0, 512) // T-12
 		result.Store(boxed{errors.New(strings.Repeat("ü", 4096))})
 		a := p.do(0, cmdRead, 0, 512)
-		if p.structured && len(a.text) != 4096-len("READ: ")%2 { // CVE-2020-10761
+		if p.dialect != simple && len(a.text) != 4096-len("READ: ")%2 { // CVE-2020-10761
 			t.Errorf("text of %d bytes", len(a.text))
 		}
 		result.Store(boxed{nil})
@@ -234,15 +244,15 @@ func TestErrnos(t *testing.T) {
 
 // T-15, T-16: what ends the connection.
 func TestHardDisconnects(t *testing.T) {
-	for name, bytes := range map[string][]byte{
-		"T-15 bad magic":             append(be32(0x25609514), make([]byte, 24)...),
-		"T-16 WRITE over 2x maximum": request(0, cmdWrite, 1, 0, 128<<20+1),
-		"T-16 WRITE of 4 GiB":        request(0, cmdWrite, 1, 0, math.MaxUint32),
+	for name, bytes := range map[string]func(p *peer) []byte{
+		"T-15 bad magic":             func(*peer) []byte { return append(be32(0x25609514), make([]byte, 28)...) },
+		"T-16 WRITE over 2x maximum": func(p *peer) []byte { return p.request(0, cmdWrite, 1, 0, 128<<20+1) },
+		"T-16 WRITE of 4 GiB":        func(p *peer) []byte { return p.request(0, cmdWrite, 1, 0, math.MaxUint32) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			shapes(t, Limits{}, func(t *testing.T, f *fixture, m *memory, p *peer) {
-				other := f.enter("", p.structured)
-				p.put(bytes)
+				other := f.enter("", p.dialect)
+				p.put(bytes(p))
 				p.wantEnd()
 				other.wantAlive()
 			})
@@ -254,7 +264,7 @@ func TestHardDisconnects(t *testing.T) {
 func TestLargestRequest(t *testing.T) {
 	m := newMemory(64 << 20)
 	f := serve(t, Limits{}, Export{Device: m})
-	p := f.enter("", false)
+	p := f.enter("", simple)
 	data := pattern(64<<20, 9)
 	p.want(0, 0, cmdWrite, 0, 64<<20, data)
 	if got := p.want(0, 0, cmdRead, 0, 64<<20); !bytes.Equal(got, data) {
@@ -269,9 +279,9 @@ func TestDisconnectAnswersEverything(t *testing.T) {
 		const n = 64
 		var stream [][]byte
 		for i := range uint64(n) {
-			stream = append(stream, request(0, cmdWrite, i, i*4096, 4096), pattern(4096, byte(i)))
+			stream = append(stream, p.request(0, cmdWrite, i, i*4096, 4096), pattern(4096, byte(i)))
 		}
-		stream = append(stream, request(0, cmdDisconnect, 99, 0, 0), []byte("and this is nothing"))
+		stream = append(stream, p.request(0, cmdDisconnect, 99, 0, 0), []byte("and this is nothing"))
 		p.put(stream...)
 		seen := map[uint64]bool{}
 		for range n {
@@ -294,8 +304,8 @@ func TestDisconnectAnswersEverything(t *testing.T) {
 // A client that closes its sending half gets the replies to what it sent.
 func TestHalfClose(t *testing.T) {
 	shapes(t, Limits{}, func(t *testing.T, f *fixture, m *memory, p *peer) {
-		p.put(request(0, cmdWrite, 1, 0, 4096), pattern(4096, 1), request(0, cmdWrite, 2, 0, 4096)[:20])
-		p.Conn.(*net.UnixConn).CloseWrite()
+		p.put(p.request(0, cmdWrite, 1, 0, 4096), pattern(4096, 1), p.request(0, cmdWrite, 2, 0, 4096)[:20])
+		p.Conn.(interface{ CloseWrite() error }).CloseWrite()
 		if a := p.answer(func(uint64) int { return 0 }); a.errno != 0 || a.cookie != 1 {
 			t.Fatalf("answer %+v", a)
 		}
@@ -309,13 +319,13 @@ func TestAbruptClose(t *testing.T) {
 	shapes(t, Limits{}, func(t *testing.T, f *fixture, m *memory, p *peer) {
 		before := m.fill(5)
 		for i := range 20 {
-			v := f.enter("", p.structured)
+			v := f.enter("", p.dialect)
 			if i%2 == 0 {
 				for j := range uint64(64) {
-					v.put(request(0, cmdRead, j, 0, 1<<20))
+					v.put(p.request(0, cmdRead, j, 0, 1<<20))
 				}
 			} else {
-				v.put(request(0, cmdWrite, 1, 0, 1<<20), pattern(i*40_000, 1))
+				v.put(p.request(0, cmdWrite, 1, 0, 1<<20), pattern(i*40_000, 1))
 			}
 			v.Close()
 			p.wantAlive()
@@ -334,7 +344,7 @@ func TestPipeline(t *testing.T) {
 		go func() {
 			var stream []byte
 			for i := range uint64(n) {
-				stream = append(stream, request(0, cmdRead, ^uint64(0)-i/2, i/2*512, 512)...)
+				stream = append(stream, p.request(0, cmdRead, ^uint64(0)-i/2, i/2*512, 512)...)
 			}
 			p.Write(stream)
 		}()
@@ -359,16 +369,18 @@ func TestPipeline(t *testing.T) {
 // idle.
 func TestStalledClients(t *testing.T) {
 	limits := Limits{Progress: 50 * time.Millisecond, InFlight: 4 << 20}
-	for name, stream := range map[string][]byte{
-		"T-20 no replies taken":     bytes.Repeat(request(0, cmdRead, 1, 0, 1<<20), 10_000),
-		"small replies not taken":   bytes.Repeat(request(0, cmdRead, 1, 0, 512), 100_000),
-		"half a header":             request(0, cmdRead, 1, 0, 512)[:27],
-		"half a payload":            append(request(0, cmdWrite, 1, 0, 4096), make([]byte, 4095)...),
-		"half of a refused payload": append(request(0x8000, cmdWrite, 1, 0, 4096), make([]byte, 4095)...),
+	for name, bytesOf := range map[string]func(p *peer) []byte{
+		"T-20 no replies taken":     func(p *peer) []byte { return bytes.Repeat(p.request(0, cmdRead, 1, 0, 1<<20), 10_000) },
+		"small replies not taken":   func(p *peer) []byte { return bytes.Repeat(p.request(0, cmdRead, 1, 0, 512), 100_000) },
+		"half a header":             func(p *peer) []byte { return p.request(0, cmdRead, 1, 0, 512)[:27] },
+		"half a payload":            func(p *peer) []byte { return append(p.request(0, cmdWrite, 1, 0, 4096), make([]byte, 4095)...) },
+		"half of a refused payload": func(p *peer) []byte { return append(p.request(0x8000, cmdWrite, 1, 0, 4096), make([]byte, 4095)...) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			shapes(t, limits, func(t *testing.T, f *fixture, m *memory, p *peer) {
-				idle := f.enter("", p.structured)
+				m.fill(1)
+				stream := bytesOf(p)
+				idle := f.enter("", p.dialect)
 				sent := make(chan int, 1)
 				go func() {
 					n, _ := p.Write(stream)
@@ -392,20 +404,20 @@ func TestStalledClients(t *testing.T) {
 
 // T-22 draining finishes what is under way, refuses what is new, and closes.
 func TestDrain(t *testing.T) {
-	for _, structured := range []bool{false, true} {
-		t.Run(fmt.Sprint(structured), func(t *testing.T) {
+	for _, d := range dialects {
+		t.Run(fmt.Sprint(d), func(t *testing.T) {
 			m := newMemory(1 << 20)
 			m.later, m.hold = true, make(chan struct{})
 			f := serve(t, Limits{}, Export{Device: m})
-			p, idle := f.enter("", structured), f.enter("", structured)
-			p.put(request(0, cmdWrite, 1, 0, 4096), pattern(4096, 1))
-			for f.server.Status().Total.Sleeps < 2 || f.server.Status().Total.Writes == 0 {
+			p, idle := f.enter("", d), f.enter("", d)
+			p.put(p.request(0, cmdWrite, 1, 0, 4096), pattern(4096, 1))
+			for f.server.Status().Total.Parks < 2 || f.server.Status().Total.Writes == 0 {
 				time.Sleep(time.Millisecond)
 			}
 			drained := make(chan error, 1)
 			go func() { drained <- f.server.Drain(context.Background()) }()
 			idle.wantEnd()
-			p.put(request(0, cmdRead, 2, 0, 512), request(0, cmdWrite, 3, 0, 512), make([]byte, 512))
+			p.put(p.request(0, cmdRead, 2, 0, 512), p.request(0, cmdWrite, 3, 0, 512), make([]byte, 512))
 			for range 2 {
 				a := p.answer(func(uint64) int { return 0 })
 				if a.errno != syscall.ESHUTDOWN || a.cookie != 2 && a.cookie != 3 {
@@ -439,8 +451,8 @@ func TestDrainDeadline(t *testing.T) {
 	m := newMemory(1 << 20)
 	m.later, m.hold = true, make(chan struct{})
 	f := serve(t, Limits{}, Export{Device: m})
-	p := f.enter("", false)
-	p.put(request(0, cmdRead, 1, 0, 512))
+	p := f.enter("", simple)
+	p.put(p.request(0, cmdRead, 1, 0, 512))
 	for f.server.Status().Total.Reads == 0 {
 		time.Sleep(time.Millisecond)
 	}
@@ -478,14 +490,14 @@ func TestTCP(t *testing.T) {
 	if got := p.want(0, 0, cmdRead, 100, 700_000); !bytes.Equal(got, data) {
 		t.Error("wrong data")
 	}
-	f.enter("", false).wantAlive()
+	f.enter("", simple).wantAlive()
 	cause := errors.New("enough")
 	cancel(cause)
 	if err := <-served; !errors.Is(err, cause) {
 		t.Errorf("serve: %v", err)
 	}
 	p.wantEnd()
-	f.enter("", false).wantAlive()
+	f.enter("", simple).wantAlive()
 }
 
 func TestServeConn(t *testing.T) {
@@ -537,10 +549,10 @@ func TestDevicePanics(t *testing.T) {
 	m, sound := newMemory(1<<20), newMemory(1<<20)
 	m.failWith(func(*block.Request) error { panic("broken device") })
 	f := serve(t, Limits{}, Export{Name: "sound", Device: sound}, Export{Name: "broken", Device: m})
-	p := f.enter("broken", false)
-	p.put(request(0, cmdFlush, 1, 0, 0))
+	p := f.enter("broken", simple)
+	p.put(p.request(0, cmdFlush, 1, 0, 0))
 	p.wantEnd()
-	f.enter("sound", false).wantAlive()
+	f.enter("sound", simple).wantAlive()
 }
 
 func TestStatus(t *testing.T) {
@@ -550,7 +562,8 @@ func TestStatus(t *testing.T) {
 		p.want(0, 0, cmdFlush, 0, 0)
 		p.want(0, 0, cmdTrim, 0, 512)
 		p.want(0, 0, cmdWriteZeroes, 0, 512)
-		p.want(syscall.EINVAL, 0, cmdCache, 0, 512)
+		p.want(0, 0, cmdCache, 0, 512)
+		p.want(syscall.EINVAL, 0, 99, 0, 512)
 		p.disconnect()
 		for len(f.server.Status().Connections) != 0 {
 			time.Sleep(time.Millisecond)
@@ -560,9 +573,9 @@ func TestStatus(t *testing.T) {
 		if total.Receives == 0 || total.Sends == 0 {
 			t.Errorf("no system calls: %+v", total)
 		}
-		total.Receives, total.Sends, total.Sleeps, total.Spins, total.SpinsPaid = 0, 0, 0, 0, 0
+		total.Receives, total.Sends, total.Sleeps, total.Parks, total.Spins, total.SpinsPaid = 0, 0, 0, 0, 0, 0
 		want := Counters{
-			Reads: 1, Writes: 1, Flushes: 1, Trims: 1, WriteZeroes: 1, Others: 2, Errors: 1,
+			Reads: 1, Writes: 1, Flushes: 1, Trims: 1, WriteZeroes: 1, Caches: 1, Others: 2, Errors: 1,
 			BytesRead: 512, BytesWritten: 4096,
 		}
 		if total != want {

@@ -1,0 +1,240 @@
+package nbd
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// known is what the model knows of a connection.
+type known struct {
+	conn   *conn
+	origin string
+	age    int // when its handshake began
+	spoke  bool
+	inside bool // has an export
+}
+
+// before reports whether k goes before o of the same origin.
+func (k *known) before(o *known) bool {
+	if k.spoke != o.spoke {
+		return o.spoke
+	}
+	return k.age < o.age
+}
+
+// greediest returns the handshake that has to go: the oldest of the origin with most
+// handshakes, silent ones first; of several origins the one whose next is the oldest.
+func greediest(all []*known) *known {
+	count, oldest := map[string]int{}, map[string]*known{}
+	for _, k := range all {
+		if k.inside {
+			continue
+		}
+		count[k.origin]++
+		if o := oldest[k.origin]; o == nil || k.before(o) {
+			oldest[k.origin] = k
+		}
+	}
+	var worst *known
+	for origin, k := range oldest {
+		if worst == nil || count[origin] > count[worst.origin] || count[origin] == count[worst.origin] && k.age < worst.age {
+			worst = k
+		}
+	}
+	return worst
+}
+
+func TestAdmissionAgainstModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limits := &Limits{
+			Connections:           rapid.IntRange(1, 6).Draw(t, "connections"),
+			ConnectionsPerAddress: rapid.IntRange(0, 3).Draw(t, "per address"),
+			Handshakes:            rapid.IntRange(1, 6).Draw(t, "handshakes"),
+		}
+		a := admission{limits: limits}
+		var all []*known
+		clock := 0
+		forget := func(k *known) { all = slices.DeleteFunc(all, func(o *known) bool { return o == k }) }
+		pick := func(t *rapid.T, inside bool) *known {
+			var some []*known
+			for _, k := range all {
+				if k.inside == inside {
+					some = append(some, k)
+				}
+			}
+			if len(some) == 0 {
+				t.Skip("there is none")
+			}
+			return rapid.SampledFrom(some).Draw(t, "which")
+		}
+		inside := func(match func(*known) bool) (n int) {
+			for _, k := range all {
+				if k.inside && match(k) {
+					n++
+				}
+			}
+			return n
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"begin": func(t *rapid.T) {
+				clock++
+				k := &known{origin: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "origin"), age: clock}
+				k.conn = &conn{origin: k.origin, since: time.Unix(int64(clock), 0)}
+				all = append(all, k)
+				var want *conn
+				if len(all)-inside(func(*known) bool { return true }) > limits.Handshakes {
+					worst := greediest(all)
+					want = worst.conn
+					forget(worst)
+				}
+				if got := a.begin(k.conn); got != want {
+					t.Fatalf("victim %+v, want %+v", got, want)
+				}
+				if want != nil && !errors.Is(a.admit(want), errDropped) {
+					t.Fatal("a victim is admitted")
+				}
+			},
+			"hear": func(t *rapid.T) {
+				k := pick(t, false)
+				if k.spoke {
+					t.Skip("it has spoken")
+				}
+				clock++
+				k.spoke, k.age = true, clock
+				k.conn.since = time.Unix(int64(clock), 0)
+				a.hear(k.conn)
+			},
+			"drop": func(t *rapid.T) {
+				var want *conn
+				if worst := greediest(all); worst != nil {
+					want = worst.conn
+					forget(worst)
+				}
+				if got := a.drop(); got != want {
+					t.Fatalf("victim %+v, want %+v", got, want)
+				}
+			},
+			"admit": func(t *rapid.T) {
+				k := pick(t, false)
+				var want error
+				switch {
+				case inside(func(*known) bool { return true }) >= limits.Connections:
+					want = errTooMany
+				case limits.ConnectionsPerAddress > 0 &&
+					inside(func(o *known) bool { return o.origin == k.origin }) >= limits.ConnectionsPerAddress:
+					want = errTooManyHere
+				}
+				if err := a.admit(k.conn); !errors.Is(err, want) {
+					t.Fatalf("admit: %v, want %v", err, want)
+				}
+				k.inside = want == nil
+			},
+			"end": func(t *rapid.T) {
+				k := pick(t, rapid.Bool().Draw(t, "admitted"))
+				forget(k)
+				a.end(k.conn)
+				a.end(k.conn) // once more is no harm
+			},
+			"resign": func(t *rapid.T) {
+				k := pick(t, true)
+				if len(all)-inside(func(*known) bool { return true }) == limits.Handshakes {
+					t.Skip("too many handshakes")
+				}
+				// It is behind those that began later: its age is that of its return.
+				clock++
+				k.inside, k.age = false, clock
+				k.conn.since = time.Unix(int64(clock), 0)
+				a.resign(k.conn)
+			},
+			"": func(t *rapid.T) {
+				n := inside(func(*known) bool { return true })
+				if a.admitted != n || a.handshakes != len(all)-n {
+					t.Fatalf("%d connections and %d handshakes, want %d and %d", a.admitted, a.handshakes, n, len(all)-n)
+				}
+			},
+		})
+		for _, k := range all {
+			a.end(k.conn)
+		}
+		if len(a.origins) != 0 || len(a.crowd) != 0 || a.handshakes != 0 || a.admitted != 0 {
+			t.Fatalf("nobody is left, and %+v is", a)
+		}
+	})
+}
+
+// remote is a connection from somewhere.
+type remote struct {
+	net.Conn
+	from net.Addr
+}
+
+func (r remote) RemoteAddr() net.Addr { return r.from }
+
+// place is an address of a network that the server does not know.
+type place string
+
+func (place) Network() string  { return "vsock" }
+func (p place) String() string { return string(p) }
+
+func TestOrigin(t *testing.T) {
+	tcp := func(s string) net.Addr {
+		a, err := net.ResolveTCPAddr("tcp", s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	for _, c := range []struct {
+		from net.Addr
+		want string
+	}{
+		{tcp("192.0.2.7:1"), "192.0.2.7"},
+		{tcp("[::ffff:192.0.2.7]:1"), "192.0.2.7"},
+		{tcp("[2001:db8:1:2:3:4:5:6]:1"), "2001:db8:1:2::/64"},
+		{tcp("[2001:db8:1:2:ffff::1]:9"), "2001:db8:1:2::/64"},
+		{tcp("[2001:db8:1:3::1]:9"), "2001:db8:1:3::/64"},
+		{tcp("[fe80::1%7]:9"), "fe80::1%7"},
+		{place("3:1025"), "vsock 3"},
+		{place("host"), "vsock host"},
+		{&net.UnixAddr{}, "unknown user"},
+	} {
+		if got := originOf(remote{from: c.from}); got != c.want {
+			t.Errorf("%v: %q, want %q", c.from, got, c.want)
+		}
+	}
+	server, client := pair(t)
+	defer client.Close()
+	defer server.Close()
+	if got, want := originOf(server), fmt.Sprintf("user %d", os.Getuid()); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func TestRefusalLog(t *testing.T) {
+	var r refusalLog
+	now := time.Now()
+	for i, c := range []struct {
+		after  time.Duration
+		hidden int
+		due    bool
+	}{
+		{0, 0, true},
+		{0, 0, false},
+		{refusalPause - 1, 0, false},
+		{refusalPause, 2, true},
+		{2*refusalPause - 1, 0, false},
+		{5 * refusalPause, 1, true},
+		{6 * refusalPause, 0, true},
+	} {
+		if hidden, due := r.due(now.Add(c.after)); hidden != c.hidden || due != c.due {
+			t.Errorf("%d: %d hidden, due %v, want %d, %v", i, hidden, due, c.hidden, c.due)
+		}
+	}
+}
