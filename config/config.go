@@ -1,6 +1,9 @@
 package config
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Config is the configuration of a viablk process. A Config returned by [Load]
 // is not shared: the caller treats it as immutable and may pass it on by value.
@@ -44,6 +47,13 @@ type Target struct {
 	// MaxIO, and 8 MiB at least.
 	Pool Size `mapstructure:"pool"`
 
+	// CopyMode is auto, bounce or zerocopy: how reads of mapped files move.
+	CopyMode string `mapstructure:"copy_mode"`
+
+	// RegisterMax is what is registered of mapped files at a time, with the NIC of
+	// each VIA provider, for all connections together; in bytes.
+	RegisterMax Size `mapstructure:"register_max"`
+
 	// Heartbeat is the idle time after which a VIA connection is probed.
 	Heartbeat time.Duration `mapstructure:"heartbeat"`
 
@@ -73,17 +83,58 @@ type Attach struct {
 	// leaves it to the target.
 	MaxIO Size `mapstructure:"max_io"`
 
+	// CopyMode is auto, bounce or zerocopy: how payload outside of the bounce memory
+	// moves.
+	CopyMode string `mapstructure:"copy_mode"`
+
 	// ReadOnly opens the remote export for reading only.
 	ReadOnly bool `mapstructure:"read_only"`
 
+	// Description is what NBD clients are told of the disk. Empty means what the
+	// target says, and its URI if that says nothing.
+	Description string `mapstructure:"description"`
+
+	// Clients are the names, in verified certificates, of NBD clients that get the
+	// disk. If there are any, others do not.
+	Clients []string `mapstructure:"clients"`
+
+	// MinimumBlock is what requests of NBD clients must be multiples of,
+	// PreferredBlock the best size of one and MaximumPayload the longest READ or
+	// WRITE, in bytes. Zero means the disk's.
+	MinimumBlock   Size `mapstructure:"minimum_block"`
+	PreferredBlock Size `mapstructure:"preferred_block"`
+	MaximumPayload Size `mapstructure:"maximum_payload"`
+
 	// Timeout is how long connecting and logging in may take.
 	Timeout time.Duration `mapstructure:"timeout"`
+}
+
+// Over returns an export as NBD clients of the initiator get it: with what the
+// section says where it says something.
+func (a Attach) Over(x Export) Export {
+	x.ReadOnly = x.ReadOnly || a.ReadOnly
+	x.Description = cmp.Or(a.Description, x.Description)
+	if len(a.Clients) > 0 {
+		x.Clients = a.Clients
+	}
+	x.MinimumBlock = cmp.Or(a.MinimumBlock, x.MinimumBlock)
+	x.PreferredBlock = cmp.Or(a.PreferredBlock, x.PreferredBlock)
+	x.MaximumPayload = cmp.Or(a.MaximumPayload, x.MaximumPayload)
+	return x
 }
 
 // NBD is the section of NBD serving, in the target and in the initiator.
 type NBD struct {
 	// Connections limits the NBD connections at a time on all listeners.
 	Connections int `mapstructure:"connections"`
+
+	// ConnectionsPerAddress limits those of one IPv4 address, IPv6 network of 64 bits,
+	// or user of this host. Zero means that only Connections does.
+	ConnectionsPerAddress int `mapstructure:"connections_per_address"`
+
+	// Handshakes limits the clients that have not chosen an export yet. With one more,
+	// the address or user that has most of them loses its oldest.
+	Handshakes int `mapstructure:"handshakes"`
 
 	// Depth is the number of requests that one connection may have under way.
 	Depth int `mapstructure:"depth"`
@@ -101,6 +152,15 @@ type NBD struct {
 	// Spin is the longest time that a connection looks for work before it sleeps.
 	// Zero means that it never spins.
 	Spin time.Duration `mapstructure:"spin"`
+
+	// TLS is off, on or require: whether clients may use TLS, or have to.
+	TLS string `mapstructure:"tls"`
+
+	// TLSCertificates is the folder of the server's certificates.
+	TLSCertificates string `mapstructure:"tls_certificates"`
+
+	// TLSVerifyPeer has clients prove by a certificate who they are.
+	TLSVerifyPeer bool `mapstructure:"tls_verify_peer"`
 }
 
 // Log is the section of the log, which goes to standard error.
@@ -123,17 +183,22 @@ func Default() Config {
 			Depth:       128,
 			InlineMax:   4 * KiB,
 			MaxIO:       1 * MiB,
+			CopyMode:    "auto",
+			RegisterMax: 256 * MiB,
 			Heartbeat:   time.Second,
 			Spin:        20 * time.Microsecond,
 		},
-		Attach: Attach{Timeout: 10 * time.Second},
+		Attach: Attach{CopyMode: "auto", Clients: []string{}, Timeout: 10 * time.Second},
 		NBD: NBD{
 			Connections:      100,
+			Handshakes:       1024,
 			Depth:            128,
 			Options:          32,
 			HandshakeTimeout: 10 * time.Second,
 			ProgressTimeout:  30 * time.Second,
 			Spin:             50 * time.Microsecond,
+			TLS:              "off",
+			TLSVerifyPeer:    true,
 		},
 		Log:          Log{Level: "info", Format: "text"},
 		DrainTimeout: 30 * time.Second,

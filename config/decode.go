@@ -131,7 +131,8 @@ func decodeProblems(bad complaints, key string, err error) complaints {
 // sectionType returns the struct at the path of a section or list element.
 func sectionType(path string) reflect.Type {
 	t := reflect.TypeFor[Config]()
-	for name := range strings.SplitSeq(topKey(path), ".") {
+	for name := range strings.SplitSeq(path, ".") {
+		name = topKey(name) // without the index of an element
 		for i := range t.NumField() {
 			if f := t.Field(i); f.Tag.Get("mapstructure") == name {
 				if t = f.Type; t.Kind() == reflect.Slice {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -27,19 +28,51 @@ type Export struct {
 
 	// ReadOnly refuses writes to the export.
 	ReadOnly bool `mapstructure:"read_only" json:"read_only"`
+
+	// Clients are the names, in verified certificates, of NBD clients that get the
+	// export. If there are any, others do not.
+	Clients []string `mapstructure:"clients" json:"clients,omitempty"`
+
+	// MinimumBlock is what requests must be multiples of, in bytes. Zero means what
+	// the disk needs.
+	MinimumBlock Size `mapstructure:"minimum_block" json:"minimum_block,omitempty"`
+
+	// PreferredBlock is the best size of a request in bytes. Zero means the disk's.
+	PreferredBlock Size `mapstructure:"preferred_block" json:"preferred_block,omitempty"`
+
+	// MaximumPayload is the longest READ or WRITE in bytes. Zero means the disk's.
+	MaximumPayload Size `mapstructure:"maximum_payload" json:"maximum_payload,omitempty"`
+
+	// Rotational says that seeks are dear, or not. It is asked of the disk if unset.
+	Rotational *bool `mapstructure:"rotational" json:"rotational,omitempty"`
+
+	// MultiConn promises that a flush covers all connections, or does not. It is
+	// asked of the disk if unset.
+	MultiConn *bool `mapstructure:"multi_conn" json:"multi_conn,omitempty"`
+
+	// Limits are those of all clients together, SessionLimits those of each: of a
+	// client, with all its connections, or of an initiator.
+	Limits        Limits `mapstructure:"limits" json:"limits,omitzero"`
+	SessionLimits Limits `mapstructure:"session_limits" json:"session_limits,omitzero"`
 }
 
-// String returns the short form, NAME=SPEC.
+// String returns the short form, NAME=SPEC, of what it has.
 func (e Export) String() string { return e.Name + "=" + e.Backend }
 
 // UnmarshalText reads the short form, NAME=SPEC. The name ends at the first
-// equals sign: a name with one in it needs the mapping.
+// equals sign: a name with one in it needs the mapping. SPEC may begin with limits,
+// limit:iops=N,bandwidth=SIZE,burst=TIME:, of which each may have session- before
+// it.
 func (e *Export) UnmarshalText(text []byte) error {
 	name, spec, ok := strings.Cut(string(text), "=")
 	if !ok {
 		return fmt.Errorf("%q is not NAME=SPEC, such as disk0=memory:1GiB", text)
 	}
-	*e = Export{Name: name, Backend: spec}
+	all, session, spec, err := cutLimits(spec)
+	if err != nil {
+		return err
+	}
+	*e = Export{Name: name, Backend: spec, Limits: all, SessionLimits: session}
 	return nil
 }
 
@@ -51,8 +84,30 @@ func (e Export) validate() error {
 	if e.Backend == "" {
 		return fmt.Errorf("export %q has no backend", e.Name)
 	}
-	if len(e.Description) > maximumExportName || !utf8.ValidString(e.Description) {
-		return fmt.Errorf("the description of export %q is not UTF-8 of at most %d bytes", e.Name, maximumExportName)
+	if strings.HasPrefix(e.Backend, limitPrefix) {
+		return fmt.Errorf("the backend of export %q begins with %s: write limits and session_limits beside it", e.Name, limitPrefix)
+	}
+	if err := cmp.Or(e.Limits.validate("limits"), e.SessionLimits.validate("session_limits")); err != nil {
+		return fmt.Errorf("export %q: %w", e.Name, err)
+	}
+	if err := validateDescription(e.Description); err != nil {
+		return fmt.Errorf("export %q: %w", e.Name, err)
+	}
+	for _, size := range [...]struct {
+		key   string
+		value Size
+	}{{"minimum_block", e.MinimumBlock}, {"preferred_block", e.PreferredBlock}, {"maximum_payload", e.MaximumPayload}} {
+		if size.value < 0 || size.value > maximumIO {
+			return fmt.Errorf("%s of export %q is %v, not up to %v", size.key, e.Name, size.value, maximumIO)
+		}
+	}
+	return nil
+}
+
+// validateDescription checks what NBD asks of a description.
+func validateDescription(text string) error {
+	if len(text) > maximumExportName || !utf8.ValidString(text) {
+		return fmt.Errorf("the description is not UTF-8 of at most %d bytes", maximumExportName)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -9,11 +10,12 @@ import (
 	"strings"
 )
 
-// The default ports. The second is a service number of the RDMA connection
-// manager's port space, not a UDP port.
+// The default ports: NBD's, the UDP port of RoCEv2, and that of other providers, a
+// service number of the RDMA connection manager's port space.
 const (
-	PortNBD = 10809
-	PortVIA = 10810
+	PortNBD  = 10809
+	PortRoCE = 4791
+	PortVIA  = 10810
 )
 
 // maximumSocketPath is the longest unix socket path in bytes.
@@ -21,15 +23,19 @@ const maximumSocketPath = 107
 
 // maximumURI bounds a URI: every byte of the longest export name may be
 // percent-encoded.
-const maximumURI = 3*(maximumExportName+maximumSocketPath) + 512
+const maximumURI = 3*(maximumExportName+maximumSocketPath+2*maximumParameter) + 512
+
+// maximumParameter is the longest value of a parameter, in bytes.
+const maximumParameter = 1024
 
 // URI is a parsed endpoint with an export:
 //
 //	nbd://host[:10809]/export            NBD over TCP
 //	nbd+unix:///export?socket=PATH       NBD over a unix socket
-//	nbds://…, nbds+unix://…              the same with TLS
+//	nbd+vsock://CID[:10809]/export       NBD over AF_VSOCK; without CID: the host
+//	nbds://…, nbds+unix://…, nbds+vsock://…  the same with TLS
 //	via+shm:///export?socket=PATH        VIA over shared memory
-//	via+roce://host[:10810]/export       VIA over RoCEv2
+//	via+roce://host[:4791]/export        VIA over RoCEv2; …?frames=…&offloads=off
 //	via+PROVIDER://host[:10810]/export   VIA over any other provider
 //
 // An empty host means localhost. The export is the path without its first
@@ -38,8 +44,17 @@ type URI struct {
 	// Provider is the VIA provider; empty for NBD.
 	Provider string
 
-	// TLS asks for encryption. This build parses it and has none.
+	// Vsock makes Host a CID of AF_VSOCK in decimal.
+	Vsock bool
+
+	// TLS asks for encryption.
 	TLS bool
+
+	// Certificates is the folder of a client's certificates, Hostname who the server
+	// has to be, if it is not Host, and Unverified lets it be anybody: parameters
+	// tls-certificates, tls-hostname and tls-verify-peer=false of URIs with TLS.
+	Certificates, Hostname string
+	Unverified             bool
 
 	// Socket is the path of a unix socket; empty if the endpoint is a host.
 	Socket string
@@ -48,9 +63,17 @@ type URI struct {
 	// is empty only if Socket is not.
 	Host string
 
-	// Port is zero for a unix socket, or to listen on a port that the system
-	// chooses.
+	// Port is zero for a unix socket, or to listen for NBD on a port that the system
+	// chooses. For via+roce it is a UDP port.
 	Port uint16
+
+	// Frames is what this end of via+roce speaks Ethernet with itself, instead of the
+	// kernel's sockets: INTERFACE,ADDRESS[/BITS][,GATEWAY]. It is the parameter frames.
+	Frames string
+
+	// NoOffloads has this end of via+roce leave nothing to the kernel's segmentation
+	// and coalescing: the parameter offloads=off.
+	NoOffloads bool
 
 	// Export is the name of the export.
 	Export string
@@ -64,6 +87,10 @@ func (u URI) scheme() string {
 	switch {
 	case u.VIA():
 		return "via+" + u.Provider
+	case u.TLS && u.Vsock:
+		return "nbds+vsock"
+	case u.Vsock:
+		return "nbd+vsock"
 	case u.TLS && u.Socket != "":
 		return "nbds+unix"
 	case u.TLS:
@@ -77,14 +104,19 @@ func (u URI) scheme() string {
 
 // defaultPort returns the port that a URI without one means.
 func (u URI) defaultPort() uint16 {
-	if u.VIA() {
+	switch {
+	case u.Provider == "roce":
+		return PortRoCE
+	case u.VIA():
 		return PortVIA
+	default:
+		return PortNBD
 	}
-	return PortNBD
 }
 
 // Network returns the network and address to dial or listen on, as package net
-// names them: unix and a path, or tcp and host:port.
+// names them: unix and a path, or tcp, or udp for via+roce, and host:port; or vsock
+// and CID:port, which it does not know.
 func (u URI) Network() (network, address string) {
 	if u.Socket != "" {
 		return "unix", u.Socket
@@ -93,7 +125,14 @@ func (u URI) Network() (network, address string) {
 	if strings.ContainsRune(host, ':') {
 		host = "[" + host + "]"
 	}
-	return "tcp", host + ":" + strconv.Itoa(int(u.Port))
+	network = "tcp"
+	switch {
+	case u.Provider == "roce":
+		network = "udp"
+	case u.Vsock:
+		network = "vsock"
+	}
+	return network, host + ":" + strconv.Itoa(int(u.Port))
 }
 
 // String returns the URI in a form that ParseURI reads back to the same value.
@@ -111,10 +150,29 @@ func (u URI) String() string {
 		}
 	}
 	b.WriteString("/" + escape(u.Export))
-	if u.Socket != "" {
-		b.WriteString("?socket=" + escape(u.Socket))
+	separator := "?"
+	for _, p := range [...]struct{ name, value string }{
+		{"socket", u.Socket}, {"tls-certificates", u.Certificates}, {"tls-hostname", u.Hostname}, {"frames", u.Frames},
+	} {
+		if p.value != "" {
+			b.WriteString(separator + p.name + "=" + escape(p.value))
+			separator = "&"
+		}
+	}
+	if u.Unverified {
+		b.WriteString(separator + "tls-verify-peer=false")
+		separator = "&"
+	}
+	if u.NoOffloads {
+		b.WriteString(separator + "offloads=off")
 	}
 	return b.String()
+}
+
+// Peer returns the URI without what concerns this end alone: as others may use it.
+func (u URI) Peer() URI {
+	u.Frames, u.NoOffloads = "", false
+	return u
 }
 
 // escape percent-encodes everything but unreserved characters and the slash, so
@@ -194,10 +252,14 @@ func parseScheme(scheme string) (u URI, local bool, err error) {
 		return URI{TLS: true}, false, nil
 	case "nbds+unix":
 		return URI{TLS: true}, true, nil
+	case "nbd+vsock":
+		return URI{Vsock: true}, false, nil
+	case "nbds+vsock":
+		return URI{Vsock: true, TLS: true}, false, nil
 	}
 	provider, ok := strings.CutPrefix(scheme, "via+")
 	if !ok || provider == "" || strings.Trim(provider, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
-		return URI{}, false, fmt.Errorf("unknown scheme %q: nbd, nbd+unix, via+shm and via+roce are known", scheme)
+		return URI{}, false, fmt.Errorf("unknown scheme %q: nbd, nbd+unix, nbd+vsock, via+shm and via+roce are known", scheme)
 	}
 	return URI{Provider: provider}, provider == "shm", nil
 }
@@ -212,28 +274,88 @@ func (u *URI) parseQuery(query string, local bool) error {
 			continue
 		}
 		name, value, _ := strings.Cut(pair, "=")
-		if name != "socket" || !local {
-			return fmt.Errorf("unknown parameter %q for %s", name, u.schemeName(local))
+		if err := u.parseParameter(name, value, local); err != nil {
+			return err
 		}
-		if u.Socket != "" {
-			return errors.New("the parameter socket stands twice")
-		}
-		path, err := url.PathUnescape(value)
-		if err != nil {
-			return fmt.Errorf("the socket path is not percent-encoded right: %w", err)
-		}
-		switch {
-		case path == "":
-			return errors.New("the parameter socket is empty")
-		case strings.ContainsRune(path, 0):
-			return errors.New("the socket path contains a zero byte")
-		case len(path) > maximumSocketPath:
-			return fmt.Errorf("the socket path has %d bytes, at most %d are allowed", len(path), maximumSocketPath)
-		}
-		u.Socket = path
 	}
-	if local && u.Socket == "" {
+	switch {
+	case local && u.Socket == "":
 		return fmt.Errorf("%s needs the path of a socket: append ?socket=PATH", u.schemeName(local))
+	case len(u.Socket) > maximumSocketPath:
+		return fmt.Errorf("the socket path has %d bytes, at most %d are allowed", len(u.Socket), maximumSocketPath)
+	}
+	return nil
+}
+
+// parseParameter reads one parameter.
+func (u *URI) parseParameter(name, value string, local bool) error {
+	var field *string
+	switch {
+	case name == "socket" && local:
+		field = &u.Socket
+	case name == "tls-certificates" && u.TLS:
+		field = &u.Certificates
+	case name == "tls-hostname" && u.TLS:
+		field = &u.Hostname
+	case name == "frames" && u.Provider == "roce":
+		field = &u.Frames
+	case name == "offloads" && u.Provider == "roce":
+		if value != "auto" && value != "off" {
+			return fmt.Errorf("the parameter %s is auto or off, not %q", name, value)
+		}
+		u.NoOffloads = value == "off"
+		return nil
+	case name == "tls-verify-peer" && u.TLS:
+		verify, err := strconv.ParseBool(value)
+		if err != nil {
+			return fmt.Errorf("the parameter %s is true or false, not %q", name, value)
+		}
+		u.Unverified = !verify
+		return nil
+	default:
+		return fmt.Errorf("unknown parameter %q for %s", name, u.schemeName(local))
+	}
+	if *field != "" {
+		return fmt.Errorf("the parameter %s stands twice", name)
+	}
+	text, err := url.PathUnescape(value)
+	switch {
+	case err != nil:
+		return fmt.Errorf("the parameter %s is not percent-encoded right: %w", name, err)
+	case text == "":
+		return fmt.Errorf("the parameter %s is empty", name)
+	case strings.ContainsRune(text, 0):
+		return fmt.Errorf("the parameter %s contains a zero byte", name)
+	case len(text) > maximumParameter:
+		return fmt.Errorf("the parameter %s has %d bytes, at most %d are allowed", name, len(text), maximumParameter)
+	}
+	*field = text
+	if name == "frames" {
+		return checkFrames(text)
+	}
+	return nil
+}
+
+// checkFrames checks the parameter frames as far as that can be without the
+// interface.
+func checkFrames(s string) error {
+	const form = "the parameter frames is INTERFACE,ADDRESS[/BITS][,GATEWAY]"
+	parts := strings.Split(s, ",")
+	if len(parts) < 2 || len(parts) > 3 || parts[0] == "" {
+		return errors.New(form)
+	}
+	addr, _, hasBits := strings.Cut(parts[1], "/")
+	own, err := netip.ParseAddr(addr)
+	if hasBits && err == nil {
+		_, err = netip.ParsePrefix(parts[1])
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %q is no IP address", form, parts[1])
+	}
+	if len(parts) == 3 {
+		if gateway, err := netip.ParseAddr(parts[2]); err != nil || gateway.Is4() != own.Is4() {
+			return fmt.Errorf("%s: %q is no address like %v", form, parts[2], own)
+		}
 	}
 	return nil
 }
@@ -254,7 +376,9 @@ func (u *URI) parseAuthority(authority string, local bool) error {
 	case local:
 		return nil
 	case strings.ContainsRune(authority, '@'):
-		return errors.New("a user name is of no use without TLS, which this build does not have")
+		return errors.New("a user name is of no use: clients are known by their certificates")
+	case u.Vsock:
+		return u.parseCID(authority)
 	}
 	host, port, err := splitPort(authority)
 	if err != nil {
@@ -264,6 +388,11 @@ func (u *URI) parseAuthority(authority string, local bool) error {
 	if host == "" {
 		u.Host = "localhost"
 	}
+	return u.parsePort(port)
+}
+
+// parsePort reads a port; the default is set already.
+func (u *URI) parsePort(port string) error {
 	if port == "" {
 		return nil
 	}
@@ -316,29 +445,70 @@ func (u URI) CheckRemote() error {
 	if u.Socket == "" && u.Port == 0 {
 		return errors.New("port 0 is only good to listen on")
 	}
-	return u.checkSupported()
+	if u.TLS && u.Certificates == "" && !u.Unverified {
+		return fmt.Errorf("%s needs to know whom to trust: append tls-certificates=FOLDER to its parameters", u.scheme())
+	}
+	// A connection over TCP to no address in particular reaches this host; RDMA needs
+	// one.
+	if a := u.address(); u.VIA() && a.IsUnspecified() {
+		return fmt.Errorf("%v is only good to listen on: name the host", a)
+	}
+	return cmp.Or(u.checkCID(), u.checkHost())
 }
 
-// checkSupported reports what the URI asks for that this build does not have.
-func (u URI) checkSupported() error {
-	if u.TLS {
-		return fmt.Errorf("%s: TLS is not supported yet: use nbd:// or nbd+unix:// on a trusted path", u.scheme())
+// address returns the address that the host is, if it is one.
+func (u URI) address() netip.Addr {
+	a, _ := netip.ParseAddr(u.Host) // the zero address for a name
+	return a
+}
+
+// checkHost reports why no host can have the address.
+func (u URI) checkHost() error {
+	if a := u.address(); a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}) {
+		return fmt.Errorf("%v is not the address of one host", a)
+	}
+	return nil
+}
+
+// ServerName returns who the server of a URI with TLS has to be.
+func (u URI) ServerName() string {
+	switch {
+	case u.Hostname != "":
+		return u.Hostname
+	case u.Host != "" && !u.Vsock:
+		return u.Host
+	default:
+		return "localhost"
+	}
+}
+
+// checkTLS reports why a server cannot listen at the URI, whose TLS is set for the
+// whole process.
+func (u URI) checkTLS(n NBD) error {
+	switch {
+	case u.Certificates != "" || u.Hostname != "" || u.Unverified:
+		return errors.New("a URI to listen on has no TLS parameters: set nbd.tls_certificates")
+	case u.TLS && n.TLS != "require":
+		return fmt.Errorf("%s means that clients have to use TLS: set nbd.tls to require", u.scheme())
 	}
 	return nil
 }
 
 // checkNBD reports why NBD cannot be served at the URI.
-func (u URI) checkNBD() error {
+func (u URI) checkNBD(n NBD) error {
 	if u.VIA() {
-		return fmt.Errorf("%s is not an NBD scheme: use nbd:// or nbd+unix://", u.scheme())
+		return fmt.Errorf("%s is not an NBD scheme: use nbd://, nbd+unix:// or nbd+vsock://", u.scheme())
 	}
-	return u.checkSupported()
+	return cmp.Or(u.checkVsockPort(), u.checkTLS(n))
 }
 
 // checkListen reports why the target cannot listen at the URI.
-func (u URI) checkListen() error {
+func (u URI) checkListen(n NBD) error {
 	if u.Export != "" {
 		return fmt.Errorf("a URI to listen on names no export, and this one names %q", u.Export)
 	}
-	return u.checkSupported()
+	if u.Provider == "roce" && u.Port == 0 {
+		return fmt.Errorf("port 0: peers have to know the UDP port of RoCE: leave it out for %d", PortRoCE)
+	}
+	return cmp.Or(u.checkHost(), u.checkVsockPort(), u.checkTLS(n))
 }

@@ -28,10 +28,31 @@ func TestParseURI(t *testing.T) {
 		{"nbd+unix:///?socket=/run/s", URI{Socket: "/run/s"}, ""},
 		{"nbd+unix:///disk?socket=/tmp/a%20b%26c", URI{Socket: "/tmp/a b&c", Export: "disk"}, ""},
 		{"nbd+unix://?socket=s&", URI{Socket: "s"}, "nbd+unix:///?socket=s"},
+		{"nbd+vsock:///x", URI{Vsock: true, Host: "2", Port: 10809, Export: "x"}, "nbd+vsock://2/x"},
+		{"nbd+vsock://3:99/", URI{Vsock: true, Host: "3", Port: 99}, ""},
+		{"nbd+vsock://007", URI{Vsock: true, Host: "7", Port: 10809}, "nbd+vsock://7/"},
+		{"nbd+vsock://4294967295/", URI{Vsock: true, Host: "4294967295", Port: 10809}, ""},
+		{"nbds+vsock://:1/x?tls-certificates=/c", URI{Vsock: true, TLS: true, Host: "2", Port: 1, Export: "x", Certificates: "/c"}, "nbds+vsock://2:1/x?tls-certificates=/c"},
 		{"nbds://h/x", URI{TLS: true, Host: "h", Port: 10809, Export: "x"}, ""},
+		{"nbds://h/x?tls-certificates=/etc/pki%20x&tls-hostname=s.example", URI{
+			TLS: true, Host: "h", Port: 10809, Export: "x", Certificates: "/etc/pki x", Hostname: "s.example",
+		}, ""},
+		{"nbds+unix:///x?tls-verify-peer=0&socket=s", URI{TLS: true, Socket: "s", Export: "x", Unverified: true}, "nbds+unix:///x?socket=s&tls-verify-peer=false"},
+		{"nbds://h/?tls-verify-peer=true", URI{TLS: true, Host: "h", Port: 10809}, "nbds://h/"},
 		{"nbds+unix:///x?socket=s", URI{TLS: true, Socket: "s", Export: "x"}, ""},
 		{"via+shm:///disk?socket=/run/v", URI{Provider: "shm", Socket: "/run/v", Export: "disk"}, ""},
-		{"via+roce://10.0.0.1/disk", URI{Provider: "roce", Host: "10.0.0.1", Port: 10810, Export: "disk"}, ""},
+		{"via+roce://10.0.0.1/disk", URI{Provider: "roce", Host: "10.0.0.1", Port: 4791, Export: "disk"}, ""},
+		{"via+roce://storage:4791", URI{Provider: "roce", Host: "storage", Port: 4791}, "via+roce://storage/"},
+		{"via+roce://[2001:db8::2]/disk", URI{Provider: "roce", Host: "2001:db8::2", Port: 4791, Export: "disk"}, ""},
+		{"via+roce://[::]:5000/", URI{Provider: "roce", Host: "::", Port: 5000}, ""},
+		{"via+roce://[fe80::1%25eth0]:1/d", URI{Provider: "roce", Host: "fe80::1%eth0", Port: 1, Export: "d"}, ""},
+		{"via+roce://", URI{Provider: "roce", Host: "localhost", Port: 4791}, "via+roce://localhost/"},
+		{"via+roce://h/d?offloads=off", URI{Provider: "roce", Host: "h", Port: 4791, Export: "d", NoOffloads: true}, ""},
+		{"via+roce://h/?offloads=auto", URI{Provider: "roce", Host: "h", Port: 4791}, "via+roce://h/"},
+		{"via+roce://h/?frames=eth0,10.0.0.9/24,10.0.0.1&offloads=off", URI{
+			Provider: "roce", Host: "h", Port: 4791, Frames: "eth0,10.0.0.9/24,10.0.0.1", NoOffloads: true,
+		}, "via+roce://h/?frames=eth0%2C10.0.0.9/24%2C10.0.0.1&offloads=off"},
+		{"via+roce://h/?frames=eth0,fd00::9", URI{Provider: "roce", Host: "h", Port: 4791, Frames: "eth0,fd00::9"}, "via+roce://h/?frames=eth0%2Cfd00%3A%3A9"},
 		{"via+verbs://h:10810/", URI{Provider: "verbs", Host: "h", Port: 10810}, "via+verbs://h/"},
 		{"via+other://h/", URI{Provider: "other", Host: "h", Port: 10810}, ""},
 	} {
@@ -61,6 +82,12 @@ func TestParseURIRefuses(t *testing.T) {
 		{"http://h/", `unknown scheme "http"`},
 		{"via+://h/", `unknown scheme "via+"`},
 		{"via+a!b://h/", "unknown scheme"},
+		{"nbd+vsock://host/", `"host" is not a CID`},
+		{"nbd+vsock://4294967296/", "is not a CID"},
+		{"nbd+vsock://-1/", "is not a CID"},
+		{"nbd+vsock://[::1]/", "is not a CID"},
+		{"nbd+vsock://2:65536/", `port "65536"`},
+		{"nbd+vsock:///?socket=/x", `unknown parameter "socket" for nbd+vsock`},
 		{"nbd+unix:///disk", "append ?socket=PATH"},
 		{"nbd+unix:///disk?socket=", "the parameter socket is empty"},
 		{"nbd+unix:///?socket=a&socket=b", "stands twice"},
@@ -69,7 +96,23 @@ func TestParseURIRefuses(t *testing.T) {
 		{"nbd+unix:///?socket=%zz", "not percent-encoded right"},
 		{"nbd+unix://host/?socket=s", "nbd+unix has no host"},
 		{"via+shm://host/?socket=s", "via+shm has no host"},
+		{"via+roce:///?socket=s", `unknown parameter "socket" for via+roce`},
+		{"via+roce://h/?frames=eth0", "INTERFACE,ADDRESS[/BITS][,GATEWAY]"},
+		{"via+roce://h/?frames=eth0,10.0.0.300", `"10.0.0.300" is no IP address`},
+		{"via+roce://h/?frames=eth0,10.0.0.3/33", `"10.0.0.3/33" is no IP address`},
+		{"via+roce://h/?frames=eth0,10.0.0.3,fd00::1", `"fd00::1" is no address like 10.0.0.3`},
+		{"via+roce://h/?frames=a,10.0.0.3&frames=b,10.0.0.3", "stands twice"},
+		{"via+roce://h/?offloads=on", "offloads is auto or off"},
+		{"via+shm:///?socket=s&offloads=off", `unknown parameter "offloads" for via+shm`},
+		{"via+roce://h:70000/", "port \"70000\" is not in 0…65535"},
+		{"via+roce://::1/", "an IPv6 address needs brackets"},
+		{"via+roce://[10.0.0.1]/", "not an IPv6 address"},
 		{"nbd://h/?socket=s", `unknown parameter "socket" for nbd`},
+		{"nbd://h/?tls-certificates=x", `unknown parameter "tls-certificates" for nbd`},
+		{"nbds://h/?tls-certificates=x&tls-certificates=y", "stands twice"},
+		{"nbds://h/?tls-hostname=", "is empty"},
+		{"nbds://h/?tls-verify-peer=perhaps", "true or false"},
+		{"nbds://h/?tls-certificates=" + strings.Repeat("f", 1025), "1025 bytes"},
 		{"nbd://h/?tls-type=x509", `unknown parameter "tls-type"`},
 		{"nbd+unix:///?socket=s&x-depth=4", `unknown parameter "x-depth"`},
 		{"nbd://h/a b", "a space or a control character"},
@@ -109,6 +152,10 @@ func TestNetwork(t *testing.T) {
 		"nbd://h:1/":             {"tcp", "h:1"},
 		"nbd://[::1]:2/":         {"tcp", "[::1]:2"},
 		"nbd+unix:///?socket=/s": {"unix", "/s"},
+		"via+roce://h/":          {"udp", "h:4791"},
+		"via+roce://[fd00::1]/x": {"udp", "[fd00::1]:4791"},
+		"via+verbs://h/":         {"tcp", "h:10810"},
+		"nbd+vsock:///x":         {"vsock", "2:10809"},
 	} {
 		u, err := ParseURI(in)
 		if err != nil {
@@ -120,12 +167,47 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
+// What can be listened at cannot always be connected to, and the other way round.
+func TestEndpointsByUse(t *testing.T) {
+	for _, c := range []struct{ in, remote, listen string }{
+		{"via+roce://10.0.0.1/", "", ""},
+		{"via+roce://storage/disk", "", "names no export"},
+		{"via+roce://0.0.0.0/", "0.0.0.0 is only good to listen on", ""},
+		{"via+roce://[::]/", ":: is only good to listen on", ""},
+		{"nbd://0.0.0.0/", "", ""},
+		{"nbd://h:0/", "port 0 is only good to listen on", ""},
+		{"nbd+vsock://3/", "", ""},
+		{"nbd+vsock://4294967295/", "only good to listen on", ""},
+		{"nbd+vsock://0/", "CID 0 is nobody's", ""},
+		{"nbd+vsock://3:0/", "port 0", "leave it out for 10809"},
+		{"nbds+vsock://3/", "tls-certificates=FOLDER", "set nbd.tls to require"},
+		{"via+roce://h:0/", "port 0 is only good to listen on", "leave it out for 4791"},
+		{"via+roce://224.0.0.1/", "224.0.0.1 is not the address of one host", "224.0.0.1 is not the address of one host"},
+		{"via+roce://[ff02::1]/", "ff02::1 is not the address of one host", "ff02::1 is not the address of one host"},
+		{"via+roce://255.255.255.255/", "not the address of one host", "not the address of one host"},
+		{"nbds://h/", "tls-certificates=FOLDER", "set nbd.tls to require"},
+	} {
+		u, err := ParseURI(c.in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, side := range []struct {
+			name, want string
+			got        error
+		}{{"connect to", c.remote, u.CheckRemote()}, {"listen at", c.listen, u.checkListen(NBD{})}} {
+			if (side.got == nil) != (side.want == "") || side.got != nil && !strings.Contains(side.got.Error(), side.want) {
+				t.Errorf("%s %s: %v, want %q", side.name, c.in, side.got, side.want)
+			}
+		}
+	}
+}
+
 // What ParseURI accepts it accepts again, with the same meaning, after String.
 func FuzzParseURI(f *testing.F) {
 	for _, seed := range []string{
 		"nbd://example.org:1/disk", "nbd://[fe80::1%25eth0]/a%20b", "nbd+unix:///?socket=/s",
 		"nbds+unix:///x?socket=%2f", "via+shm:///x?socket=s&", "via+roce://10.0.0.1", "via+x-y://h:10810//%e2%82%ac",
-		"nbd://%", "nbd://h/?a=b", "://", "nbd://[::ffff:1.2.3.4]:1/",
+		"nbd://%", "nbd://h/?a=b", "nbd+vsock:///x", "nbds+vsock://4294967295:65535/?tls-verify-peer=0", "nbd+vsock://00:1", "://", "nbd://[::ffff:1.2.3.4]:1/",
 	} {
 		f.Add(seed)
 	}

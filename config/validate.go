@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -9,25 +10,31 @@ import (
 // The bounds of the numeric keys. What a larger value would cost is memory of
 // this process, so none is open-ended.
 const (
-	maximumConnections = 4096
-	maximumDepth       = 1024 // requests; the bound of block.Device
+	maximumConnections = 4096  // over VIA
+	maximumClients     = 65536 // over NBD
+	maximumDepth       = 1024  // requests; the bound of block.Device
 	minimumInline      = 512 * Size(1)
 	maximumInline      = 64 * KiB
 	minimumIO          = 64 * KiB
 	maximumIO          = 64 * MiB
 	maximumPool        = 1 * GiB
+	minimumRegister    = 2 * MiB // a huge page
+	maximumRegister    = 1 << 40 * Size(1)
 	maximumOptions     = 4096
 	minimumTimeout     = 10 * time.Millisecond
 	maximumTimeout     = 24 * time.Hour
 	maximumSpin        = 1 * time.Second
 )
 
+// copyModes are the values of the copy_mode keys.
+var copyModes = []string{"auto", "bounce", "zerocopy"}
+
 // Validate checks everything that can be checked without opening anything. It
 // returns nil or an *[Error] with every complaint, in the order of the keys.
 func (c Config) Validate() error {
 	var bad complaints
-	c.Target.validate(&bad)
-	c.Attach.validate(&bad)
+	c.Target.validate(&bad, c.NBD)
+	c.Attach.validate(&bad, c.NBD)
 	c.NBD.validate(&bad)
 	bad.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	bad.oneOf("log.format", c.Log.Format, "text", "json")
@@ -35,17 +42,17 @@ func (c Config) Validate() error {
 	return bad.err()
 }
 
-func (t Target) validate(bad *complaints) {
+func (t Target) validate(bad *complaints, n NBD) {
 	for i, listen := range t.Listen {
 		u, err := ParseURI(listen)
 		if err == nil {
-			err = u.checkListen()
+			err = u.checkListen(n)
 		}
 		if err != nil {
 			bad.add(fmt.Sprintf("target.listen[%d]", i), "%v", err)
 		}
 	}
-	t.validateExports(bad)
+	t.validateExports(bad, n)
 	bad.bounds("target.connections", t.Connections, 1, maximumConnections)
 	bad.bounds("target.depth", t.Depth, 1, maximumDepth)
 	bad.size("target.inline_max", t.InlineMax, minimumInline, maximumInline)
@@ -53,16 +60,21 @@ func (t Target) validate(bad *complaints) {
 	if t.Pool != 0 {
 		bad.size("target.pool", t.Pool, t.MaxIO, maximumPool)
 	}
+	bad.oneOf("target.copy_mode", t.CopyMode, copyModes...)
+	bad.size("target.register_max", t.RegisterMax, minimumRegister, maximumRegister)
 	bad.duration("target.heartbeat", t.Heartbeat, minimumTimeout, maximumTimeout)
 	bad.duration("target.spin", t.Spin, 0, maximumSpin)
 }
 
-func (t Target) validateExports(bad *complaints) {
+func (t Target) validateExports(bad *complaints, n NBD) {
 	names := make(map[string]int, len(t.Exports))
 	marked := -1
 	for i, e := range t.Exports {
 		key := fmt.Sprintf("target.exports[%d]", i)
 		if err := e.validate(); err != nil {
+			bad.add(key, "%v", err)
+		}
+		if err := n.checkClients(e.Clients); err != nil {
 			bad.add(key, "%v", err)
 		}
 		if first, ok := names[e.Name]; ok {
@@ -83,7 +95,15 @@ func (t Target) validateExports(bad *complaints) {
 	}
 }
 
-func (a Attach) validate(bad *complaints) {
+// checkClients reports why clients cannot be told apart by name.
+func (n NBD) checkClients(names []string) error {
+	if len(names) > 0 && (n.TLS == "off" || !n.TLSVerifyPeer) {
+		return errors.New("clients are known by their certificates: set nbd.tls to on or require, and nbd.tls_verify_peer")
+	}
+	return nil
+}
+
+func (a Attach) validate(bad *complaints, n NBD) {
 	if a.URI != "" {
 		u, err := ParseURI(a.URI)
 		if err == nil {
@@ -96,7 +116,7 @@ func (a Attach) validate(bad *complaints) {
 	if a.NBD != "" {
 		u, err := ParseURI(a.NBD)
 		if err == nil {
-			err = u.checkNBD()
+			err = u.checkNBD(n)
 		}
 		if err != nil {
 			bad.add("attach.nbd", "%v", err)
@@ -109,16 +129,32 @@ func (a Attach) validate(bad *complaints) {
 	if a.MaxIO != 0 {
 		bad.size("attach.max_io", a.MaxIO, minimumIO, maximumIO)
 	}
+	bad.oneOf("attach.copy_mode", a.CopyMode, copyModes...)
+	if err := validateDescription(a.Description); err != nil {
+		bad.add("attach.description", "%v", err)
+	}
+	if err := n.checkClients(a.Clients); err != nil {
+		bad.add("attach.clients", "%v", err)
+	}
+	bad.size("attach.minimum_block", a.MinimumBlock, 0, maximumIO)
+	bad.size("attach.preferred_block", a.PreferredBlock, 0, maximumIO)
+	bad.size("attach.maximum_payload", a.MaximumPayload, 0, maximumIO)
 	bad.duration("attach.timeout", a.Timeout, minimumTimeout, maximumTimeout)
 }
 
 func (n NBD) validate(bad *complaints) {
-	bad.bounds("nbd.connections", n.Connections, 1, maximumConnections)
+	bad.bounds("nbd.connections", n.Connections, 1, maximumClients)
+	bad.bounds("nbd.connections_per_address", n.ConnectionsPerAddress, 0, maximumClients)
+	bad.bounds("nbd.handshakes", n.Handshakes, 1, maximumClients)
 	bad.bounds("nbd.depth", n.Depth, 1, maximumDepth)
 	bad.bounds("nbd.options", n.Options, 1, maximumOptions)
 	bad.duration("nbd.handshake_timeout", n.HandshakeTimeout, minimumTimeout, maximumTimeout)
 	bad.duration("nbd.progress_timeout", n.ProgressTimeout, minimumTimeout, maximumTimeout)
 	bad.duration("nbd.spin", n.Spin, 0, maximumSpin)
+	bad.oneOf("nbd.tls", n.TLS, "off", "on", "require")
+	if n.TLS != "off" && n.TLSCertificates == "" {
+		bad.add("nbd.tls", "%s needs certificates: set nbd.tls_certificates to their folder; viablk pki makes one", n.TLS)
+	}
 }
 
 func (c *complaints) bounds(key string, value, least, most int) {
