@@ -35,6 +35,8 @@ type processStatus struct {
 	NBD        *nbd.Status        `json:"nbd,omitempty"`
 	Targets    []target.Status    `json:"targets,omitempty"`    // one for each VIA provider
 	Initiators []initiator.Status `json:"initiators,omitempty"` // one for each remote disk
+	Limits     []limitStatus      `json:"limits,omitempty"`     // one for each disk with limits
+	Network    []networkReport    `json:"network,omitempty"`    // one for each UDP address of RoCE
 }
 
 // exportStatus is one disk that a process serves.

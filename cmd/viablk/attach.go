@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -20,6 +21,7 @@ export name of that URI, until SIGTERM.`,
 		Args: cobra.MaximumNArgs(1),
 	}
 	options := addOptions(cmd, attachOptions, commonOptions)
+	stdio := addStdio(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		flags := options.given()
 		if len(args) == 1 {
@@ -29,17 +31,23 @@ export name of that URI, until SIGTERM.`,
 		if err != nil {
 			return err
 		}
-		return a.attach(cmd.Context(), e.Config)
+		in, err := inherit(*stdio)
+		if err != nil {
+			return err
+		}
+		return a.attach(cmd.Context(), e.Config, in)
 	}
 	return cmd
 }
 
-// attach serves one remote disk until it is told to end.
-func (a *app) attach(ctx context.Context, c config.Config) (err error) {
+// attach serves one remote disk until it is told to end. It takes the entrance
+// that it was started with, which may be nil.
+func (a *app) attach(ctx context.Context, c config.Config, in *entrance) (err error) {
+	defer in.close()
 	switch {
 	case c.Attach.URI == "":
 		return usage("no disk to attach: give its VIA URI, or attach.uri in the configuration file")
-	case c.Attach.NBD == "":
+	case c.Attach.NBD == "" && in == nil:
 		return usage("nowhere to serve the disk: give --nbd URI, or attach.nbd in the configuration file")
 	}
 	uri, err := config.ParseURI(c.Attach.URI)
@@ -49,9 +57,16 @@ func (a *app) attach(ctx context.Context, c config.Config) (err error) {
 	if !uri.VIA() {
 		return usage("%s is an NBD server already: connect NBD clients to it, or attach a via+PROVIDER:// URI", uri)
 	}
-	local, err := config.ParseURI(c.Attach.NBD)
+	name := uri.Export
+	local, err := attachLocal(c.Attach)
+	if err == nil {
+		err = in.refuseURIs("--nbd or attach.nbd", local)
+	}
 	if err != nil {
 		return err
+	}
+	if len(local) > 0 {
+		name = local[0].Export
 	}
 	log := newLog(c.Log, a.stderr)
 	svc := a.newService(c, log)
@@ -61,17 +76,29 @@ func (a *app) attach(ctx context.Context, c config.Config) (err error) {
 	if err != nil {
 		return err
 	}
-	disks := []attached{{config.Export{
-		Name: local.Export, Description: uri.String(), Default: true, ReadOnly: c.Attach.ReadOnly,
-	}, remote}}
-	defer func() { err = errors.Join(err, closeAttached(disks)) }()
+	defer func() { err = errors.Join(err, remote.close()) }()
 	defer svc.release() // before the disk closes
-	g := &gateway{disks: disks}
+	served, err := serveRemote(c.Attach.Over(config.Export{
+		Name: name, Description: cmp.Or(remote.device.Description(), uri.String()), Default: true,
+	}), remote)
+	if err != nil {
+		return err
+	}
+	g := &gateway{in: in, disks: []attached{served}}
 	if err := g.start(ctx, c, svc, "attach", local, log); err != nil {
 		return err
 	}
-	if err := a.printReady(g.ready); err != nil {
+	if err := a.printReady(g.ready, g.in); err != nil {
 		return err
 	}
-	return svc.wait(nil)
+	return svc.wait(g.in.left)
+}
+
+// attachLocal returns the NBD URI to serve at, if one is configured.
+func attachLocal(c config.Attach) ([]config.URI, error) {
+	if c.NBD == "" {
+		return nil, nil
+	}
+	u, err := config.ParseURI(c.NBD)
+	return []config.URI{u}, err
 }

@@ -3,16 +3,28 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 
 	"github.com/viablk/viablk/config"
+	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/nbd"
 )
 
-// attached is a remote disk and the name under which NBD serves it.
+// attached is a remote disk as NBD serves it: under a name, and with what the
+// configuration says of it.
 type attached struct {
-	config.Export
+	disk
 	remote *remoteDisk
+}
+
+// serveRemote returns a remote disk as the export x.
+func serveRemote(x config.Export, remote *remoteDisk) (attached, error) {
+	device, err := block.Adjust(remote.device, adjustments(x))
+	if err != nil {
+		return attached{}, &exit{exitUsage, fmt.Errorf("%s: %w", remote.uri, err)}
+	}
+	return attached{disk{Export: x, device: device}, remote}, nil
 }
 
 // closeAttached closes the disks.
@@ -26,51 +38,60 @@ func closeAttached(disks []attached) error {
 
 // gateway is remote disks served over NBD.
 type gateway struct {
-	endpoint endpoint
-	server   *nbd.Server
-	disks    []attached
-	targets  viaServers // in this process too; may be nil
-	ready    readyReport
+	in      *entrance
+	server  *nbd.Server
+	disks   []attached
+	targets viaServers // in this process too; may be nil
+	behind  []disk     // those of the targets
+	ready   readyReport
 }
 
-// start serves the disks, and the status socket, at the NBD URI local.
-func (g *gateway) start(ctx context.Context, c config.Config, svc *service, command string, local config.URI, log *slog.Logger) error {
+// start serves the disks, and the status socket, at the NBD URIs local, of which
+// there are none beside an entrance that the process was started with.
+func (g *gateway) start(ctx context.Context, c config.Config, svc *service, command string, local []config.URI, log *slog.Logger) error {
 	status := newStatus(command)
 	var plain []disk
 	for _, d := range g.disks {
-		plain = append(plain, disk{d.Export, d.remote.device})
+		plain = append(plain, d.disk)
 	}
-	exports, err := nbdExports(plain)
-	if err != nil {
+	var err error
+	if g.server, err = newNBD(c.NBD, plain, log); err != nil {
 		return err
 	}
-	g.server = &nbd.Server{Exports: exports, Limits: nbdLimits(c.NBD), Log: log}
-	if g.endpoint, err = listenNBD(ctx, local); err != nil {
+	if g.in, err = g.in.open(ctx, local, g.server.TLS); err != nil {
 		return err
 	}
+	g.in.log(log)
 	for _, d := range plain {
 		status.Exports = append(status.Exports, exportStatus{
 			Name: d.Name, Size: d.device.Info().Size, ReadOnly: d.isReadOnly(),
-			URIs: []string{withExport(g.endpoint.uri, d.Name)},
+			URIs: g.in.uris(d.Name),
 		})
 	}
 	g.ready = readyReport{processStatus: status}
 	if g.ready.Admin, err = svc.startAdmin(ctx, c.Admin, status, g.fill); err != nil {
-		g.endpoint.listener.Close()
+		g.in.close()
 		return err
 	}
 	for _, d := range g.disks {
 		svc.start(d.remote.part(log))
 	}
-	svc.start(nbdParts(g.server, []endpoint{g.endpoint})...)
+	svc.start(g.in.parts(g.server)...)
 	return nil
 }
 
 // fill adds the counters to a status.
 func (g *gateway) fill(s *processStatus) {
 	now := g.server.Status()
-	s.NBD, s.Targets = &now, g.targets.status()
+	s.NBD, s.Targets, s.Limits = &now, g.targets.status(), limitReports(g.behind)
 	for _, d := range g.disks {
 		s.Initiators = append(s.Initiators, d.remote.device.Status())
 	}
+}
+
+// first returns the URI of the first disk at the first endpoint.
+func (g *gateway) first() config.URI {
+	u := g.in.endpoints[0].uri
+	u.Export = g.disks[0].Name
+	return u
 }

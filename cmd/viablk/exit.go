@@ -64,7 +64,10 @@ func usage(format string, arguments ...any) error {
 func unreachable(err error) error {
 	var name *net.DNSError
 	var network net.Error
+	var remote *net.OpError
 	switch {
+	case errors.As(err, &remote) && remote.Op == "remote error":
+		return err // an alert of TLS: the server refuses who we are, or how we speak
 	case errors.Is(err, fs.ErrPermission):
 		return &exit{exitPermission, err}
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, context.DeadlineExceeded), errors.Is(err, io.EOF),

@@ -8,12 +8,14 @@ import (
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/nbd"
 	"github.com/viablk/viablk/target/backend"
+	"github.com/viablk/viablk/target/limit"
 )
 
 // disk is an export with its open device.
 type disk struct {
 	config.Export
 	device block.Device
+	limits *limit.Export // the device, if it is limited; else nil
 }
 
 // isReadOnly reports whether clients may not write to the disk.
@@ -33,9 +35,62 @@ func openDisks(e config.Effective) ([]disk, error) {
 			}
 			return nil, errors.Join(err, closeDisks(disks))
 		}
-		disks = append(disks, disk{x, device})
+		adjusted, err := block.Adjust(device, adjustments(x))
+		if err != nil {
+			err = fmt.Errorf("export %q: %w", x.Name, err)
+			return nil, errors.Join(&exit{exitUsage, err}, device.Close(), closeDisks(disks))
+		}
+		limited, err := limitDisk(x, adjusted)
+		if err != nil {
+			err = fmt.Errorf("export %q: %w", x.Name, err)
+			return nil, errors.Join(&exit{exitUsage, err}, adjusted.Close(), closeDisks(disks))
+		}
+		disks = append(disks, limited)
 	}
 	return disks, nil
+}
+
+// limitDisk returns the disk of an export, behind its limits if it has any.
+func limitDisk(x config.Export, device block.Device) (disk, error) {
+	if !x.Limits.Limited() && !x.SessionLimits.Limited() {
+		return disk{Export: x, device: device}, nil
+	}
+	limits, err := limit.NewExport(device, rates(x.Limits), rates(x.SessionLimits))
+	if err != nil {
+		return disk{}, err
+	}
+	return disk{x, limits, limits}, nil
+}
+
+func rates(l config.Limits) limit.Rates {
+	return limit.Rates{Requests: int64(l.IOPS), Bytes: int64(l.Bandwidth), Burst: l.Burst}
+}
+
+// limitStatus is an export with limits, and what they did.
+type limitStatus struct {
+	Export string `json:"export"`
+	limit.Status
+}
+
+// limitReports returns the state of the limits of those disks that have any.
+func limitReports(disks []disk) (reports []limitStatus) {
+	for _, d := range disks {
+		if d.limits != nil {
+			reports = append(reports, limitStatus{d.Name, d.limits.Status()})
+		}
+	}
+	return reports
+}
+
+// adjustments returns what the configuration says of a disk.
+func adjustments(x config.Export) block.Adjustments {
+	return block.Adjustments{
+		MinimumBlock:   uint32(x.MinimumBlock),
+		PreferredBlock: uint32(x.PreferredBlock),
+		MaximumPayload: uint32(x.MaximumPayload),
+		Rotational:     x.Rotational,
+		MultiConn:      x.MultiConn,
+	}
 }
 
 // closeDisks closes the disks; what they have not written yet they write now.
@@ -65,7 +120,7 @@ func nbdExports(disks []disk) (nbd.Exports, error) {
 	for _, d := range disks {
 		exports = append(exports, nbd.Export{
 			Name: d.Name, Description: d.Description, Device: d.device,
-			ReadOnly: d.ReadOnly, Default: d.Default,
+			ReadOnly: d.ReadOnly, Default: d.Default, Clients: d.Clients,
 		})
 	}
 	return nbd.NewExports(exports...)
@@ -79,8 +134,11 @@ func nbdLimits(c config.NBD) nbd.Limits {
 		Progress:    c.ProgressTimeout,
 		Spin:        c.Spin,
 		Connections: c.Connections,
+		Handshakes:  c.Handshakes,
 		Options:     c.Options,
 		Depth:       c.Depth,
+
+		ConnectionsPerAddress: c.ConnectionsPerAddress,
 	}
 	if l.Spin == 0 {
 		l.Spin = -1

@@ -26,14 +26,19 @@ var (
 		{"log-level", "log.level", "log `LEVEL`: debug, info, warn or error"},
 		{"log-format", "log.format", "log `FORMAT`: text or json"},
 		{"nbd-connections", "nbd.connections", "`NUMBER` of NBD connections at a time"},
+		{"nbd-connections-per-address", "nbd.connections_per_address", "`NUMBER` of these from one address or user; 0: no limit of its own"},
+		{"nbd-handshakes", "nbd.handshakes", "`NUMBER` of NBD handshakes at a time, besides the connections"},
 		{"nbd-depth", "nbd.depth", "`NUMBER` of requests under way on one NBD connection"},
 		{"nbd-options", "nbd.options", "`NUMBER` of options in one NBD handshake"},
 		{"nbd-handshake-timeout", "nbd.handshake_timeout", "`TIME` for an NBD handshake"},
 		{"nbd-progress-timeout", "nbd.progress_timeout", "`TIME` that an NBD client may stall inside a request"},
+		{"tls", "nbd.tls", "whether NBD clients may use TLS or have to: `MODE` off, on or require"},
+		{"tls-certificates", "nbd.tls_certificates", "`FOLDER` of ca-cert.pem, server-cert.pem and server-key.pem"},
+		{"tls-verify-peer", "nbd.tls_verify_peer", "have NBD clients prove by a certificate who they are"},
 		{"nbd-spin", "nbd.spin", "`TIME` that an NBD connection looks for work before it sleeps"},
 	}
 	exportOptions = []option{
-		{"export", "target.exports", "serve disk `NAME=SPEC`; may be repeated"},
+		{"export", "target.exports", "serve disk `NAME=[limit:…:]SPEC`; may be repeated"},
 	}
 	targetOptions = []option{
 		{"listen", "target.listen", "listen at `URI`, NBD or VIA; may be repeated"},
@@ -41,6 +46,8 @@ var (
 		{"depth", "target.depth", "`NUMBER` of requests under way on one VIA connection"},
 		{"inline-max", "target.inline_max", "longest payload inside a message, `SIZE`"},
 		{"max-io", "target.max_io", "longest read or write, `SIZE`"},
+		{"copy-mode", "target.copy_mode", "move reads of mapped files by `MODE`: auto, bounce or zerocopy"},
+		{"register-max", "target.register_max", "register at most `SIZE` of mapped files at a time"},
 		{"pool", "target.pool", "transfer memory of one VIA connection, `SIZE`; 0: twice --max-io"},
 		{"heartbeat", "target.heartbeat", "idle `TIME` after which a VIA connection is probed"},
 		{"spin", "target.spin", "`TIME` that a VIA connection looks for work before it sleeps"},
@@ -50,6 +57,12 @@ var (
 		{"depth", "attach.depth", "`NUMBER` of requests under way on one VIA connection; 0: the target's"},
 		{"inline-max", "attach.inline_max", "longest payload inside a message, `SIZE`; 0: the target's"},
 		{"max-io", "attach.max_io", "longest VIA command, `SIZE`; 0: the target's"},
+		{"copy-mode", "attach.copy_mode", "move payload outside of bounce memory by `MODE`: auto, bounce or zerocopy"},
+		{"description", "attach.description", "describe the disk to NBD clients as `TEXT`; empty: as the target does"},
+		{"client", "attach.clients", "serve the disk to the NBD client with `NAME` in its certificate, and no other; may be repeated"},
+		{"minimum-block", "attach.minimum_block", "have NBD requests be multiples of `SIZE`; 0: the disk's"},
+		{"preferred-block", "attach.preferred_block", "recommend `SIZE` to NBD clients; 0: the disk's"},
+		{"maximum-payload", "attach.maximum_payload", "longest NBD READ or WRITE, `SIZE`; 0: the disk's"},
 		{"read-only", "attach.read_only", "open the remote disk for reading only"},
 		{"timeout", "attach.timeout", "`TIME` for connecting and logging in"},
 	}

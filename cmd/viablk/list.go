@@ -26,12 +26,23 @@ type exportReport struct {
 	Schema   string   `json:"schema"`   // viablk.exports/v1
 	Protocol string   `json:"protocol"` // newstyle-fixed or via
 	TLS      bool     `json:"TLS"`
+	Target   string   `json:"target,omitempty"` // over VIA, the identity of the target
 	Exports  []export `json:"exports"`
+
+	Copy    *copyReport     `json:"copy,omitempty"`    // of info, over VIA
+	Network []networkReport `json:"network,omitempty"` // over RoCE: what asking took
+}
+
+// described are exports, and what a network did while they were asked for.
+type described struct {
+	infos   []nbd.ExportInfo
+	target  string // identity of a VIA target
+	network []networkReport
 }
 
 // newExportReport describes exports behind the endpoint of u.
 func newExportReport(u config.URI, infos []nbd.ExportInfo) exportReport {
-	r := exportReport{Schema: "viablk.exports/v1", Protocol: "newstyle-fixed", Exports: []export{}}
+	r := exportReport{Schema: "viablk.exports/v1", Protocol: "newstyle-fixed", TLS: u.TLS, Exports: []export{}}
 	transport := "nbd"
 	if u.VIA() {
 		r.Protocol, transport = "via", u.Provider
@@ -56,7 +67,7 @@ func addQueryOptions(cmd *cobra.Command) *queryOptions {
 }
 
 // query parses the URI argument and asks.
-func (q *queryOptions) query(ctx context.Context, uri string, ask func(context.Context, config.URI) ([]nbd.ExportInfo, error)) (exportReport, error) {
+func (q *queryOptions) query(ctx context.Context, uri string, ask func(context.Context, config.URI) (described, error)) (exportReport, error) {
 	u, err := config.ParseURI(uri)
 	if err == nil {
 		err = u.CheckRemote()
@@ -69,11 +80,13 @@ func (q *queryOptions) query(ctx context.Context, uri string, ask func(context.C
 	}
 	ctx, cancel := context.WithTimeout(ctx, q.timeout)
 	defer cancel()
-	infos, err := ask(ctx, u)
+	found, err := ask(ctx, u)
 	if err != nil {
 		return exportReport{}, unreachable(fmt.Errorf("%s: %w", u, err))
 	}
-	return newExportReport(u, infos), nil
+	report := newExportReport(u, found.infos)
+	report.Network, report.Target = found.network, found.target
+	return report, nil
 }
 
 func (a *app) listCommand() *cobra.Command {
@@ -111,13 +124,14 @@ func (a *app) listCommand() *cobra.Command {
 }
 
 // listExports asks the server behind u for all its exports.
-func listExports(ctx context.Context, u config.URI) ([]nbd.ExportInfo, error) {
+func listExports(ctx context.Context, u config.URI) (described, error) {
 	if u.VIA() {
 		return discoverVIA(ctx, u)
 	}
-	c, err := dialNBD(ctx, u)
+	c, client, err := dialNBD(ctx, u)
 	if err != nil {
-		return nil, err
+		return described{}, err
 	}
-	return nbd.List(ctx, c)
+	infos, err := client.List(ctx, c)
+	return described{infos: infos}, err
 }

@@ -17,7 +17,16 @@ import (
 // system chose.
 type endpoint struct {
 	uri      config.URI
+	name     string // that the service manager gave it; empty if it did not
 	listener net.Listener
+}
+
+// String says which endpoint it is, for errors.
+func (e endpoint) String() string {
+	if e.name != "" {
+		return "inherited socket " + e.name
+	}
+	return e.uri.String()
 }
 
 // makeFolder makes the folder of a URI's socket if it is missing, as /run/viablk
@@ -37,7 +46,9 @@ func listenNBD(ctx context.Context, u config.URI) (endpoint, error) {
 	if err := makeFolder(u); err != nil {
 		return endpoint{}, err
 	}
-	network, address := u.Network()
+	at := u
+	at.Host = u.ListenHost()
+	network, address := at.Network()
 	l, err := nbd.Listen(ctx, network, address)
 	if errors.Is(err, nbd.ErrInUse) {
 		return endpoint{}, fmt.Errorf("%s: %w: stop its owner, or choose another path", u, err)
@@ -52,31 +63,7 @@ func listenNBD(ctx context.Context, u config.URI) (endpoint, error) {
 	if tcp, ok := l.Addr().(*net.TCPAddr); ok && u.Port == 0 {
 		u.Port = tcp.AddrPort().Port()
 	}
-	return endpoint{u, l}, nil
-}
-
-// closeEndpoints closes listeners that nobody serves yet.
-func closeEndpoints(endpoints []endpoint) {
-	for _, e := range endpoints {
-		e.listener.Close()
-	}
-}
-
-// nbdParts serves the endpoints. The first part drains the server, which ends
-// them all.
-func nbdParts(server *nbd.Server, endpoints []endpoint) []part {
-	var parts []part
-	for i, e := range endpoints {
-		p := part{
-			name:  e.uri.String(),
-			serve: func(ctx context.Context) error { return server.Serve(ctx, e.listener) },
-		}
-		if i == 0 {
-			p.drain = server.Drain
-		}
-		parts = append(parts, p)
-	}
-	return parts
+	return endpoint{uri: u, listener: l}, nil
 }
 
 // withExport returns the URI of an export at the endpoint of u.
@@ -85,12 +72,16 @@ func withExport(u config.URI, name string) string {
 	return u.String()
 }
 
-// dialNBD connects to the endpoint of an NBD URI.
-func dialNBD(ctx context.Context, u config.URI) (net.Conn, error) {
-	network, address := u.Network()
-	c, err := new(net.Dialer).DialContext(ctx, network, address)
+// dialNBD connects to the endpoint of an NBD URI, and returns who may ask there.
+func dialNBD(ctx context.Context, u config.URI) (net.Conn, nbd.Client, error) {
+	client, err := nbdClient(u)
 	if err != nil {
-		return nil, unreachable(fmt.Errorf("connect to %s: %w", u, err))
+		return nil, client, err
 	}
-	return c, nil
+	network, address := u.Network()
+	c, err := nbd.Dial(ctx, network, address)
+	if err != nil {
+		return nil, client, unreachable(fmt.Errorf("connect to %s: %w", u, err))
+	}
+	return c, client, nil
 }

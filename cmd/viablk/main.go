@@ -11,6 +11,8 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -32,18 +34,23 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
+// moreOutputs is the annotation of a command that names the formats that it has
+// beside table and json.
+const moreOutputs = "outputs"
+
 // app is one run of the program.
 type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 
-	output  string // table or json
+	args    []string
+	output  string // table, json, or what moreOutputs says
 	entered bool   // the command line was understood
 }
 
 // run executes the command line and returns the exit code.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, output: "table"}
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, args: args, output: "table"}
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(stdin)
@@ -77,9 +84,10 @@ where each value comes from.
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		DisableAutoGenTag: true,
-		PersistentPreRunE: func(*cobra.Command, []string) error {
-			if a.output != "table" && a.output != "json" {
-				return fmt.Errorf("--output is table or json, not %q", a.output)
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			formats := append([]string{"table", "json"}, strings.Fields(cmd.Annotations[moreOutputs])...)
+			if !slices.Contains(formats, a.output) {
+				return fmt.Errorf("--output is %s, not %q", strings.Join(formats, " or "), a.output)
 			}
 			a.entered = true
 			return nil
@@ -89,7 +97,7 @@ where each value comes from.
 	root.AddCommand(
 		a.targetCommand(), a.attachCommand(), a.upCommand(),
 		a.listCommand(), a.infoCommand(), a.statusCommand(),
-		a.configCommand(), a.versionCommand(),
+		a.configCommand(), a.pkiCommand(), a.benchCommand(), a.versionCommand(),
 	)
 	return root
 }

@@ -1,14 +1,24 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
+	"strconv"
+	"time"
 )
 
-// notifyReady tells the service manager that the process serves, as
-// sd_notify(3) does. Without a service manager it does nothing.
-func notifyReady() error {
+// What the service manager is told, in the words of sd_notify(3).
+const (
+	stateReady    = "READY=1"
+	stateStopping = "STOPPING=1"
+	stateAlive    = "WATCHDOG=1"
+)
+
+// notify tells the service manager a state. Without a service manager it does
+// nothing.
+func notify(state string) error {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {
 		return nil
@@ -18,8 +28,45 @@ func notifyReady() error {
 		return fmt.Errorf("notify the service manager: %w", err)
 	}
 	defer c.Close()
-	if _, err := c.Write([]byte("READY=1")); err != nil {
+	if _, err := c.Write([]byte(state)); err != nil {
 		return fmt.Errorf("notify the service manager: %w", err)
 	}
 	return nil
+}
+
+// watchdogTime returns how long the service manager waits for a sign of life of
+// the process pid before it ends it; 0 is for ever.
+func watchdogTime(getenv func(string) string, pid int) (time.Duration, error) {
+	limit, owner := getenv("WATCHDOG_USEC"), getenv("WATCHDOG_PID")
+	if limit == "" || owner != "" && owner != strconv.Itoa(pid) {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(limit, 10, 64)
+	if err != nil || n < 1 || n > int64(maximumWatchdog/time.Microsecond) {
+		return 0, usage("WATCHDOG_USEC=%q is not a number of microseconds up to %v", limit, maximumWatchdog)
+	}
+	return time.Duration(n) * time.Microsecond, nil
+}
+
+const maximumWatchdog = 24 * time.Hour
+
+// watchdog is the part that gives signs of life, twice in the time that the
+// service manager waits for one. Before each it asks for the status, as everybody
+// may: a process whose locks are stuck gives none.
+func watchdog(limit time.Duration, status func() processStatus) part {
+	return part{name: "watchdog", serve: func(ctx context.Context) error {
+		beat := time.NewTicker(max(limit/2, time.Microsecond))
+		defer beat.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-beat.C:
+			}
+			_ = status()
+			if err := notify(stateAlive); err != nil {
+				return err
+			}
+		}
+	}}
 }

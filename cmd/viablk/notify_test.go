@@ -1,12 +1,17 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"net"
 	"path/filepath"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-func TestNotifyReady(t *testing.T) {
+func TestNotify(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "notify")
 	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
@@ -14,7 +19,7 @@ func TestNotifyReady(t *testing.T) {
 	}
 	defer manager.Close()
 	t.Setenv("NOTIFY_SOCKET", path)
-	if err := notifyReady(); err != nil {
+	if err := notify(stateReady); err != nil {
 		t.Fatal(err)
 	}
 	b := make([]byte, 64)
@@ -23,11 +28,86 @@ func TestNotifyReady(t *testing.T) {
 		t.Errorf("the service manager got %q, %v", b[:n], err)
 	}
 	manager.Close()
-	if err := notifyReady(); err == nil {
+	if err := notify(stateReady); err == nil {
 		t.Error("a service manager that is gone is no error")
 	}
 	t.Setenv("NOTIFY_SOCKET", "")
-	if err := notifyReady(); err != nil {
+	if err := notify(stateReady); err != nil {
 		t.Errorf("without a service manager: %v", err)
+	}
+}
+
+func TestWatchdogTime(t *testing.T) {
+	for _, c := range []struct {
+		limit, owner string
+		want         time.Duration
+		refused      bool
+	}{
+		{"", "", 0, false},
+		{"3000000", "", 3 * time.Second, false},
+		{"3000000", "7", 3 * time.Second, false},
+		{"3000000", "8", 0, false},
+		{"soon", "", 0, true},
+		{"0", "7", 0, true},
+		{"-1", "", 0, true},
+		{"9223372036854775807", "", 0, true},
+	} {
+		env := map[string]string{"WATCHDOG_USEC": c.limit, "WATCHDOG_PID": c.owner}
+		got, err := watchdogTime(func(key string) string { return env[key] }, 7)
+		if got != c.want || (err != nil) != c.refused {
+			t.Errorf("%q of %q: %v, %v", c.limit, c.owner, got, err)
+		}
+	}
+}
+
+// No status, no sign of life.
+func TestWatchdog(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "notify")
+	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer manager.Close()
+	t.Setenv("NOTIFY_SOCKET", path)
+	asked, answer := make(chan struct{}), make(chan struct{})
+	p := watchdog(time.Microsecond, func() processStatus {
+		asked <- struct{}{}
+		<-answer
+		return processStatus{}
+	})
+	ctx, cancel := context.WithCancelCause(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- p.serve(ctx) }()
+	<-asked
+	b := make([]byte, 64)
+	raw, err := manager.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw.Control(func(fd uintptr) {
+		if n, _, err := unix.Recvfrom(int(fd), b, unix.MSG_DONTWAIT); err == nil {
+			t.Errorf("%q without a status", b[:n])
+		}
+	})
+	close(answer)
+	manager.SetReadDeadline(time.Now().Add(patience))
+	if n, err := manager.Read(b); err != nil || string(b[:n]) != "WATCHDOG=1" {
+		t.Errorf("the service manager got %q, %v", b[:n], err)
+	}
+	<-asked // again
+	errEnd := errors.New("end")
+	cancel(errEnd)
+	for {
+		select {
+		case <-asked:
+			continue
+		case err := <-ended:
+			if !errors.Is(err, errEnd) {
+				t.Error(err)
+			}
+			return
+		case <-time.After(patience):
+			t.Fatal("the watchdog does not end")
+		}
 	}
 }

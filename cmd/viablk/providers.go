@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/via"
+	"github.com/viablk/viablk/via/roce"
 	"github.com/viablk/viablk/via/shm"
 )
 
@@ -15,24 +17,58 @@ import (
 // a binary speaks does not depend on what it happens to import.
 var providers = []via.Provider{
 	shm.New(shm.Options{}),
+	overRoCE,
+}
+
+// overRoCE is the provider that knows what its network does, and plainRoCE the same
+// without offloads, for URIs that ask for that.
+var (
+	overRoCE  = roce.New(roce.Options{})
+	plainRoCE = roce.New(roce.Options{NoSegmentation: true, NoCoalescing: true})
+)
+
+// providerOf returns the provider of a VIA URI, and nil if this build has none.
+func providerOf(u config.URI) via.Provider {
+	if u.NoOffloads {
+		return plainRoCE
+	}
+	i := slices.IndexFunc(providers, func(p via.Provider) bool { return p.Name() == u.Provider })
+	if i < 0 {
+		return nil
+	}
+	return providers[i]
+}
+
+// deviceOf returns the name of the device that reaches the endpoint of a VIA URI.
+func deviceOf(u config.URI) string {
+	if u.Frames != "" {
+		return "frames:" + u.Frames
+	}
+	return ""
+}
+
+// providerNames returns their names.
+func providerNames() []string {
+	var names []string
+	for _, p := range providers {
+		names = append(names, p.Name())
+	}
+	return names
 }
 
 // openNIC opens the device that reaches the endpoint of a VIA URI. What no
 // descriptor reports goes to the log.
 func openNIC(u config.URI, log *slog.Logger) (*via.NIC, error) {
-	var names []string
-	for _, p := range providers {
-		if p.Name() == u.Provider {
-			nic, err := via.OpenNic(p, "")
-			if err != nil {
-				return nil, fmt.Errorf("%s: open the %s provider: %w", u, p.Name(), err)
-			}
-			nic.ErrorCallback(func(e via.AsyncError) { logAsync(log, e) })
-			return nic, nil
-		}
-		names = append(names, p.Name())
+	p := providerOf(u)
+	if p == nil {
+		return nil, usage("%s: this build has no VIA provider %q; it has %s", u, u.Provider, strings.Join(providerNames(), ", "))
 	}
-	return nil, usage("%s: this build has no VIA provider %q; it has %s", u, u.Provider, strings.Join(names, ", "))
+	nic, err := via.OpenNic(p, deviceOf(u))
+	if err != nil {
+		return nil, fmt.Errorf("%s: open the %s provider: %w", u, p.Name(), err)
+	}
+	nic.ErrorCallback(func(e via.AsyncError) { logAsync(log, e) })
+	return nic, nil
 }
 
 // logAsync logs an asynchronous error. That a peer went away is no more than its

@@ -24,12 +24,26 @@ func newStatus(command string) processStatus {
 }
 
 // startAdmin opens the status socket and starts to serve it, as the first part: it
-// answers while the others drain. fill adds what is known by now to a copy of the
+// answers while the others drain. If the service manager wants signs of life, it
+// gets them from now on. fill adds what is known by now to a copy of the
 // status.
 func (s *service) startAdmin(ctx context.Context, admin string, status processStatus, fill func(*processStatus)) (path string, err error) {
+	limit, err := watchdogTime(os.Getenv, os.Getpid())
+	if err != nil {
+		return "", err
+	}
 	l, path, reason, err := listenAdmin(ctx, admin)
 	if err != nil {
 		return "", err
+	}
+	report := func() processStatus {
+		now := status
+		fill(&now)
+		now.Network = networkReports()
+		return now
+	}
+	if limit > 0 {
+		s.start(watchdog(limit, report))
 	}
 	if l == nil {
 		if reason != nil {
@@ -37,18 +51,14 @@ func (s *service) startAdmin(ctx context.Context, admin string, status processSt
 		}
 		return "", nil
 	}
-	s.start(adminPart(l, func() processStatus {
-		now := status
-		fill(&now)
-		return now
-	}))
+	s.start(adminPart(l, report))
 	return path, nil
 }
 
-// printReady says that clients can connect, to people and to the service
-// manager.
-func (a *app) printReady(r readyReport) error {
-	if err := notifyReady(); err != nil {
+// printReady says that clients can connect: to the service manager, and to people
+// unless somebody else started the process with the clients' entrance.
+func (a *app) printReady(r readyReport, in *entrance) error {
+	if err := notify(stateReady); err != nil || in.given {
 		return err
 	}
 	if a.output == "json" {

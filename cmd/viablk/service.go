@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"syscall"
@@ -53,6 +54,10 @@ type service struct {
 // endPatience is how long parts have to end once they were cut off.
 const endPatience = time.Second
 
+// threadsBesides is how many threads the process may have besides those of its
+// connections: the default of the Go runtime.
+const threadsBesides = 10_000
+
 // Causes of an end.
 var (
 	errSecondSignal = errors.New("stopped at once by a second signal: requests under way were cut off")
@@ -65,6 +70,14 @@ func (a *app) newService(c config.Config, log *slog.Logger) *service {
 	s := &service{
 		log: log, timeout: c.DrainTimeout,
 		signals: make(chan os.Signal, 2), failed: make(chan error, 1),
+	}
+	// A busy connection has a thread, and the runtime ends a process that has more
+	// threads than this.
+	debug.SetMaxThreads(threadsBesides + c.NBD.Connections + c.Target.Connections)
+	if os.Getenv("GOGC") == "" {
+		// The data path allocates nothing, so the collector is cheap at any setting,
+		// and what thousands of connections leave behind is half as much.
+		debug.SetGCPercent(50)
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.abandon = func(err error) {
@@ -128,6 +141,9 @@ func (s *service) wait(done <-chan struct{}) error {
 	select {
 	case got := <-s.signals:
 		s.log.Info("draining", "signal", got.String(), "timeout", s.timeout)
+		if err := notify(stateStopping); err != nil {
+			s.log.Warn("the service manager does not know that the process ends", "error", err)
+		}
 		err = s.drain()
 	case <-done:
 		err = s.drain()

@@ -84,7 +84,7 @@ func findStatus(ctx context.Context, c config.Config) ([]processStatus, error) {
 // statusRows returns the table: a row for each export as NBD serves it, and one
 // for all exports as a VIA provider serves them.
 func statusRows(processes []processStatus) [][]string {
-	rows := [][]string{{"PID", "COMMAND", "EXPORT", "SIZE", "CONNECTIONS", "READS", "WRITES", "READ", "WRITTEN", "ERRORS", "URI"}}
+	rows := [][]string{{"PID", "COMMAND", "EXPORT", "SIZE", "CONNECTIONS", "READS", "WRITES", "READ", "WRITTEN", "ERRORS", "THROTTLED", "URI"}}
 	for _, p := range processes {
 		for _, e := range p.Exports {
 			var x nbd.ExportStatus
@@ -95,17 +95,28 @@ func statusRows(processes []processStatus) [][]string {
 			}
 			rows = append(rows, slices.Concat(
 				[]string{strconv.Itoa(p.PID), p.Command, e.Name, config.Size(e.Size).String()},
-				numbers(uint64(x.Connections), x.Reads, x.Writes, x.BytesRead, x.BytesWritten, x.Errors),
+				numbers(uint64(x.Connections), x.Reads, x.Writes, x.BytesRead, x.BytesWritten, x.Errors, p.throttled(e.Name)),
 				[]string{strings.Join(e.URIs, " ")}))
 		}
 		for _, t := range p.Targets {
 			rows = append(rows, slices.Concat(
 				[]string{strconv.Itoa(p.PID), p.Command, "*", "-"},
 				numbers(uint64(t.Connections), t.Stats.Reads, t.Stats.Writes, t.Stats.BytesRead, t.Stats.BytesWritten, t.Stats.Errors),
-				[]string{"via+" + t.Provider}))
+				[]string{"-", "via+" + t.Provider}))
 		}
 	}
 	return rows
+}
+
+// throttled returns how many requests to an export had to wait for its limits,
+// whichever way they came.
+func (p *processStatus) throttled(export string) uint64 {
+	for _, l := range p.Limits {
+		if l.Export == export {
+			return l.Throttled
+		}
+	}
+	return 0
 }
 
 // numbers formats counters.

@@ -3,8 +3,8 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -18,34 +18,56 @@ func (a *app) targetCommand() *cobra.Command {
 		Short: "Serve disks over VIA and NBD",
 		Long: `Serve disks over VIA and NBD until SIGTERM.
 
-Every disk is served at every URI. SPEC is memory:SIZE, file:PATH, null:SIZE,
-or one of the wrappers delay:, fault: and volatile:. The first SIGTERM lets
-requests finish, a second one stops at once.`,
+Every disk is served at every URI. SPEC is memory:SIZE, file:PATH, mmap:PATH,
+null:SIZE, or one of the wrappers delay:, fault: and volatile:. In front of it
+limit:iops=N,bandwidth=SIZE,burst=TIME: limits what is asked of the disk in a
+second, and session-iops, session-bandwidth and session-burst what one client
+asks. The first SIGTERM lets requests finish, a second one stops at once.`,
 		Example: `  viablk target --listen via+roce://0.0.0.0/ --export disk0=file:/srv/disk0.img
   viablk target --listen nbd://localhost/ --listen 'nbd+unix:///?socket=/run/d.sock' \
       --export disk0=memory:1GiB --export disk1=file:/dev/vg0/disk1
+  viablk target --listen nbd://localhost/ \
+      --export disk0=limit:bandwidth=200MiB,session-iops=5000:file:/srv/disk0.img
   viablk target --config /etc/viablk/viablk.yaml`,
 		Args: cobra.NoArgs,
 	}
 	options := addOptions(cmd, targetOptions, exportOptions, commonOptions)
+	stdio := addStdio(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		e, err := a.load(options.file, options.given())
 		if err != nil {
 			return err
 		}
-		return a.target(cmd.Context(), e)
+		in, err := inherit(*stdio)
+		if err != nil {
+			return err
+		}
+		return a.target(cmd.Context(), e, in)
 	}
 	return cmd
 }
 
-// target serves the configured disks until it is told to end.
-func (a *app) target(ctx context.Context, e config.Effective) (err error) {
+// target serves the configured disks until it is told to end. It takes the
+// entrance that it was started with, which may be nil.
+func (a *app) target(ctx context.Context, e config.Effective, in *entrance) (err error) {
+	defer func() { in.close() }()
 	c := e.Config
+	overNBD, overVIA, err := listenURIs(c.Target.Listen)
+	if err != nil {
+		return err
+	}
 	switch {
-	case len(c.Target.Listen) == 0:
+	case len(c.Target.Listen) == 0 && in == nil:
 		return usage("nothing to listen on: give --listen URI, or target.listen in the configuration file")
 	case len(c.Target.Exports) == 0:
 		return usage("nothing to export: give --export NAME=SPEC, or target.exports in the configuration file")
+	case in != nil && in.client != nil:
+		err = in.refuseURIs("--listen or target.listen", slices.Concat(overNBD, overVIA))
+	default:
+		err = in.refuseURIs("the NBD URIs of --listen or target.listen", overNBD)
+	}
+	if err != nil {
+		return err
 	}
 	log := newLog(c.Log, a.stderr)
 	svc := a.newService(c, log)
@@ -56,15 +78,14 @@ func (a *app) target(ctx context.Context, e config.Effective) (err error) {
 	}
 	defer func() { err = errors.Join(err, closeDisks(disks)) }()
 
-	overNBD, overVIA, err := listenURIs(c.Target.Listen)
+	server, err := newNBD(c.NBD, disks, log)
 	if err != nil {
 		return err
 	}
-	server, endpoints, err := targetNBD(ctx, c, overNBD, disks, log)
-	if err != nil {
+	if in, err = in.open(ctx, overNBD, server.TLS); err != nil {
 		return err
 	}
-	defer closeEndpoints(endpoints)
+	in.log(log)
 	remote, err := openTarget(c.Target, overVIA, disks, log)
 	if err != nil {
 		return err
@@ -74,31 +95,28 @@ func (a *app) target(ctx context.Context, e config.Effective) (err error) {
 
 	status := newStatus("target")
 	for _, d := range disks {
-		x := exportStatus{Name: d.Name, Size: d.device.Info().Size, ReadOnly: d.isReadOnly()}
-		for _, l := range endpoints {
-			x.URIs = append(x.URIs, withExport(l.uri, d.Name))
-		}
+		x := exportStatus{Name: d.Name, Size: d.device.Info().Size, ReadOnly: d.isReadOnly(), URIs: in.uris(d.Name)}
 		for _, u := range overVIA {
-			x.URIs = append(x.URIs, withExport(u, d.Name))
+			x.URIs = append(x.URIs, withExport(u.Peer(), d.Name))
 		}
 		status.Exports = append(status.Exports, x)
 	}
 	admin, err := svc.startAdmin(ctx, c.Admin, status, func(s *processStatus) {
-		if len(endpoints) > 0 {
+		if in.serves() {
 			now := server.Status()
 			s.NBD = &now
 		}
-		s.Targets = remote.status()
+		s.Targets, s.Limits = remote.status(), limitReports(disks)
 	})
 	if err != nil {
 		return err
 	}
 	svc.start(remote.parts()...)
-	svc.start(nbdParts(server, endpoints)...)
-	if err := a.printReady(readyReport{processStatus: status, Admin: admin}); err != nil {
+	svc.start(in.parts(server)...)
+	if err := a.printReady(readyReport{processStatus: status, Admin: admin}, in); err != nil {
 		return err
 	}
-	return svc.wait(nil)
+	return svc.wait(in.left)
 }
 
 // listenURIs parses the URIs, which were validated, and sorts them by protocol.
@@ -117,21 +135,15 @@ func listenURIs(listen []string) (overNBD, overVIA []config.URI, err error) {
 	return overNBD, overVIA, nil
 }
 
-// targetNBD opens the NBD listeners and the server for them.
-func targetNBD(ctx context.Context, c config.Config, uris []config.URI, disks []disk, log *slog.Logger) (*nbd.Server, []endpoint, error) {
+// newNBD returns the NBD server of the disks.
+func newNBD(c config.NBD, disks []disk, log *slog.Logger) (*nbd.Server, error) {
 	exports, err := nbdExports(disks)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	server := &nbd.Server{Exports: exports, Limits: nbdLimits(c.NBD), Log: log}
-	var endpoints []endpoint
-	for _, u := range uris {
-		l, err := listenNBD(ctx, u)
-		if err != nil {
-			closeEndpoints(endpoints)
-			return nil, nil, fmt.Errorf("listen: %w", err)
-		}
-		endpoints = append(endpoints, l)
+	secure, err := nbdTLS(c)
+	if err != nil {
+		return nil, err
 	}
-	return server, endpoints, nil
+	return &nbd.Server{Exports: exports, TLS: secure, Limits: nbdLimits(c), Log: log}, nil
 }

@@ -29,6 +29,7 @@ uri, socket and export in its environment, and exits with its exit code.`,
 		Args: cobra.NoArgs,
 	}
 	options := addOptions(cmd, exportOptions, attachOptions, commonOptions)
+	stdio := addStdio(cmd)
 	run := cmd.Flags().String("run", "", "serve as long as `COMMAND` runs")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		flags := options.given()
@@ -42,15 +43,24 @@ uri, socket and export in its environment, and exits with its exit code.`,
 		if len(e.Config.Target.Exports) == 0 {
 			e.Config.Target.Exports = []config.Export{{Name: "disk0", Backend: "memory:1GiB"}}
 		}
-		return a.up(cmd.Context(), e, *run)
+		in, err := inherit(*stdio)
+		if err != nil {
+			return err
+		}
+		return a.up(cmd.Context(), e, in, *run)
 	}
 	return cmd
 }
 
 // up serves the disks through the whole chain, until it is told to end or the
-// command has ended.
-func (a *app) up(ctx context.Context, e config.Effective, command string) (err error) {
+// command has ended. It takes the entrance that it was started with, which may be
+// nil.
+func (a *app) up(ctx context.Context, e config.Effective, in *entrance, command string) (err error) {
+	defer in.close()
 	c := e.Config
+	if in != nil && command != "" {
+		return usage("--run has the only client, and the process was started for another: leave it out")
+	}
 	log := newLog(c.Log, a.stderr)
 	svc := a.newService(c, log)
 	defer svc.release()
@@ -60,7 +70,7 @@ func (a *app) up(ctx context.Context, e config.Effective, command string) (err e
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
 	svc.folder = folder
-	local, err := upLocal(c, folder)
+	local, err := upLocal(c, in, folder)
 	if err != nil {
 		return err
 	}
@@ -84,22 +94,20 @@ func (a *app) up(ctx context.Context, e config.Effective, command string) (err e
 		return err
 	}
 	defer func() { err = errors.Join(err, closeAttached(remotes)) }()
-	g := &gateway{disks: remotes, targets: servers}
+	g := &gateway{in: in, disks: remotes, targets: servers, behind: disks}
 	if err := g.start(ctx, c, svc, "up", local, log); err != nil {
 		return err
 	}
-	first := g.endpoint.uri
-	first.Export = remotes[0].Name
 	if command != "" {
-		return a.runChild(svc, command, first)
+		return a.runChild(svc, command, g.first())
 	}
-	if err := a.printReady(g.ready); err != nil {
+	if err := a.printReady(g.ready, g.in); err != nil {
 		return err
 	}
-	if a.output == "table" {
-		fmt.Fprintf(a.stdout, tryLines, first)
+	if a.output == "table" && in == nil {
+		fmt.Fprintf(a.stdout, tryLines, g.first())
 	}
-	return svc.wait(nil)
+	return svc.wait(g.in.left)
 }
 
 // tryLines shows what can be done with the disk.
@@ -111,7 +119,7 @@ try:
 `
 
 // attachDisks attaches every disk of the target in this process.
-func attachDisks(ctx context.Context, c config.Config, between, local config.URI, disks []disk, log *slog.Logger) ([]attached, error) {
+func attachDisks(ctx context.Context, c config.Config, between config.URI, local []config.URI, disks []disk, log *slog.Logger) ([]attached, error) {
 	var remotes []attached
 	for _, d := range disks {
 		between.Export = d.Name
@@ -121,27 +129,34 @@ func attachDisks(ctx context.Context, c config.Config, between, local config.URI
 		if err != nil {
 			return nil, errors.Join(err, closeAttached(remotes))
 		}
-		x := d.Export
+		x := c.Attach.Over(d.Export)
 		x.ReadOnly = options.ReadOnly
-		if local.Export != "" {
-			x.Name = local.Export
+		if len(local) > 0 && local[0].Export != "" {
+			x.Name = local[0].Export
 		}
-		remotes = append(remotes, attached{x, remote})
+		served, err := serveRemote(x, remote)
+		if err != nil {
+			return nil, errors.Join(err, remote.close(), closeAttached(remotes))
+		}
+		remotes = append(remotes, served)
 	}
 	return remotes, nil
 }
 
-// upLocal returns the URI of the NBD server.
-func upLocal(c config.Config, folder string) (config.URI, error) {
-	if c.Attach.NBD == "" {
-		return config.URI{Socket: filepath.Join(folder, "nbd.sock")}, nil
+// upLocal returns the URI of the NBD server, unless it was started with its
+// entrance.
+func upLocal(c config.Config, in *entrance, folder string) ([]config.URI, error) {
+	local, err := attachLocal(c.Attach)
+	if err == nil {
+		err = in.refuseURIs("--nbd or attach.nbd", local)
 	}
-	local, err := config.ParseURI(c.Attach.NBD)
-	if err != nil {
-		return config.URI{}, err
-	}
-	if local.Export != "" && len(c.Target.Exports) > 1 {
-		return config.URI{}, usage("--nbd names one export and there are %d: name none, each keeps its own", len(c.Target.Exports))
+	switch {
+	case err != nil:
+		return nil, err
+	case len(local) == 0 && in == nil:
+		return []config.URI{{Socket: filepath.Join(folder, "nbd.sock")}}, nil
+	case len(local) > 0 && local[0].Export != "" && len(c.Target.Exports) > 1:
+		return nil, usage("--nbd names one export and there are %d: name none, each keeps its own", len(c.Target.Exports))
 	}
 	return local, nil
 }

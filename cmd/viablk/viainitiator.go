@@ -11,6 +11,7 @@ import (
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/initiator"
 	"github.com/viablk/viablk/internal/nbd"
+	"github.com/viablk/viablk/regcache"
 	"github.com/viablk/viablk/via"
 )
 
@@ -35,6 +36,7 @@ func dialVIA(ctx context.Context, u config.URI, c config.Attach, log *slog.Logge
 		Depth:     c.Depth,
 		InlineMax: int(c.InlineMax),
 		MaxIO:     int(c.MaxIO),
+		CopyMode:  regcache.CopyMode(c.CopyMode),
 		Timeout:   c.Timeout,
 		Log:       log,
 	})
@@ -81,10 +83,10 @@ func (r *remoteDisk) part(log *slog.Logger) part {
 }
 
 // discoverVIA lists the exports of the target behind a VIA URI.
-func discoverVIA(ctx context.Context, u config.URI) (infos []nbd.ExportInfo, err error) {
+func discoverVIA(ctx context.Context, u config.URI) (d described, err error) {
 	nic, err := openNIC(u, slog.New(slog.DiscardHandler))
 	if err != nil {
-		return nil, err
+		return d, err
 	}
 	defer func() { err = errors.Join(err, nic.Close()) }()
 	c := initiator.Config{NIC: nic, Host: hostOf(u)}
@@ -93,14 +95,16 @@ func discoverVIA(ctx context.Context, u config.URI) (infos []nbd.ExportInfo, err
 	}
 	list, err := initiator.Discover(ctx, c)
 	if err != nil {
-		return nil, refusal(err)
+		return d, refusal(err)
 	}
+	d.network = networkReports()
 	for _, x := range list {
-		infos = append(infos, nbd.ExportInfo{
+		d.target = x.Target
+		d.infos = append(d.infos, nbd.ExportInfo{
 			Name: x.Name, Description: x.Description, Size: int64(x.Size),
 			ReadOnly: x.ReadOnly, Rotational: x.Rotational, CanFlush: x.CanFlush, CanFUA: x.CanFUA,
 			CanTrim: x.CanTrim, CanZero: x.CanZero, CanFastZero: x.CanFastZero, CanMultiConn: x.MultiConn,
 		})
 	}
-	return infos, nil
+	return d, nil
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/viablk/viablk/config"
+	"github.com/viablk/viablk/regcache"
 	"github.com/viablk/viablk/target"
 	"github.com/viablk/viablk/via"
 )
@@ -21,8 +22,20 @@ type viaServer struct {
 	listeners []*via.Listener // one for each URI
 }
 
-// viaServers are the disks served over VIA, by provider.
+// viaServers are the disks served over VIA, by provider and device.
 type viaServers map[string]*viaServer
+
+// serverOf names the server of a URI.
+func serverOf(u config.URI) string {
+	name := u.Provider
+	if u.NoOffloads {
+		name += " without offloads"
+	}
+	if u.Frames != "" {
+		name += " over " + u.Frames
+	}
+	return name
+}
 
 // openTarget opens a server for each provider among the URIs. The caller closes
 // it after its parts have ended.
@@ -39,7 +52,7 @@ func openTarget(c config.Target, uris []config.URI, disks []disk, log *slog.Logg
 // listen listens at a URI, with the server of its provider, which it opens at
 // need.
 func (v viaServers) listen(c config.Target, u config.URI, disks []disk, log *slog.Logger) error {
-	s := v[u.Provider]
+	s := v[serverOf(u)]
 	if s == nil {
 		nic, err := openNIC(u, log)
 		if err != nil {
@@ -50,7 +63,7 @@ func (v viaServers) listen(c config.Target, u config.URI, disks []disk, log *slo
 			return errors.Join(err, nic.Close())
 		}
 		s = &viaServer{nic: nic, server: server}
-		v[u.Provider] = s
+		v[serverOf(u)] = s
 	}
 	if err := makeFolder(u); err != nil {
 		return err
@@ -72,6 +85,8 @@ func targetConfig(c config.Target, nic *via.NIC, disks []disk, log *slog.Logger)
 		InlineMax:      int(c.InlineMax),
 		MaxIO:          int(c.MaxIO),
 		PoolBytes:      int(c.Pool),
+		CopyMode:       regcache.CopyMode(c.CopyMode),
+		RegisterMax:    int64(c.RegisterMax),
 		MaxConnections: c.Connections,
 		Heartbeat:      c.Heartbeat,
 		Spin:           c.Spin,

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// progressAfter is how long a run takes until people want to see that it goes on.
+const progressAfter = time.Second
+
+// progress is a line on a terminal that is written again and again.
+type progress struct {
+	w     io.Writer // nil if there is no terminal
+	start time.Time
+	shown bool
+}
+
+// newProgress returns the line of this run.
+func (a *app) newProgress() *progress {
+	p := &progress{start: time.Now()}
+	if f, ok := a.stderr.(*os.File); ok {
+		if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err == nil {
+			p.w = f
+		}
+	}
+	return p
+}
+
+// show says what is measured now.
+func (p *progress) show(done, total int, what fmt.Stringer) {
+	elapsed := time.Since(p.start)
+	if p.w == nil || elapsed < progressAfter {
+		return
+	}
+	p.shown = true
+	left := time.Duration(float64(elapsed) / float64(max(done, 1)) * float64(total-done))
+	fmt.Fprintf(p.w, "\r\x1b[K%3d%%  %v  about %v left", 100*done/total, what, left.Round(time.Second))
+}
+
+// clear removes the line.
+func (p *progress) clear() {
+	if p.shown {
+		fmt.Fprint(p.w, "\r\x1b[K")
+	}
+}
