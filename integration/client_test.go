@@ -31,7 +31,7 @@ func connect(t testing.TB, uri string) *client {
 	c.cmd.Stdout = nil
 	stdout, err := c.cmd.StdoutPipe()
 	must(t, err)
-	c.start(t)
+	c.start(t, startCommand)
 	go func() {
 		defer close(k.answers)
 		for lines := bufio.NewScanner(stdout); lines.Scan(); {

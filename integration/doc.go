@@ -7,6 +7,9 @@
 // Clients reach a disk in several ways, see ways: what holds for one must hold
 // for all.
 //
+// A disk over a network runs on two hosts of a bed, package netbed: nothing reaches
+// a real one.
+//
 // The tests need Linux, root, and the tools that make deps installs. A tool that
 // is missing is a failure.
 package integration

@@ -2,6 +2,10 @@ package integration
 
 import (
 	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -25,13 +29,60 @@ type fioJob struct {
 	User   float64 `json:"usr_cpu"`
 }
 
-// startFio starts fio with its NBD engine. It may spin for ever when its server
+// fioClient is who runs fio. The zero value is who runs the tests.
+type fioClient struct {
+	home string // of a user other than root, with certificates
+}
+
+// clientWith is a client with the certificates of a folder. fio cannot be told
+// where they are: libnbd looks for them at home, and for root in /etc.
+func clientWith(t testing.TB, certificates string) fioClient {
+	t.Helper()
+	requires(t, "setpriv")
+	home := folder(t)
+	must(t, os.Chmod(home, 0o755))
+	place := filepath.Join(home, ".pki", "libnbd")
+	must(t, os.MkdirAll(place, 0o755))
+	must(t, os.CopyFS(place, os.DirFS(certificates)))
+	must(t, filepath.WalkDir(place, func(path string, _ fs.DirEntry, err error) error {
+		return errors.Join(err, os.Chmod(path, 0o755))
+	}))
+	return fioClient{home: home}
+}
+
+// start starts fio with its NBD engine. It may spin for ever when its server
 // dies: whoever starts it waits with a limit.
+func (c fioClient) start(t testing.TB, uri string, args ...string) *tool {
+	t.Helper()
+	requires(t, "fio")
+	args = append([]string{
+		"--name=job", "--ioengine=nbd", "--uri=" + uri, "--thread", "--output-format=json",
+	}, args...)
+	if c.home == "" {
+		return startTool(t, "fio", args...)
+	}
+	nobody := []string{"--reuid=65534", "--regid=65534", "--clear-groups", locate("fio")}
+	return startPath(t, []string{"HOME=" + c.home}, locate("setpriv"), append(nobody, args...)...)
+}
+
+// run runs fio, which must succeed.
+func (c fioClient) run(t testing.TB, uri string, args ...string) []fioJob {
+	t.Helper()
+	p := c.start(t, uri, args...)
+	succeed(t, p)
+	jobs := fioReport(t, p)
+	for _, j := range jobs {
+		if j.Error != 0 || j.Read.IOs+j.Write.IOs == 0 {
+			t.Fatalf("%s: error %d, %d reads, %d writes\n%s", p, j.Error, j.Read.IOs, j.Write.IOs, p.output())
+		}
+	}
+	return jobs
+}
+
+// startFio starts fio as who runs the tests.
 func startFio(t testing.TB, uri string, args ...string) *tool {
 	t.Helper()
-	return startTool(t, "fio", append([]string{
-		"--name=job", "--ioengine=nbd", "--uri=" + uri, "--thread", "--output-format=json",
-	}, args...)...)
+	return fioClient{}.start(t, uri, args...)
 }
 
 // fioReport decodes the report of a run.
@@ -49,18 +100,10 @@ func fioReport(t testing.TB, c *tool) []fioJob {
 	return report.Jobs
 }
 
-// fio runs fio, which must succeed.
+// fio runs fio as who runs the tests; it must succeed.
 func fio(t testing.TB, uri string, args ...string) []fioJob {
 	t.Helper()
-	c := startFio(t, uri, args...)
-	succeed(t, c)
-	jobs := fioReport(t, c)
-	for _, j := range jobs {
-		if j.Error != 0 || j.Read.IOs+j.Write.IOs == 0 {
-			t.Fatalf("%s: error %d, %d reads, %d writes\n%s", c, j.Error, j.Read.IOs, j.Write.IOs, c.output())
-		}
-	}
-	return jobs
+	return fioClient{}.run(t, uri, args...)
 }
 
 // verify makes fio read back what it wrote, and stop at the first difference.

@@ -15,9 +15,10 @@ import (
 // test changes.
 func exportInfo(change map[string]any) map[string]any {
 	info := map[string]any{
-		"is_rotational": false, "is_read_only": false, "can_cache": false, "can_df": true,
+		"is_rotational": false, "is_read_only": false, "can_cache": true, "can_df": true,
 		"can_fast_zero": true, "can_flush": true, "can_fua": true, "can_multi_conn": true,
 		"can_trim": true, "can_zero": true,
+		"contexts":           []any{"base:allocation"},
 		"block_size_minimum": 1.0, "block_size_preferred": 4096.0, "block_size_maximum": float64(64 << 20),
 	}
 	maps.Copy(info, change)

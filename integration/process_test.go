@@ -16,6 +16,7 @@ import (
 	"github.com/viablk/viablk/initiator"
 	"github.com/viablk/viablk/internal/nbd"
 	"github.com/viablk/viablk/target"
+	"github.com/viablk/viablk/target/limit"
 )
 
 // processStatus is what a process says about itself, when it is ready and when
@@ -33,6 +34,59 @@ type processStatus struct {
 	NBD        *nbd.Status        `json:"nbd"`
 	Targets    []target.Status    `json:"targets"`
 	Initiators []initiator.Status `json:"initiators"`
+	Limits     []limitStatus      `json:"limits"`
+	Network    []networkStatus    `json:"network"`
+}
+
+// limitStatus is an export with limits in a report.
+type limitStatus struct {
+	Export string `json:"export"`
+	limit.Status
+}
+
+// networkStatus is a UDP address of RoCE in a report.
+type networkStatus struct {
+	Local        string `json:"local"`
+	Segmentation *bool  `json:"segmentation_offload"`
+	Coalescing   *bool  `json:"coalescing"`
+	Sent         uint64 `json:"packets_sent"`
+	SendCalls    uint64 `json:"send_calls"`
+	networkDrops
+	Manager struct {
+		Malformed uint64 `json:"malformed"`
+		Stray     uint64 `json:"stray"`
+		Forged    uint64 `json:"forged"`
+		Refused   uint64 `json:"refused"`
+		Evicted   uint64 `json:"evicted"`
+		Pending   int    `json:"pending"`
+	} `json:"connection_manager"`
+	Links []struct {
+		Peer          string  `json:"peer"`
+		QueuePair     uint32  `json:"queue_pair"`
+		MTU           int     `json:"path_mtu"`
+		RTT           float64 `json:"rtt_us"`
+		Sent          uint64  `json:"packets_sent"`
+		Retransmitted uint64  `json:"retransmitted"`
+		Closed        bool    `json:"closed"`
+	} `json:"links"`
+}
+
+// networkDrops are packets that a RoCE address took notice of and dropped.
+type networkDrops struct {
+	Overrun   uint64 `json:"overrun"`
+	Malformed uint64 `json:"malformed"`
+	BadICRC   uint64 `json:"bad_icrc"`
+	Unknown   uint64 `json:"unknown"`
+	Forged    uint64 `json:"forged"`
+	Refused   uint64 `json:"refused"`
+	Crowded   uint64 `json:"crowded"`
+}
+
+// dropped returns how many packets the address dropped in all.
+func (n *networkStatus) dropped() uint64 {
+	d, m := &n.networkDrops, &n.Manager
+	return d.Overrun + d.Malformed + d.BadICRC + d.Unknown + d.Forged + d.Refused + d.Crowded +
+		m.Malformed + m.Stray + m.Forged + m.Refused + m.Evicted
 }
 
 // process is a viablk process that serves.
@@ -75,8 +129,14 @@ func start(t testing.TB, args ...string) *process {
 // startBinary is start for one of the binaries.
 func startBinary(t testing.TB, path string, args ...string) *process {
 	t.Helper()
+	return startBinaryAt(t, startCommand, path, args...)
+}
+
+// startBinaryAt is startBinary at a place.
+func startBinaryAt(t testing.TB, at place, path string, args ...string) *process {
+	t.Helper()
 	env := environment(t)
-	p := &process{t: t, binary: path, tool: startPath(t, env, path, append(args, "-o", "json")...)}
+	p := &process{t: t, binary: path, tool: startPathAt(t, at, env, path, append(args, "-o", "json")...)}
 	t.Cleanup(func() {
 		p.finish()
 		p.checkLog()
@@ -234,6 +294,14 @@ func (p *process) memory(name string) int64 {
 	n, err := strconv.ParseInt(string(found[1]), 10, 64)
 	must(p.t, err)
 	return n << 10
+}
+
+// threads counts the threads of the process.
+func (p *process) threads() int {
+	p.t.Helper()
+	entries, err := os.ReadDir("/proc/" + strconv.Itoa(p.pid()) + "/task")
+	must(p.t, err)
+	return len(entries)
 }
 
 // files counts the open file descriptors of the process.

@@ -17,9 +17,9 @@ import (
 var packages = map[string]string{
 	"fio": "fio", "nbdkit": "nbdkit", "nbdinfo": "libnbd-bin", "nbdcopy": "libnbd-bin",
 	"nbdfuse": "libnbd-bin", "nbdsh": "python3-libnbd", "qemu-img": "qemu-utils",
-	"qemu-io": "qemu-utils", "mkfs.ext4": "e2fsprogs", "fsck.ext4": "e2fsprogs",
+	"qemu-io": "qemu-utils", "qemu-nbd": "qemu-utils", "mkfs.ext4": "e2fsprogs", "fsck.ext4": "e2fsprogs",
 	"losetup": "util-linux", "mount": "mount", "umount": "mount", "setpriv": "util-linux",
-	"strace": "strace",
+	"strace": "strace", "tshark": "tshark", "nbd-server": "nbd-server", "prlimit": "util-linux",
 }
 
 // toolPath puts the system's tools before others of the same name: Python's nbd
@@ -96,10 +96,13 @@ func routineStart(c <-chan func()) {
 	}
 }
 
-// startCommand starts a command in a process group of its own.
+// place is where a process runs: it starts a command there, in a process group of
+// its own, and sees to it that the command ends with this process.
+type place func(*exec.Cmd) error
+
+// startCommand is the place of this process.
 func startCommand(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.WaitDelay = time.Second
 	started := make(chan error, 1)
 	starts <- func() { started <- cmd.Start() }
 	return <-started
@@ -123,8 +126,14 @@ func startTool(t testing.TB, name string, args ...string) *tool {
 // startPath is startTool for any program, with additions to its environment.
 func startPath(t testing.TB, env []string, path string, args ...string) *tool {
 	t.Helper()
+	return startPathAt(t, startCommand, env, path, args...)
+}
+
+// startPathAt is startPath at a place.
+func startPathAt(t testing.TB, at place, env []string, path string, args ...string) *tool {
+	t.Helper()
 	c := newTool(env, path, args...)
-	c.start(t)
+	c.start(t, at)
 	return c
 }
 
@@ -134,13 +143,14 @@ func newTool(env []string, path string, args ...string) *tool {
 	// With the race detector a process would sleep a second before it ends.
 	c.cmd.Env = append([]string{"PATH=" + toolPath, "HOME=/nonexistent", "LC_ALL=C", "GORACE=atexit_sleep_ms=0"}, env...)
 	c.cmd.Stdout, c.cmd.Stderr = &c.stdout, &c.stderr
+	c.cmd.WaitDelay = time.Second
 	return c
 }
 
 // start starts the client. It is killed when the test ends, if it still runs.
-func (c *tool) start(t testing.TB) {
+func (c *tool) start(t testing.TB, at place) {
 	t.Helper()
-	must(t, startCommand(c.cmd))
+	must(t, at(c.cmd))
 	go func() {
 		_ = c.cmd.Wait() // the code says it
 		c.code = c.cmd.ProcessState.ExitCode()

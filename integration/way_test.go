@@ -51,23 +51,35 @@ var chainWay = ways[2]
 // startTarget starts a target that serves disks at one URI.
 func startTarget(t testing.TB, binary, listen string, disks ...disk) *process {
 	t.Helper()
+	return startTargetAt(t, startCommand, binary, listen, disks...)
+}
+
+// startTargetAt is startTarget at a place.
+func startTargetAt(t testing.TB, at place, binary, listen string, disks ...disk) *process {
+	t.Helper()
 	args := []string{"target", "--listen", listen, "--admin", filepath.Join(folder(t), "target")}
 	for _, d := range disks {
 		args = append(args, "--export", d.name+"="+d.spec)
 	}
-	return startBinary(t, binary, args...)
+	return startBinaryAt(t, at, binary, args...)
 }
 
 // attachDisk attaches a disk of a target, under its own name.
 func attachDisk(t testing.TB, binary string, p *process, name string, more ...string) *process {
 	t.Helper()
-	place := folder(t)
+	return attachURIAt(t, startCommand, binary, p.uri(name, "via+shm"), name, more...)
+}
+
+// attachURIAt attaches the disk of a URI at a place, under a name.
+func attachURIAt(t testing.TB, at place, binary, uri, name string, more ...string) *process {
+	t.Helper()
+	here := folder(t)
 	args := []string{
-		"attach", p.uri(name, "via+shm"),
-		"--nbd", "nbd+unix:///" + name + "?socket=" + filepath.Join(place, "n"),
-		"--admin", filepath.Join(place, "attach"),
+		"attach", uri,
+		"--nbd", "nbd+unix:///" + name + "?socket=" + filepath.Join(here, "n"),
+		"--admin", filepath.Join(here, "attach"),
 	}
-	return startBinary(t, binary, append(args, more...)...)
+	return startBinaryAt(t, at, binary, append(args, more...)...)
 }
 
 // eachWay runs a test on every way to a disk.

@@ -1,0 +1,198 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/rpc"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/viablk/viablk/integration/vm/agent"
+)
+
+// VM is a machine that has booted. Its methods may be called concurrently, and
+// from any goroutine where they return an error.
+type VM struct {
+	// Release is the release of its kernel.
+	Release string
+
+	t        testing.TB
+	emulator *emulator
+	agent    *rpc.Client
+	lifetime *time.Timer
+	commands sync.WaitGroup // goroutines of commands
+
+	mu    sync.Mutex
+	cause error // why it was ended from here
+}
+
+// bootLimit is how long a boot may take on a host that is busy.
+const bootLimit = 2 * time.Minute
+
+// Boot boots a machine. It is killed when the test ends, and if the test has
+// failed by then its console is logged.
+func Boot(t testing.TB, c Config) *VM {
+	t.Helper()
+	return BootAll(t, c)[0]
+}
+
+// BootAll boots several machines at the same time.
+func BootAll(t testing.TB, configs ...Config) []*VM {
+	t.Helper()
+	machines, err := bootAll(t, configs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return machines
+}
+
+// bootAll is BootAll with an error, after which the machines may still run.
+func bootAll(t testing.TB, configs []Config) ([]*VM, error) {
+	machines, failures := make([]*VM, len(configs)), make([]error, len(configs))
+	var boots sync.WaitGroup
+	defer boots.Wait()
+	for i, c := range configs {
+		c = c.withDefaults()
+		archive := filepath.Join(t.TempDir(), "initramfs")
+		k, err := c.build(archive)
+		if err != nil {
+			return nil, fmt.Errorf("prepare a virtual machine: %w", err)
+		}
+		v, err := start(t, c, k, archive)
+		if err != nil {
+			return nil, fmt.Errorf("start a virtual machine: %w", err)
+		}
+		machines[i] = v
+		boots.Go(func() { failures[i] = v.awaitBoot(t.Context(), c.NICs) })
+	}
+	boots.Wait()
+	if err := errors.Join(failures...); err != nil {
+		return nil, fmt.Errorf("boot a virtual machine: %w", err)
+	}
+	return machines, nil
+}
+
+// start starts a machine, which is killed when the test ends.
+func start(t testing.TB, c Config, k *kernel, archive string) (*VM, error) {
+	e, err := startEmulator(c, k, archive)
+	if err != nil {
+		return nil, err
+	}
+	v := &VM{t: t, emulator: e, agent: rpc.NewClient(e.channel)}
+	v.lifetime = time.AfterFunc(c.Limit, func() {
+		_ = v.end(fmt.Errorf("the machine was killed after its limit of %v", c.Limit))
+	})
+	t.Cleanup(func() {
+		if err := v.Kill(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("console of the virtual machine, process %d, %s:\n%s", e.cmd.Process.Pid, e.state, v.Console())
+		}
+	})
+	return v, nil
+}
+
+// awaitBoot waits for the agent and sets up the interfaces.
+func (v *VM) awaitBoot(ctx context.Context, nics []NIC) error {
+	ctx, cancel := context.WithTimeout(ctx, bootLimit)
+	defer cancel()
+	if err := v.call(ctx, "Ready", agent.None{}, &v.Release); err != nil {
+		return err
+	}
+	for i, n := range nics {
+		if n.Address == "" {
+			continue
+		}
+		script := fmt.Sprintf("busybox ip addr add %s dev eth%d && busybox ip link set eth%d mtu %d up", n.Address, i, i, n.MTU)
+		if r := v.Run(ctx, "sh", "-c", script); !r.OK() {
+			return fmt.Errorf("set up eth%d: %v", i, r)
+		}
+	}
+	return nil
+}
+
+// call calls the agent. It fails when ctx ends first, or the machine.
+func (v *VM) call(ctx context.Context, method string, argument, answer any) error {
+	call := v.agent.Go(agent.Name+"."+method, argument, answer, make(chan *rpc.Call, 1))
+	select {
+	case <-call.Done:
+		var refusal rpc.ServerError
+		if call.Error == nil || errors.As(call.Error, &refusal) {
+			return call.Error
+		}
+		return v.gone()
+	case <-v.emulator.ended:
+		return v.gone()
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the agent's %s: %w", method, context.Cause(ctx))
+	}
+}
+
+// errGone says that a machine ended by itself.
+var errGone = errors.New("the virtual machine ended")
+
+// gone says why the machine, which is ending, is.
+func (v *VM) gone() error {
+	<-v.emulator.ended
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.cause != nil {
+		return v.cause
+	}
+	last := strings.TrimSpace(v.Console())
+	return fmt.Errorf("%w: %s: %s", errGone, v.emulator.state, last[max(0, len(last)-1000):])
+}
+
+// errKilled says that the test ended a machine.
+var errKilled = errors.New("the virtual machine was killed")
+
+// Kill cuts the power: what is in the machine's memory is lost, its caches of
+// disks too. The files of its disks do not change any more when Kill returns. A
+// machine that ended already is no error.
+func (v *VM) Kill() error { return v.end(errKilled) }
+
+// end kills the machine and waits for everything that belongs to it.
+func (v *VM) end(cause error) error {
+	v.mu.Lock()
+	if v.cause == nil {
+		v.cause = cause
+	}
+	v.mu.Unlock()
+	err := v.emulator.kill()
+	v.lifetime.Stop()
+	_ = v.agent.Close() // it says that it is closed already
+	v.commands.Wait()
+	return err
+}
+
+// closeLimit is how long a machine may take to end in good order.
+const closeLimit = 30 * time.Second
+
+// Close ends the machine in good order: processes are killed, file systems are
+// unmounted. It is an error if the machine ended already, or does not end.
+func (v *VM) Close() error {
+	select {
+	case <-v.emulator.ended:
+		return v.gone()
+	default:
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeLimit)
+	defer cancel()
+	err := v.call(ctx, "PowerOff", agent.None{}, &agent.None{})
+	select {
+	case <-v.emulator.ended:
+		if err = nil; !v.emulator.cmd.ProcessState.Success() {
+			err = v.gone()
+		}
+	case <-ctx.Done():
+	}
+	return errors.Join(err, v.Kill())
+}
+
+// Console returns the end of what the kernel and the agent said.
+func (v *VM) Console() string { return v.emulator.console.String() }
