@@ -1,7 +1,16 @@
 # make build       the static binary, bin/viablk
 # make test        every test, under the race detector
+# make test-vm     the tests in virtual machines with a real kernel
+# make conformance the conformance kit on every provider, and how many cases it ran
 # make check       format, vet, staticcheck, modules, architecture
-# make bench       every benchmark, and fio beside nbdkit
+# make bench       every benchmark, VIA beside eventfds and copies, fio beside nbdkit,
+#                  registration beside its targets
+# make bench-nbd   fio on our NBD server and chain beside nbdkit and qemu-nbd, as a page in dist/bench-nbd
+# make nbd-conformance  what the NBD protocol says, asked of our servers and of others, as a table
+# make mutants     the tests of the registration cache against bugs planted in it
+# make simulate    the transport and connection manager of RoCE, and the decision whether
+#                  to copy, in virtual time
+# make stress      ten million uses of the registration cache under the race detector
 # make fuzz-smoke  every fuzz target for a moment
 # make deps        what the tests and checks need beyond Go
 SHELL := /bin/bash -o pipefail
@@ -10,34 +19,72 @@ GOFUMPT := v0.12.0
 STATICCHECK := v0.8.2
 FUZZ_RUNS := 5000
 
+# The tag of the tests in virtual machines; it adds files and takes none away.
+VM := -tags vm
+
 # A command or file that is there when its Debian package is.
 TOOLS := fio:fio nbdkit:nbdkit nbdinfo:libnbd-bin nbdcopy:libnbd-bin \
 	nbdfuse:libnbd-bin qemu-img:qemu-utils qemu-io:qemu-utils \
-	qemu-nbd:qemu-utils strace:strace mkfs.ext4:e2fsprogs losetup:util-linux \
+	qemu-nbd:qemu-utils nbd-server:nbd-server strace:strace mkfs.ext4:e2fsprogs losetup:util-linux \
+	ip:iproute2 tc:iproute2 nft:nftables iptables:iptables tshark:tshark \
+	qemu-system-x86_64:qemu-system-x86 xz:xz-utils \
 	gcc:gcc /usr/include/stdlib.h:libc6-dev /usr/lib/python3/dist-packages/nbd.py:python3-libnbd
 
-.PHONY: build test check bench fuzz-smoke deps clean
+.PHONY: build test test-vm conformance check bench bench-nbd nbd-conformance mutants stress simulate fuzz-smoke deps clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/viablk ./cmd/viablk
 
 # Allocations are counted without the race detector, which allocates itself.
 test: deps
-	CGO_ENABLED=1 VIABLK_WANT_RACE=1 $(GO) test -race -shuffle=on -count=1 ./...
+	CGO_ENABLED=1 VIABLK_WANT_RACE=1 $(GO) test -race -shuffle=on -count=1 -timeout 30m ./...
 	$(GO) test -list Alloc ./... | grep -c '^Test' >/dev/null # not -q, which would end the pipe early
 	$(GO) test -shuffle=on -count=1 -run Alloc ./...
+	$(MAKE) simulate
+
+# One package at a time: a machine needs both processors of a small host.
+test-vm: deps
+	CGO_ENABLED=1 $(GO) test $(VM) -race -shuffle=on -count=1 -timeout 30m -p 1 ./integration/vm/...
+
+# The providers' tests of the kit alone, which "go test" runs silently: a line for
+# each, with the cases of each conformance level, and failures.
+conformance:
+	$(GO) test -v -count=1 -run '^TestConformance' ./via/shm ./via/roce ./via/viatest/loopback | \
+		grep -E '^(viatest|panic:|FAIL| *--- FAIL)'
 
 check: bin/gofumpt-$(GOFUMPT) bin/staticcheck-$(STATICCHECK)
 	@unformatted=$$(git ls-files -co --exclude-standard '*.go' | xargs bin/gofumpt-$(GOFUMPT) -l) && \
 	if [ -n "$$unformatted" ]; then echo "gofumpt -l: $$unformatted"; exit 1; fi
-	$(GO) vet ./...
-	bin/staticcheck-$(STATICCHECK) ./...
+	$(GO) vet $(VM) ./...
+	bin/staticcheck-$(STATICCHECK) $(VM) ./...
 	$(GO) mod tidy -diff
 	$(GO) test .
 
-bench: deps
+bench: deps build
+	bin/viablk bench via
 	$(GO) test -run '^$$' -bench . -benchmem ./...
-	VIABLK_BENCH=1 $(GO) test -v -count=1 -timeout 30m -run TestCompareWithNbdkit ./integration
+	VIABLK_BENCH=1 $(GO) test -v -count=1 -timeout 60m -run 'TestCompareWithNbdkit|TestRegTargets' ./integration
+
+bench-nbd: deps
+	VIABLK_BENCH=1 VIABLK_BENCH_REPORT=$(CURDIR)/dist/bench-nbd $(GO) test -v -count=1 -timeout 120m -run TestCompareServers ./integration
+
+nbd-conformance: deps
+	VIABLK_CONFORMANCE=1 $(GO) test -v -count=1 -timeout 30m -run TestConformanceOfAll ./integration
+
+mutants:
+	$(GO) test -v -count=1 -timeout 30m -run TestMutants ./regcache -args -mutants
+
+# More than two million messages; SEEDS=4000 is two hundred million. Without the race
+# detector, which would see one goroutine.
+SEEDS ?= 40
+simulate:
+	$(GO) test -v -count=1 -timeout 600m -run 'TestSimulation$$' ./via/roce/rc -args \
+		-rc.seeds $(SEEDS) -rc.least $$(( $(SEEDS) * 50000 )) | grep -vE '^ *(=== |--- PASS)'
+	$(GO) test -count=1 -timeout 600m -run 'TestSimulation$$' ./via/roce/cm -args -cm.seeds $$(( $(SEEDS) * 20 ))
+	$(GO) test -count=1 -run 'TestDecisionIsNearTheBest$$' ./regcache
+
+stress:
+	CGO_ENABLED=1 $(GO) test -race -v -count=1 -timeout 60m -run 'TestStress$$' ./regcache -args -stress-uses 10000000
 
 # The targets are listed, not written down, so that a new one takes part. Runs are
 # counted, not timed: go test calls it a failure when the time is over in the

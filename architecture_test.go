@@ -35,50 +35,84 @@ var arrows = map[string][]string{
 	"cmd/viablk":  {anything},
 	"integration": {anything},
 
+	"integration/netbed": {"internal/netns"},
+
+	"integration/conformance": {},
+
+	"integration/foreign":  {"via"},
+	"integration/vm":       {"integration/vm/agent"},
+	"integration/vm/agent": {},
+	"integration/vm/guest": {"integration/vm/agent"},
+
+	"integration/vm/interop":     {},
+	"integration/vm/interop/end": {"integration/foreign", "via", "via/roce", "via/roce/oob"},
+
 	"initiator": {"via", "regcache", "internal/carrier", "internal/wire", "internal/block"},
 	"target":    {"via", "regcache", "internal/carrier", "internal/wire", "internal/block", "internal/spin"},
 	"regcache":  {"via", "internal/buddy"},
 
-	"via":         {},
+	"via":         {"internal/buddy"},
 	"via/shm":     {"via"},
-	"via/roce":    {"via"},
+	"via/roce":    {"via", "via/roce/wire", "via/roce/rc", "via/roce/port", "via/roce/cm", "via/roce/oob"},
 	"via/verbs":   {"via"},
 	"via/hook":    {"via"},
-	"via/viatest": {"via"},
+	"via/vipl":    {"via"},
+	"via/viatest": {"via", "via/hook"},
 
+	"via/roce/cm":          {"via/roce/wire"},
+	"via/roce/oob":         {},
+	"via/roce/port":        {"via/roce/rc", "via/roce/wire"},
+	"via/roce/rc":          {"via/roce/wire"},
+	"via/roce/wire":        {},
 	"via/viatest/loopback": {"via"},
 
+	"target/limit":               {"internal/block"},
 	"target/backend":             {"internal/block"},
 	"target/backend/backendtest": {"internal/block"},
 
 	"internal/nbd":     {"internal/block", "internal/spin"},
+	"internal/pki":     {},
 	"internal/block":   {"internal/buddy"},
 	"internal/buddy":   {},
 	"internal/spin":    {},
 	"internal/carrier": {"via"},
-	"internal/wire":    {},
-	"config":           {},
+	"internal/bench":   {"via", "internal/spin"},
+	"internal/chart":   {},
+	"internal/netns":   {},
+	"internal/regbench": {
+		"initiator", "target", "target/backend", "regcache", "via", "via/hook", "internal/block",
+	},
+	"internal/wire": {},
+	"config":        {},
 }
 
 // testArrows are what the tests of a package may import of the module beyond
 // the arrows and the package itself: kits, and what a kit is run on.
 var testArrows = map[string][]string{
-	"via":            {"via/viatest", "via/viatest/loopback", "via/shm"},
-	"via/shm":        {"via/viatest"},
-	"via/roce":       {"via/viatest"},
-	"via/verbs":      {"via/viatest"},
-	"via/hook":       {"via/viatest", "via/viatest/loopback", "via/shm"},
+	"via":       {"via/viatest", "via/viatest/loopback", "via/shm", "via/roce"},
+	"via/shm":   {"via/viatest"},
+	"via/roce":  {"via/viatest", "via/hook", "integration/foreign", "internal/netns"},
+	"via/verbs": {"via/viatest"},
+	"via/hook":  {"via/viatest", "via/viatest/loopback", "via/shm"},
+	"via/vipl":  {"via/viatest/loopback"},
+
+	"integration/foreign":    {"via/shm"},
+	"integration/vm/interop": {"integration/vm"},
+
 	"via/viatest":    {"via/viatest/loopback", "via/shm"},
 	"regcache":       {"via/viatest/loopback", "via/shm"},
 	"initiator":      {"via/shm", "target", "target/backend", "target/backend/backendtest"},
-	"target":         {"via/shm", "target/backend"},
-	"internal/nbd":   {"target/backend"},
+	"target":         {"via/shm", "via/hook", "target/backend"},
+	"internal/nbd":   {"target/backend", "internal/pki"},
 	"internal/block": {"target/backend/backendtest"},
 	"target/backend": {"target/backend/backendtest", "internal/nbd"},
+	"target/limit":   {"target/backend", "target/backend/backendtest"},
 
 	"target/backend/backendtest": {"target/backend"},
 	"via/viatest/loopback":       {"via/viatest"},
 	"internal/carrier":           {"via/viatest/loopback", "via/shm"},
+	"internal/bench":             {"via/shm"},
+	"internal/regbench":          {"via/shm"},
 }
 
 // homes are the foreign modules and the packages that may import them, in
@@ -89,6 +123,7 @@ var homes = map[string][]string{
 	"github.com/spf13/viper":          {"config"},
 	"github.com/spf13/cobra":          {"cmd/viablk"},
 	"github.com/spf13/pflag":          {"cmd/viablk"},
+	"gonum.org/v1/plot":               {"internal/chart"},
 	"golang.org/x/sys":                {anything},
 	"go.uber.org/goleak":              {testsOnly},
 	"pgregory.net/rapid":              {testsOnly},
@@ -100,7 +135,10 @@ var homes = map[string][]string{
 const testsOnly = "tests"
 
 // kits are packages that only tests import; they may use what tests may use.
-var kits = []string{"via/viatest", "via/viatest/loopback", "target/backend/backendtest"}
+var kits = []string{
+	"via/viatest", "via/viatest/loopback", "target/backend/backendtest",
+	"integration/netbed", "integration/conformance", "integration/vm",
+}
 
 // vague are names that say nothing about what is inside.
 var vague = []string{"util", "utils", "common", "type", "types", "helper", "helpers", "manager", "misc"}
