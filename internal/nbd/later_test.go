@@ -91,7 +91,7 @@ func (l *laterQueue) Arm() (time.Duration, bool) {
 		return 0, false
 	}
 	l.armed.Store(true)
-	return -1, true
+	return orDefault(l.m.beat, -1), true
 }
 
 func (l *laterQueue) FD() int { return l.fd }

@@ -51,6 +51,7 @@ func (t *transmission) serve() error {
 				return err
 			}
 		}
+		t.conn.unwatch() // what was not parked was watched in the handshake
 		if err := t.conn.onThread(t.run); !errors.Is(err, errIdle) {
 			return err
 		}
@@ -95,7 +96,6 @@ func (t *transmission) park() error {
 	if raw == nil {
 		return nil
 	}
-	defer t.conn.unwatch()
 	t.shed()
 	t.counts[countParks]++
 	t.conn.published.store(&t.counts)

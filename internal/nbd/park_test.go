@@ -5,6 +5,8 @@ import (
 	"context"
 	"io"
 	"net"
+	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -105,6 +107,48 @@ func TestParkedClientLeaves(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	})
+}
+
+// While the loop runs the runtime's poller does not know the socket, whether the
+// connection was parked before or cannot be, for its device wants a turn now and then:
+// the descriptor that the poller knows is closed.
+func TestPollerLeavesRunningLoopsAlone(t *testing.T) {
+	for name, beat := range map[string]time.Duration{"parked before": 0, "never parked": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			m := newMemory(1 << 20)
+			m.beat = beat
+			m.later, m.hold = true, make(chan struct{})
+			f := serve(t, Limits{}, Export{Device: m})
+			p := f.enter("", simple)
+			p.put(p.request(0, cmdRead, 1, 0, 512)) // it keeps the loop awake
+			for f.server.Status().Total.Reads == 0 {
+				time.Sleep(time.Millisecond)
+			}
+			for socket, n := range sockets(t) {
+				if n > 1 {
+					t.Errorf("%s has %d descriptors", socket, n)
+				}
+			}
+			close(m.hold)
+			p.answer(func(uint64) int { return 512 })
+		})
+	}
+}
+
+// sockets returns how many descriptors the process has for each of its sockets.
+func sockets(t *testing.T) map[string]int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := map[string]int{}
+	for _, e := range entries {
+		if name, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && strings.HasPrefix(name, "socket:") {
+			count[name]++
+		}
+	}
+	return count
 }
 
 // A queue without memory is asked again, also when nothing else is under way.
