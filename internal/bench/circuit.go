@@ -159,18 +159,33 @@ func (c *circuit) alive() error {
 // take polls once, books what completed and returns how many that were. When
 // there are none it waits.
 func (c *circuit) take() (int, error) {
+	n, err := c.poll(c.done[:])
+	if err != nil {
+		return 0, err
+	}
+	return n, c.book(c.done[:n])
+}
+
+// poll polls once and returns how many completions that brought. When there are none
+// it waits.
+func (c *circuit) poll(dst []via.Completion) (int, error) {
 	if err := c.wait.turn(); err != nil {
 		return 0, err
 	}
-	n := c.cq.Poll(c.done[:])
+	n := c.cq.Poll(dst)
 	if n == 0 {
 		return 0, c.wait.idle()
 	}
 	c.wait.busy()
-	for i := range c.done[:n] {
-		e := &c.done[i]
+	return n, nil
+}
+
+// book counts what completed, for its lanes and for all.
+func (c *circuit) book(done []via.Completion) error {
+	for i := range done {
+		e := &done[i]
 		if e.Status.Failed() {
-			return 0, c.failure(e)
+			return c.failure(e)
 		}
 		l := e.VI.Context.(*lane)
 		if e.Recv {
@@ -181,7 +196,7 @@ func (c *circuit) take() (int, error) {
 			c.sent++
 		}
 	}
-	return n, nil
+	return nil
 }
 
 // failure says what a failed completion means.
