@@ -80,7 +80,7 @@ var arrows = map[string][]string{
 	"internal/chart":   {},
 	"internal/netns":   {},
 	"internal/regbench": {
-		"initiator", "target", "target/backend", "regcache", "via", "via/hook", "internal/block",
+		"initiator", "target", "target/backend", "regcache", "via", "via/hook", "internal/block", "internal/bench",
 	},
 	"internal/wire": {},
 	"config":        {},

@@ -38,17 +38,16 @@ func (m *memory) open(cfg *Config) error {
 		m.off = "the budget is nothing"
 		return nil
 	}
-	var err error
-	m.cache, err = regcache.New(cfg.NIC, regcache.Config{MaxBytes: cfg.RegisterMax, Policy: cfg.Policy})
-	if err == nil && m.mode == regcache.CopyAuto {
+	c := regcache.Config{MaxBytes: cfg.RegisterMax, Policy: cfg.Policy}
+	err := c.Check(cfg.NIC.Limits())
+	if err == nil {
 		err = m.calibrate(cfg.NIC)
 	}
 	if err == nil {
-		return nil
+		m.cache, err = regcache.New(cfg.NIC, c.SuitedTo(&m.cost))
 	}
-	if m.cache != nil {
-		err = errors.Join(err, m.cache.Close())
-		m.cache = nil
+	if err == nil {
+		return nil
 	}
 	if regcache.CannotRegister(err) {
 		m.off = err.Error()

@@ -74,7 +74,7 @@ func checkChoice(t *testing.T, d *initiator.Device, mode regcache.CopyMode) {
 		if st.Copy.Cache != nil || st.Copy.Calibration != nil {
 			t.Errorf("%+v", st.Copy)
 		}
-	case regcache.CopyAuto:
+	default:
 		if st.Copy.Calibration == nil || st.Copy.Calibration.CopyCold.At(1<<20) <= 0 {
 			t.Errorf("%+v", st.Copy)
 		}

@@ -38,7 +38,7 @@ type Config struct {
 	// than 0 registers nothing: then all payload is copied.
 	RegisterMax int64
 
-	Policy    regcache.Policy // which registrations stay; "" is regcache.PolicyRistretto
+	Policy    regcache.Policy // which registrations stay; "" is what suits the NIC, see regcache.Config.SuitedTo
 	PoolBytes int             // bounce memory of a queue, in bytes, sparse, 4 KiB at least; 0 is 128 MiB
 	Chunk     int             // bytes in which a copied request overlaps with its transfer; 0 is 128 KiB
 }

@@ -140,10 +140,8 @@ func (m *memory) status() CopyStatus {
 	}
 	s := m.cache.Stats()
 	st.Cache = &s
-	if m.mode == regcache.CopyAuto {
-		cost := m.cost
-		st.Calibration = &cost
-	}
+	cost := m.cost
+	st.Calibration = &cost
 	st.Write, st.Read = m.chooser().Boundaries()
 	return st
 }

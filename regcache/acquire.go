@@ -160,6 +160,9 @@ func (c *Cache) miss(a *Arena, granule int, tag via.Ptag, access Access) (*regio
 		case err == nil:
 			c.count.misses.Add(1)
 			c.offer(r)
+			if c.prompt {
+				c.endListed()
+			}
 			return r, nil
 		case !outOfResources(err):
 			return nil, err

@@ -19,7 +19,8 @@ type Cache struct {
 	shift    uint // log2 of it
 	budget   int  // regions
 	pressure int64
-	inline   bool
+	inline   bool // the last Release deregisters
+	prompt   bool // and a miss what the policy gives up for it: nobody else calls evicted
 	adviser  adviser
 	reaper   *reaper
 	trial    trial
@@ -67,6 +68,7 @@ func New(nic Registrar, cfg Config) (*Cache, error) {
 	case cfg.adviser != nil:
 		c.adviser = cfg.adviser(c.evicted)
 	case cfg.Policy == PolicyClock:
+		c.prompt = cfg.InlineDeregister
 		c.trial.init(c.budget, room)
 		c.adviser = newClockAdviser(room, c.evicted)
 	default:

@@ -86,15 +86,47 @@ type Config struct {
 	// MaxBytes allows, or half of what the NIC can register.
 	MaxRegions int
 
-	// Policy is the adviser. "" means PolicyRistretto.
+	// Policy is the adviser. "" means PolicyRistretto, see SuitedTo.
 	Policy Policy
 
 	// InlineDeregister deregisters on the goroutine that releases the last
-	// lease, for a NIC that does so within a microsecond or two. By default the
-	// reaper does, and Release never waits for the NIC.
+	// lease, and with PolicyClock on the one whose miss took the place, for a NIC that
+	// does so within a microsecond or two. By default the reaper does, and Release never
+	// waits for the NIC.
 	InlineDeregister bool
 
 	adviser func(evict func(*region)) adviser // tests replace the policy
+}
+
+// What it costs to have a goroutine do something, in nanoseconds, on a machine whose
+// processors are all in use by loops that spin: docs/decisions/0007-cheap-misses.md.
+const (
+	wakeTime   = 50e3 // with PolicyRistretto each miss wakes one
+	inlineTime = 2e3  // the most that a miss or a Release deregisters for itself
+)
+
+// SuitedTo returns a copy whose Policy, if it was "", suits what a NIC takes: where a
+// granule is registered and deregistered in less time than it takes to wake a goroutine
+// for advice, the clock decides, and what deregisters that quickly does so at once.
+func (c Config) SuitedTo(cost *Calibration) Config {
+	granule := c.Granule
+	if granule == 0 {
+		granule = DefaultGranule
+	}
+	down := cost.Deregister.At(granule)
+	if c.Policy != "" || cost.Register.At(granule)+down >= wakeTime {
+		return c
+	}
+	c.Policy = PolicyClock
+	c.InlineDeregister = c.InlineDeregister || down < inlineTime
+	return c
+}
+
+// Check returns what New would find wrong with the configuration, for a NIC with these
+// limits.
+func (c Config) Check(limits via.Limits) error {
+	_, err := c.withDefaults(limits)
+	return err
 }
 
 // withDefaults returns a valid copy of c, or what is wrong with c.

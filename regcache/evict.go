@@ -26,7 +26,10 @@ func (c *Cache) evicted(r *region) {
 	if cleared {
 		c.count.evicted.Add(1)
 	}
-	if idle {
+	switch {
+	case idle && c.prompt:
+		c.reaper.put(r)
+	case idle:
 		c.reaper.push(r)
 	}
 }
@@ -101,6 +104,17 @@ func (c *Cache) endAll(list []*region) {
 	}
 	for _, r := range single {
 		c.end(r)
+	}
+}
+
+// endListed does the reaper's work, for a miss: without a batch, and without an
+// allocation.
+func (c *Cache) endListed() {
+	for r := c.reaper.take(); r != nil; {
+		next := r.unlist()
+		c.forget(r)
+		c.end(r)
+		r = next
 	}
 }
 

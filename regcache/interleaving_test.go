@@ -2,6 +2,7 @@ package regcache
 
 import (
 	"errors"
+	"reflect"
 	"sync"
 	"testing"
 
@@ -285,6 +286,46 @@ func TestCloseDuringRegister(t *testing.T) {
 		t.Errorf("state %#x of the leased region, want one lease", got)
 	}
 	l.Release()
+}
+
+// Where deregistration is cheap, a miss ends what the clock gave up for it: when Acquire
+// returns no goroutine has been woken, and none is needed.
+func TestMissEndsWhatItPushedOut(t *testing.T) {
+	const budget, granules = 40, 400
+	r := newRig(t, granules, Config{MaxRegions: budget, Policy: PolicyClock, InlineDeregister: true})
+	for i := range granules {
+		l := r.acquire(t, i)
+		l.Release()
+		if n := len(r.live.selected(func(r *region) bool { return r.state.Load() == 0 })); n != 0 || len(r.reaper.wake) != 0 {
+			t.Fatalf("after miss %d: %d regions wait for the reaper, woken: %d", i, n, len(r.reaper.wake))
+		}
+	}
+	if s := r.Stats(); s.Evicted == 0 || s.DeregisterBatches != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// The policy that nobody chose is the one that suits what the NIC takes.
+func TestSuitedTo(t *testing.T) {
+	takes := func(register, deregister float64) *Calibration {
+		return &Calibration{Register: Line{Fixed: register}, Deregister: Line{Fixed: deregister}}
+	}
+	for _, x := range []struct {
+		name   string
+		config Config
+		cost   *Calibration
+		want   Config
+	}{
+		{"tables", Config{}, takes(400, 250), Config{Policy: PolicyClock, InlineDeregister: true}},
+		{"slower than a Release may be", Config{}, takes(20e3, 20e3), Config{Policy: PolicyClock}},
+		{"UCX's NIC", Config{}, takes(79e3, 39e3), Config{}},
+		{"of the larger granule", Config{Granule: HugeGranule}, &Calibration{Register: Line{PerByte: 0.04}}, Config{Granule: HugeGranule}},
+		{"chosen", Config{Policy: PolicyRistretto}, takes(400, 250), Config{Policy: PolicyRistretto}},
+	} {
+		if got := x.config.SuitedTo(x.cost); !reflect.DeepEqual(got, x.want) {
+			t.Errorf("%s: %+v, want %+v", x.name, got, x.want)
+		}
+	}
 }
 
 func TestInlineDeregister(t *testing.T) {

@@ -29,22 +29,29 @@ func startReaper(end func([]*region)) *reaper {
 }
 
 // push hands over a region that is idle and not retained, or that the policy is to
-// forget. It neither blocks nor
-// allocates. A region that is on the list already is not added: it is taken off
-// before its state is looked at.
+// forget, and wakes the goroutine. It neither blocks nor allocates.
 func (p *reaper) push(r *region) {
-	if r.queued.Swap(true) {
+	if !p.put(r) {
 		return
-	}
-	for {
-		r.link = p.head.Load()
-		if p.head.CompareAndSwap(r.link, r) {
-			break
-		}
 	}
 	select {
 	case p.wake <- struct{}{}:
 	default:
+	}
+}
+
+// put lists a region without waking anybody: the caller goes on to work. A region that
+// is on the list already is not added, and put returns false: it is taken off before its
+// state is looked at.
+func (p *reaper) put(r *region) bool {
+	if r.queued.Swap(true) {
+		return false
+	}
+	for {
+		r.link = p.head.Load()
+		if p.head.CompareAndSwap(r.link, r) {
+			return true
+		}
 	}
 }
 
@@ -57,10 +64,8 @@ func (p *reaper) reap(end func([]*region)) {
 		case <-p.quit:
 			return
 		}
-		for r := p.head.Swap(nil); r != nil; {
-			next := r.link
-			r.link = nil
-			r.queued.Store(false)
+		for r := p.take(); r != nil; {
+			next := r.unlist()
 			if batch = append(batch, r); next == nil || len(batch) == cap(batch) {
 				end(batch)
 				clear(batch)
@@ -69,6 +74,16 @@ func (p *reaper) reap(end func([]*region)) {
 			r = next
 		}
 	}
+}
+
+// take takes the list, of which unlist takes one after the other.
+func (p *reaper) take() *region { return p.head.Swap(nil) }
+
+// unlist takes a region off a list that was taken, and returns the next.
+func (r *region) unlist() (next *region) {
+	next, r.link = r.link, nil
+	r.queued.Store(false)
+	return next
 }
 
 // stop ends the goroutine and waits for it. Regions on the list have been ended

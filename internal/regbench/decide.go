@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/viablk/viablk/internal/bench"
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/regcache"
 	"github.com/viablk/viablk/via"
@@ -82,10 +83,17 @@ type Decision struct {
 // modes in the order in which a Cell has them.
 var modes = [3]regcache.CopyMode{regcache.CopyBounce, regcache.CopyZero, regcache.CopyAuto}
 
-// Decide compares the measured decision with both fixed ones, over a provider.
+// Decide compares the measured decision with both fixed ones, over a provider. Target
+// and initiator have processors of their own, if there are two: where the system puts
+// both on one, an operation takes four times as long, whatever the mode.
 func Decide(ctx context.Context, p via.Provider, at Address, c DecideConfig) (d Decision, err error) {
 	c = c.withDefaults()
 	d.Provider = p.Name()
+	release, err := bench.Apart()
+	if err != nil {
+		return d, err
+	}
+	defer release()
 	r, err := openRig(p, at)
 	if err != nil {
 		return d, err
