@@ -5,6 +5,8 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -89,15 +91,26 @@ func openNIC(tb testing.TB, p via.Provider, device string) *via.NIC {
 	return n
 }
 
-// freePort returns a host with a UDP port that nobody has.
+// nextPort is where freePort goes on: below the ports that the kernel gives to
+// sockets that ask for any.
+var nextPort atomic.Uint32
+
+const firstPort, ports = 10_000, 20_000
+
+// freePort returns a host with a UDP port that nobody has, and that this process
+// gives to nobody else.
 func freePort(tb testing.TB, addr string) string {
 	tb.Helper()
-	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(addr), 0)))
-	if err != nil {
-		tb.Fatal(err)
+	for range ports {
+		port := firstPort + (uint32(os.Getpid())*1000+nextPort.Add(1))%ports
+		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(addr), uint16(port))))
+		if err == nil {
+			defer func() { _ = c.Close() }()
+			return fmt.Sprint(c.LocalAddr())
+		}
 	}
-	defer func() { _ = c.Close() }()
-	return fmt.Sprint(c.LocalAddr())
+	tb.Fatalf("no port of %s is free", addr)
+	return ""
 }
 
 var skips = viatest.Skips{
