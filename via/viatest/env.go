@@ -3,6 +3,7 @@ package viatest
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -75,18 +76,52 @@ func (e *env) until(what string, cond func() bool) {
 // untilBy polls some ends until cond holds.
 func (e *env) untilBy(what string, cond func() bool, ends ...*end) {
 	e.t.Helper()
+	idle := 0
 	for deadline := time.Now().Add(patience); !cond(); {
 		moved := 0
 		for _, x := range ends {
 			moved += x.poll()
 		}
-		if moved == 0 {
-			if time.Now().After(deadline) {
-				e.t.Fatalf("waited in vain for %s; client: %v; server: %v", what, e.client, e.server)
-			}
+		if moved != 0 {
+			idle = 0
+			continue
+		}
+		if time.Now().After(deadline) {
+			e.t.Fatalf("waited in vain for %s; client: %v; server: %v", what, e.client, e.server)
+		}
+		if idle++; idle < keen {
 			pause()
+		} else {
+			time.Sleep(nap)
 		}
 	}
+}
+
+// Polls in vain after which a wait leaves the processor to others, and for how
+// long at a time. A fabric gives up on a peer after a while, in which there is
+// nothing to do.
+const (
+	keen = 500
+	nap  = 50 * time.Microsecond
+)
+
+// atOnce is how many parts of a case run at the same time.
+const atOnce = 6
+
+// together runs parts of a case, which are tests of their own with devices of
+// their own, at the same time: of most of what a fabric does about a fault, it
+// waits.
+func together(parts int, run func(i int)) {
+	var wait sync.WaitGroup
+	turns := make(chan struct{}, atOnce)
+	for i := range parts {
+		turns <- struct{}{}
+		wait.Go(func() {
+			defer func() { <-turns }()
+			run(i)
+		})
+	}
+	wait.Wait()
 }
 
 // turn lets an end take what the fabric holds for it, at the level where a fabric

@@ -36,7 +36,7 @@ func (e *env) under(name string, plan hook.Plan, do func(e *env, fault *hook.Fau
 // with the rule of the fault.
 func anywhere(f via.Fault, rule func(r *run, s step)) func(e *env) {
 	return func(e *env) {
-		for i := range script {
+		together(len(script), func(i int) {
 			plan := hook.Plan{Faults: map[int]via.Fault{i + 1: f}}
 			e.under(fmt.Sprint(i+1), plan, func(e *env, fault *hook.FaultProvider) {
 				r := newRun(e, i)
@@ -50,7 +50,7 @@ func anywhere(f via.Fault, rule func(r *run, s step)) func(e *env) {
 					r.whole(i)
 				}
 			})
-		}
+		})
 	}
 }
 
@@ -160,7 +160,7 @@ func killedAnywhere(e *env) {
 }
 
 func randomFaults(e *env) {
-	for seed := range 20 {
+	together(20, func(seed int) {
 		plan := hook.Plan{Seed: uint64(seed), HoldCompletions: seed % 4, Chances: map[via.Fault]float64{
 			via.FaultDrop: 0.04, via.FaultDuplicate: 0.08, via.FaultReorder: 0.06,
 			via.FaultCorrupt: 0.04, via.FaultTruncate: 0.04, via.FaultCut: 0.01,
@@ -173,7 +173,7 @@ func randomFaults(e *env) {
 			r.carryOut()
 			r.oracle.finish()
 		})
-	}
+	})
 }
 
 func faultsSpareOthers(e *env) {

@@ -263,7 +263,7 @@ func (k *kit) runCase(t *testing.T, c kitCase, reliability via.ReliabilityLevel)
 	watchLeaks(t)
 	e := newEnv(t, k.open, plain, reliability)
 	if k.skipped(e, c.name, c.needs) {
-		k.tally.skipped++
+		k.tally.skip()
 		t.Skip(k.skips.reason(c.name, reliability))
 	}
 	c.run(e)

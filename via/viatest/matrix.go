@@ -80,6 +80,7 @@ func (r *row) String() string { return fmt.Sprintf("%02d-%s", r.number, r.name) 
 func (k *kit) runMatrix(t *testing.T) {
 	for _, r := range matrix() {
 		t.Run(r.String(), func(t *testing.T) {
+			watchLeaks(t)
 			for i, level := range levels {
 				if k.limits.ReliabilityLevels&level != 0 {
 					t.Run(levelName(level), func(t *testing.T) { k.runCell(t, &r, i) })
@@ -92,16 +93,16 @@ func (k *kit) runMatrix(t *testing.T) {
 // runCell runs the variants of a row at a level.
 func (k *kit) runCell(t *testing.T, r *row, i int) {
 	k.tally.cells++
-	for _, v := range r.variants {
+	together(len(r.variants), func(n int) {
+		v := &r.variants[n]
 		t.Run(v.name, func(t *testing.T) {
-			watchLeaks(t)
 			plan, needs := v.plan, v.needs
 			if needs&NeedsRdmaRead != 0 && levels[i] == unreliable {
 				plan, needs = hook.Plan{}, 0 // it does not get as far as the fabric
 			}
 			e := newEnv(t, k.open, faulty(plan), levels[i])
 			if k.skipped(e, r.String(), needs) {
-				k.tally.skipped++
+				k.tally.skip()
 				t.Skip(k.skips.reason(r.String(), e.level))
 			}
 			if v.check != nil {
@@ -112,7 +113,7 @@ func (k *kit) runCell(t *testing.T, r *row, i int) {
 			v.act(s)
 			s.judge(&v.want[i])
 		})
-	}
+	})
 }
 
 // faulty returns a decorator that misbehaves by a plan.

@@ -1,6 +1,7 @@
 package viatest
 
 import (
+	"bytes"
 	"slices"
 
 	"github.com/viablk/viablk/via"
@@ -61,6 +62,9 @@ func (e *env) same(got, want []byte, what string) {
 	e.t.Helper()
 	if len(got) != len(want) {
 		e.t.Fatalf("%s: %d bytes, want %d", what, len(got), len(want))
+	}
+	if bytes.Equal(got, want) {
+		return
 	}
 	for i := range got {
 		if got[i] != want[i] {

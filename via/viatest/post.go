@@ -1,6 +1,7 @@
 package viatest
 
 import (
+	"encoding/binary"
 	"math/rand/v2"
 
 	"github.com/viablk/viablk/via"
@@ -9,12 +10,12 @@ import (
 // fill writes a pattern that depends on a seed.
 func fill(b []byte, seed int) {
 	r := rand.NewPCG(uint64(seed), 0x76696120)
-	for i := 0; i < len(b); i += 8 {
-		v := r.Uint64()
-		for j := i; j < min(i+8, len(b)); j++ {
-			b[j], v = byte(v), v>>8
-		}
+	for ; len(b) >= 8; b = b[8:] {
+		binary.LittleEndian.PutUint64(b, r.Uint64())
 	}
+	var rest [8]byte
+	binary.LittleEndian.PutUint64(rest[:], r.Uint64())
+	copy(b, rest[:])
 }
 
 // pattern returns n bytes of fill.

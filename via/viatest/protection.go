@@ -228,7 +228,7 @@ func setAttributesMovesTag(e *env) {
 // without a pause, and checks that the memory rests afterwards.
 func withdrawWhileWritten(e *env, withdraw func(m *via.Memory) error) {
 	const rounds = 12
-	size := int(maxTransfer(e)) // long enough to be under way most of the time
+	size := min(1<<20, int(maxTransfer(e))) // long enough to be under way most of the time
 	e.connect()
 	b := e.server.buffer(size)
 	src := [2]buf{e.client.buffer(size), e.client.buffer(size)}

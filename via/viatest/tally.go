@@ -3,6 +3,7 @@ package viatest
 import (
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/viablk/viablk/via"
 )
@@ -15,6 +16,15 @@ type tally struct {
 	at       map[via.ReliabilityLevel]int // runs
 	cells    int                          // of the error matrix
 	skipped  int
+
+	mu sync.Mutex // of skipped: parts of a case run at the same time
+}
+
+// skip counts a run or a part of one that is skipped.
+func (y *tally) skip() {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	y.skipped++
 }
 
 // ran counts a run of a case, skipped or not.
