@@ -23,9 +23,15 @@ func extents(t *testing.T, d block.Device, off, end int64) []block.Extent {
 		q.Submit(&r)
 		q.Kick()
 		for done := [1]*block.Request{}; q.Reap(done[:]) == 0; {
-			if q.FD() >= 0 {
-				q.Arm()
-				_, _ = unix.Poll([]unix.PollFd{{Fd: int32(q.FD()), Events: unix.POLLIN}}, 1000)
+			if q.FD() < 0 {
+				continue
+			}
+			if d, ok := q.Arm(); ok {
+				timeout := 1000
+				if d >= 0 {
+					timeout = int(d.Milliseconds()) + 1
+				}
+				_, _ = unix.Poll([]unix.PollFd{{Fd: int32(q.FD()), Events: unix.POLLIN}}, timeout)
 			}
 		}
 		if r.Err != nil || len(r.Extents) == 0 {

@@ -53,7 +53,7 @@ func checkDurability(t *testing.T, spec string) {
 	child := exec.Command("strace", "-f", "-qq", "-s", "64", "-o", log,
 		"-e", "trace=pwrite64,pwritev2,fdatasync,fallocate,newfstatat",
 		os.Args[0], "-test.run=^TestTracedChild$")
-	child.Env = append(os.Environ(), tracedDisk+"="+spec)
+	child.Env = append(os.Environ(), tracedDisk+"="+spec, "GORACE=atexit_sleep_ms=0")
 	if out, err := child.CombinedOutput(); err != nil {
 		t.Fatalf("strace: %v\n%s", err, out)
 	}

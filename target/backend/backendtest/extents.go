@@ -59,7 +59,7 @@ func (k *kit) truthful(o *owner, off, n int64, capacity int) {
 	at := int64(0)
 	for _, e := range r.Extents {
 		part := data[at : at+e.Length]
-		if e.Flags&block.Zero != 0 && len(bytes.Trim(part, "\x00")) != 0 {
+		if e.Flags&block.Zero != 0 && !zero(part) {
 			k.Errorf("%d bytes at %d are said to be zero, and are not", e.Length, off+at)
 		}
 		at += e.Length

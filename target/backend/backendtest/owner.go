@@ -1,6 +1,7 @@
 package backendtest
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"time"
@@ -160,24 +161,29 @@ func (k *kit) write(o *owner, p []byte, off int64, flags block.Flags) {
 // read reads n bytes into the kit's own memory.
 func (k *kit) read(o *owner, off int64, n int) []byte {
 	k.Helper()
-	p := make([]byte, n)
-	for i := range p {
-		p[i] = 0xA5 // so that what is not filled shows
-	}
+	p := bytes.Repeat([]byte{0xA5}, n) // so that what is not filled shows
 	k.must(o, &block.Request{Op: block.Read, Offset: off, Length: int64(n), Data: p})
 	return p
 }
 
-// pattern fills p with bytes that depend on seed and position.
+// pattern fills p with bytes that depend on seed and position. It makes them in
+// pieces: the race detector looks at what is copied at once.
 func pattern(p []byte, seed uint64) []byte {
 	z := seed*0x9e3779b97f4a7c15 + 1
+	var piece [512]byte
 	for rest := p; len(rest) > 0; {
-		z ^= z << 13
-		z ^= z >> 7
-		z ^= z << 17
-		var word [8]byte
-		binary.LittleEndian.PutUint64(word[:], z)
-		rest = rest[copy(rest, word[:]):]
+		for at := 0; at < min(len(piece), len(rest)); at += 8 {
+			z ^= z << 13
+			z ^= z >> 7
+			z ^= z << 17
+			binary.LittleEndian.PutUint64(piece[at:], z)
+		}
+		rest = rest[copy(rest, piece[:]):]
 	}
 	return p
+}
+
+// zero reports whether every byte is zero.
+func zero(p []byte) bool {
+	return len(p) == 0 || p[0] == 0 && bytes.Equal(p[1:], p[:len(p)-1])
 }
