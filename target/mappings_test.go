@@ -185,10 +185,7 @@ func TestDisksThatCannotBeRegistered(t *testing.T) {
 	onMemory := func(t *testing.T) (target.Export, []byte) {
 		e := disk(t, "disk")
 		content := e.Device.(block.Mapped).Memory()
-		rng := rand.New(rand.NewPCG(3, 3))
-		for i := range content {
-			content[i] = byte(rng.Uint32())
-		}
+		scatter(content, 3)
 		return e, content
 	}
 	rows := map[string]row{
