@@ -80,6 +80,7 @@ SEEDS ?= 40
 simulate:
 	$(GO) test -v -count=1 -timeout 600m -run 'TestSimulation$$' ./via/roce/rc -args \
 		-rc.seeds $(SEEDS) -rc.least $$(( $(SEEDS) * 50000 )) | grep -vE '^ *(=== |--- PASS)'
+	$(GO) test -count=1 -run 'TestGoodputUnderLoss$$' ./via/roce/rc
 	$(GO) test -count=1 -timeout 600m -run 'TestSimulation$$' ./via/roce/cm -args -cm.seeds $$(( $(SEEDS) * 20 ))
 	$(GO) test -count=1 -run 'TestDecisionIsNearTheBest$$' ./regcache
 

@@ -13,7 +13,7 @@ import (
 
 var (
 	seedFlag  = flag.Uint64("cm.seed", 0, "replay this seed of the simulation alone")
-	seedsFlag = flag.Uint64("cm.seeds", 300, "seeds of the simulation for each fate")
+	seedsFlag = flag.Uint64("cm.seeds", defaultSeeds, "seeds of the simulation for each fate")
 )
 
 // fates are what the link of the simulation does: chances from 0 to 1.

@@ -73,9 +73,9 @@ func TestGoodputUnderLoss(t *testing.T) {
 	far.delay = 100 * time.Microsecond
 	fast.rate = 5e9
 	narrow.queue = 300 * time.Microsecond
-	links := map[string]bulk{
-		"10 Gb/s 40 µs": lan, "10 Gb/s 40 µs short queue": narrow,
-		"10 Gb/s 200 µs": far, "40 Gb/s 40 µs": fast,
+	links := map[string]bulk{"10 Gb/s 40 µs short queue": narrow}
+	if allLinks {
+		links["10 Gb/s 40 µs"], links["10 Gb/s 200 µs"], links["40 Gb/s 40 µs"] = lan, far, fast
 	}
 	losses := []float64{0, 0.001, 0.01, 0.05}
 	for link, x := range links {

@@ -13,9 +13,9 @@ import (
 
 var (
 	seedFlag     = flag.Uint64("rc.seed", 0, "replay this seed of the simulation alone")
-	seedsFlag    = flag.Uint64("rc.seeds", 6, "seeds of the simulation for each fate")
+	seedsFlag    = flag.Uint64("rc.seeds", defaultSeeds, "seeds of the simulation for each fate")
 	messagesFlag = flag.Int("rc.messages", 1500, "works that each end posts for each seed")
-	leastFlag    = flag.Int64("rc.least", 100_000, "works of a simulation of all seeds at least")
+	leastFlag    = flag.Int64("rc.least", defaultLeast, "works of a simulation of all seeds at least")
 )
 
 // fates are what the links of the simulation do.
