@@ -73,8 +73,9 @@ func TestInitiatorCrashesUnderLoad(t *testing.T) {
 	for _, b := range []struct {
 		name   string
 		binary string
+		rounds int
 		rss    bool // memory is compared
-	}{{"as tested", program(t), false}, {"without race detector", plain(t), true}} {
+	}{{"as tested", program(t), 3, false}, {"without race detector", plain(t), 6, true}} {
 		t.Run(b.name, func(t *testing.T) {
 			p := startTarget(t, b.binary, "via+shm:///?socket="+filepath.Join(folder(t), "v"), disk{"disk", "memory:16MiB"})
 			round := func() {
@@ -88,13 +89,12 @@ func TestInitiatorCrashesUnderLoad(t *testing.T) {
 			fio(t, a.uri("disk", "nbd+unix"), "--rw=write", "--bs=1m", "--size=16m")
 			a.stop()
 			// The first rounds touch what else stays: the heap, stacks.
-			const rounds = 6
-			for range rounds {
+			for range b.rounds {
 				round()
 			}
 			targetIdle(t, p)
 			files, rss := p.files(), p.memory("VmRSS")
-			for range rounds {
+			for range b.rounds {
 				round() // attaches at once, while the last one's remains are cleared away
 			}
 			targetIdle(t, p)
@@ -118,6 +118,7 @@ func TestInitiatorCrashesUnderLoad(t *testing.T) {
 func TestTargetDrainsUnderLoad(t *testing.T) {
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
 			s := w.serve(t, program(t), disk{"disk", "memory:16MiB"})
 			c := startLoad(t, s)
 			s.target.stop()
@@ -142,6 +143,7 @@ func TestAttachDrainsUnderLoad(t *testing.T) {
 func TestDrainFinishesRequests(t *testing.T) {
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
 			s := w.serve(t, program(t), disk{"disk", "delay:read=1500ms:memory:1MiB"})
 			k := connect(t, s.uri)
 			k.send("read 0 4096")
@@ -158,6 +160,7 @@ func TestDrainFinishesRequests(t *testing.T) {
 func TestSecondSignalEndsAtOnce(t *testing.T) {
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
 			s := w.serve(t, program(t), disk{"disk", "delay:read=10m:memory:1MiB"})
 			k := connect(t, s.uri)
 			k.send("read 0 4096")
@@ -188,6 +191,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 func TestClientDiesInMiddleOfRequest(t *testing.T) {
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
 			s := w.serve(t, program(t), disk{"disk", "delay:read=2s:memory:16MiB"})
 			witness := connect(t, s.uri)
 			c := startFio(t, s.uri, "--rw=randread", "--bs=1m", "--iodepth=8", "--size=16m")

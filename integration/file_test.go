@@ -38,6 +38,7 @@ func TestFlushedDataIsInTheFile(t *testing.T) {
 	source := writeFile(t, "source", data)
 	for _, w := range ways[:3] {
 		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
 			image := sparseFile(t, int64(len(data)))
 			s := w.serve(t, program(t), disk{"disk", "file:" + image})
 			run(t, "nbdcopy", "--flush", source, s.uri)
@@ -53,6 +54,7 @@ func TestFlushReachesTheKernel(t *testing.T) {
 	requires(t, "strace")
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
 			s := w.serve(t, program(t), disk{"disk", "file:" + sparseFile(t, 1<<20)})
 			trace := filepath.Join(t.TempDir(), "trace")
 			c := startTool(t, "strace", "-f", "-o", trace, "-e", "trace=fdatasync,fsync,pwritev2",
@@ -95,6 +97,7 @@ func TestFileStaysSparse(t *testing.T) {
 	const size, data = 64 << 20, 8 << 20
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
 			image := sparseFile(t, size)
 			s := w.serve(t, program(t), disk{"disk", "file:" + image})
 			if n := allocated(t, image); n > 1<<20 {
@@ -144,6 +147,7 @@ func TestNbdcopyKeepsHoles(t *testing.T) {
 	must(t, f.Close())
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
 			image := writeFile(t, "disk.img", randomBytes(len(data)))
 			s := w.serve(t, program(t), disk{"disk", "file:" + image})
 			run(t, "nbdcopy", "--flush", source, s.uri)

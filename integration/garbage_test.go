@@ -87,6 +87,7 @@ func throw(t testing.TB, network, address string, messages [][]byte) {
 func TestGarbageAtNBDSocket(t *testing.T) {
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
 			s := w.serve(t, program(t), disk{"disk", "memory:16MiB"})
 			network, address := addressOf(t, s.uri)
 			files := s.attach.files()

@@ -86,6 +86,7 @@ func TestNbdinfoSeesWhatTheExportPromises(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			for _, w := range ways {
 				t.Run(w.name, func(t *testing.T) {
+					t.Parallel()
 					if c.name == "read-only" && w.name == "chain" {
 						w.serve = chainReadOnly
 					}

@@ -45,6 +45,7 @@ func TestReadOnlyExportRefusesEveryWrite(t *testing.T) {
 	want := map[string]string{"write": "EPERM", "zero": "EPERM", "trim": "EPERM", "flush": "", "read": ""}
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
 			if w.name == "chain" {
 				w.serve = chainReadOnly
 			}

@@ -132,6 +132,7 @@ func targetIdle(t testing.TB, p *process) {
 func TestOrdinaryEndIsNoError(t *testing.T) {
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
 			s := w.serve(t, program(t), disk{"disk", "memory:1MiB"})
 			k := connect(t, s.uri)
 			k.ask("write 0 4096", "ok")

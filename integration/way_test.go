@@ -82,10 +82,12 @@ func attachURIAt(t testing.TB, at place, binary, uri, name string, more ...strin
 	return startBinaryAt(t, at, binary, append(args, more...)...)
 }
 
-// eachWay runs a test on every way to a disk.
+// eachWay runs a test on every way to a disk, some at the same time: much of what
+// clients and servers do is wait for each other. Nothing follows it in its test.
 func eachWay(t *testing.T, d func(t testing.TB) disk, test func(t *testing.T, s service)) {
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
 			test(t, w.serve(t, program(t), d(t)))
 		})
 	}
