@@ -143,18 +143,22 @@ func (c *conn) routineServe(ctx context.Context, r *via.ConnRequest) {
 	defer c.server.gone(c)
 	if err := c.accept(ctx, r); err != nil {
 		_ = r.Reject() // unless it was answered, and then the requester is gone
-		c.log.Warn("connection not accepted", "error", err)
+		c.server.refusals.Warn(c.log, "connection not accepted", "error", err)
 		c.release()
 		return
 	}
 	c.log.Debug("connection accepted")
 	debug.SetPanicOnFault(true)
 	c.guard(c.loop)
+	known := c.session != nil
 	c.release()
-	if c.failure != nil {
-		c.log.Warn("connection ended", "error", c.failure)
-	} else {
+	switch {
+	case c.failure == nil:
 		c.log.Debug("connection ended")
+	case !known: // anybody may do that, as often as he likes
+		c.server.refusals.Warn(c.log, "connection ended", "error", c.failure)
+	default:
+		c.log.Warn("connection ended", "error", c.failure)
 	}
 }
 

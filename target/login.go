@@ -66,7 +66,7 @@ func (c *conn) assume(q *wire.LoginRequest) (wire.LoginReason, string) {
 // refuseLogin answers no; the connection ends when the answer is out.
 func (c *conn) refuseLogin(q *wire.LoginRequest, status wire.Status, reason wire.LoginReason, text string) {
 	c.leaving = true
-	c.log.Warn("login refused", "reason", reason, "text", text)
+	c.server.refusals.Warn(c.log, "login refused", "reason", reason, "text", text)
 	c.staged(c.send(&wire.LoginResponse{
 		ID: q.ID, PathEpoch: q.PathEpoch, Status: status, Reason: reason, Text: text,
 		Version: wire.Version, TargetID: c.server.id, TargetInstance: c.server.id,

@@ -149,13 +149,17 @@ func TestConnectionLimit(t *testing.T) {
 	good := r.healthy(t, "good")
 	base := r.state()
 	p := r.peer(t)
-	for range 3 {
+	const refused = 30
+	for range refused {
 		if q, err := connect(r.nic, r.host, nil); !errors.Is(err, via.ErrReject) {
 			t.Fatalf("connection above the limit: %v, %v", q, err)
 		}
 	}
-	if got := r.server.Status().Refused; got != 3 {
-		t.Errorf("%d connections refused, want 3", got)
+	if got := r.server.Status().Refused; got != refused {
+		t.Errorf("%d connections refused, want %d", got, refused)
+	}
+	if lines := strings.Count(r.log.String(), "connection refused"); lines == 0 || lines == refused {
+		t.Errorf("%d lines about %d refusals within a moment, want few", lines, refused)
 	}
 	must(t, p.close())
 	r.settles(base)

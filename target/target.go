@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/viablk/viablk/internal/stranger"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/regcache"
 	"github.com/viablk/viablk/via"
@@ -109,6 +110,7 @@ type Server struct {
 	sessions sessionTable
 	cost     regcache.Calibration // of the NIC, if a disk is mapped
 	mappings mappings
+	refusals stranger.Log // about who is not logged in
 
 	mu       sync.Mutex
 	conns    map[*conn]struct{}
@@ -175,7 +177,7 @@ func (s *Server) admit(ctx context.Context, r *via.ConnRequest, workers *sync.Wa
 		s.refused++
 		s.mu.Unlock()
 		_ = r.Reject() // the requester may be gone
-		s.cfg.Log.Warn("connection refused", "peer", r.RemoteHost(), "limit", s.cfg.MaxConnections)
+		s.refusals.Warn(s.cfg.Log, "connection refused", "peer", r.RemoteHost(), "limit", s.cfg.MaxConnections)
 		return
 	}
 	c := newConn(s, workers, r.RemoteHost())

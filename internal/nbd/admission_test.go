@@ -216,25 +216,3 @@ func TestOrigin(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
-
-func TestRefusalLog(t *testing.T) {
-	var r refusalLog
-	now := time.Now()
-	for i, c := range []struct {
-		after  time.Duration
-		hidden int
-		due    bool
-	}{
-		{0, 0, true},
-		{0, 0, false},
-		{refusalPause - 1, 0, false},
-		{refusalPause, 2, true},
-		{2*refusalPause - 1, 0, false},
-		{5 * refusalPause, 1, true},
-		{6 * refusalPause, 0, true},
-	} {
-		if hidden, due := r.due(now.Add(c.after)); hidden != c.hidden || due != c.due {
-			t.Errorf("%d: %d hidden, due %v, want %d, %v", i, hidden, due, c.hidden, c.due)
-		}
-	}
-}

@@ -232,7 +232,7 @@ func (c *conn) logEnd(err error) {
 	case err == nil, c.stopped.Load(), hasLeft(err), errors.Is(err, errStopped):
 		log.Debug("connection ended", "reason", err)
 	case !c.chosen: // anybody may do that, as often as he likes
-		c.server.refusals.log(log, "handshake ended", "error", err)
+		c.server.refusals.Warn(log, "handshake ended", "error", err)
 	default:
 		log.Warn("connection ended", "error", err)
 	}

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/viablk/viablk/internal/stranger"
 )
 
 // Server serves exports to NBD clients. Its exported fields are set before the
@@ -21,7 +23,7 @@ type Server struct {
 	Log     *slog.Logger // nil: no log. Nothing is logged per request
 
 	draining atomic.Bool
-	refusals refusalLog
+	refusals stranger.Log
 
 	mu        sync.Mutex
 	admission admission
@@ -110,7 +112,7 @@ func (s *Server) welcome(l net.Listener, nc net.Conn) *conn {
 	c.origin = originOf(nc)
 	if err := s.addConn(c, true); err != nil {
 		nc.Close()
-		s.refusals.log(s.log(), "connection refused", "client", c.remote, "error", err)
+		s.refusals.Warn(s.log(), "connection refused", "client", c.remote, "error", err)
 		return nil
 	}
 	return c
@@ -265,7 +267,7 @@ func (s *Server) addConn(c *conn, accepted bool) error {
 func (s *Server) cut(c *conn) {
 	c.stop()
 	c.closeHandshake()
-	s.refusals.log(s.log(), "handshake dropped", "client", c.remote, "from", c.origin, "error", errDropped)
+	s.refusals.Warn(s.log(), "handshake dropped", "client", c.remote, "from", c.origin, "error", errDropped)
 }
 
 // heard notes that a client has said its first words.

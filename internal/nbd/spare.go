@@ -66,7 +66,7 @@ func (s *Server) relieve(l net.Listener, extra *spare) bool {
 	s.mu.Lock()
 	s.refused++
 	s.mu.Unlock()
-	s.refusals.log(s.log(), "connection refused", "client", nameOf(nc), "error", errNoFiles)
+	s.refusals.Warn(s.log(), "connection refused", "client", nameOf(nc), "error", errNoFiles)
 	nc.Close()
 	return true
 }
