@@ -107,7 +107,32 @@ type Attach struct {
 
 	// Timeout is how long connecting and logging in may take.
 	Timeout time.Duration `mapstructure:"timeout"`
+
+	// Device is the block device of the kernel as which the remote disk appears:
+	// /dev/nbdN, or auto for one that is free. Empty means none.
+	Device string `mapstructure:"device"`
+
+	// Connections is the number of connections between the kernel and this process.
+	Connections int `mapstructure:"connections"`
+
+	// IOTimeout is how long the kernel waits for an answer before it gives up the
+	// connection and sends the request again on another. Zero means that a device with
+	// one connection waits for ever, and one with more for 30 seconds.
+	IOTimeout time.Duration `mapstructure:"io_timeout"`
+
+	// CtrlLossTimeout is how long requests wait in the kernel while no process serves
+	// the device, and how long Reattach tries to reach the target.
+	CtrlLossTimeout time.Duration `mapstructure:"ctrl_loss_timeout"`
+
+	// ReconnectDelay is the time between two attempts of Reattach to reach the target.
+	ReconnectDelay time.Duration `mapstructure:"reconnect_delay"`
+
+	// Reattach takes over a device that is attached to URI, and whose process is gone.
+	Reattach bool `mapstructure:"reattach"`
 }
+
+// DeviceAuto is the value of [Attach.Device] for a device that is free.
+const DeviceAuto = "auto"
 
 // Over returns an export as NBD clients of the initiator get it: with what the
 // section says where it says something.
@@ -188,7 +213,10 @@ func Default() Config {
 			Heartbeat:   time.Second,
 			Spin:        20 * time.Microsecond,
 		},
-		Attach: Attach{CopyMode: "auto", Clients: []string{}, Timeout: 10 * time.Second},
+		Attach: Attach{
+			CopyMode: "auto", Clients: []string{}, Timeout: 10 * time.Second,
+			Connections: 1, CtrlLossTimeout: 10 * time.Minute, ReconnectDelay: 10 * time.Second,
+		},
 		NBD: NBD{
 			Connections:      100,
 			Handshakes:       1024,

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -24,6 +25,8 @@ const (
 	minimumTimeout     = 10 * time.Millisecond
 	maximumTimeout     = 24 * time.Hour
 	maximumSpin        = 1 * time.Second
+
+	maximumKernelConnections = 64
 )
 
 // copyModes are the values of the copy_mode keys.
@@ -140,6 +143,20 @@ func (a Attach) validate(bad *complaints, n NBD) {
 	bad.size("attach.preferred_block", a.PreferredBlock, 0, maximumIO)
 	bad.size("attach.maximum_payload", a.MaximumPayload, 0, maximumIO)
 	bad.duration("attach.timeout", a.Timeout, minimumTimeout, maximumTimeout)
+	a.validateDevice(bad)
+}
+
+func (a Attach) validateDevice(bad *complaints) {
+	if a.Device != "" && a.Device != DeviceAuto && !strings.Contains(a.Device, "nbd") {
+		bad.add("attach.device", "%q is neither /dev/nbdN nor %s", a.Device, DeviceAuto)
+	}
+	bad.bounds("attach.connections", a.Connections, 1, maximumKernelConnections)
+	bad.duration("attach.io_timeout", a.IOTimeout, 0, maximumTimeout)
+	bad.duration("attach.ctrl_loss_timeout", a.CtrlLossTimeout, 0, maximumTimeout)
+	bad.duration("attach.reconnect_delay", a.ReconnectDelay, minimumTimeout, maximumTimeout)
+	if a.Reattach && a.Device == "" {
+		bad.add("attach.reattach", "there is no device to take over: set attach.device")
+	}
 }
 
 func (n NBD) validate(bad *complaints) {

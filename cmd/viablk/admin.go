@@ -35,6 +35,7 @@ type processStatus struct {
 	NBD        *nbd.Status        `json:"nbd,omitempty"`
 	Targets    []target.Status    `json:"targets,omitempty"`    // one for each VIA provider
 	Initiators []initiator.Status `json:"initiators,omitempty"` // one for each remote disk
+	Device     *deviceStatus      `json:"device,omitempty"`     // the kernel's block device, if there is one
 	Limits     []limitStatus      `json:"limits,omitempty"`     // one for each disk with limits
 	Network    []networkReport    `json:"network,omitempty"`    // one for each UDP address of RoCE
 }
@@ -45,6 +46,15 @@ type exportStatus struct {
 	Size     int64    `json:"size"` // bytes
 	ReadOnly bool     `json:"read_only"`
 	URIs     []string `json:"uris"`
+	Device   string   `json:"device,omitempty"` // of the kernel
+}
+
+// places returns where the export is to be found.
+func (e *exportStatus) places() []string {
+	if e.Device == "" {
+		return e.URIs
+	}
+	return append([]string{e.Device}, e.URIs...)
 }
 
 // runtimeFolder is where the status sockets are.

@@ -12,15 +12,20 @@ import (
 
 func (a *app) attachCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "attach [URI] --nbd URI",
-		Short: "Turn a remote disk into a local NBD device",
-		Long: `Connect to the disk that a VIA URI names and serve it at an NBD URI, under the
-export name of that URI, until SIGTERM.`,
-		Example: `  viablk attach via+roce://storage/disk0 --nbd 'nbd+unix:///?socket=/run/disk0.sock'
+		Use:   "attach [URI] [--device PATH] [--nbd URI]",
+		Short: "Turn a remote disk into a local one",
+		Long: `Connect to the disk that a VIA URI names and serve it until SIGTERM: to the kernel,
+as the block device that --device names, or at an NBD URI, under the export name of
+that URI, or both.
+
+A device that is in use when the process ends is left: its requests wait for
+--ctrl-loss-tmo, and the next process takes it over with --reattach.`,
+		Example: `  viablk attach via+roce://storage/disk0 --device auto
+  viablk attach via+roce://storage/disk0 --nbd 'nbd+unix:///?socket=/run/disk0.sock'
   viablk attach 'via+shm:///disk0?socket=/run/viablk/t' --nbd nbd://localhost/disk0`,
 		Args: cobra.MaximumNArgs(1),
 	}
-	options := addOptions(cmd, attachOptions, commonOptions)
+	options := addOptions(cmd, attachOptions, deviceOptions, commonOptions)
 	stdio := addStdio(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		flags := options.given()
@@ -47,8 +52,10 @@ func (a *app) attach(ctx context.Context, c config.Config, in *entrance) (err er
 	switch {
 	case c.Attach.URI == "":
 		return usage("no disk to attach: give its VIA URI, or attach.uri in the configuration file")
-	case c.Attach.NBD == "" && in == nil:
-		return usage("nowhere to serve the disk: give --nbd URI, or attach.nbd in the configuration file")
+	case c.Attach.NBD == "" && c.Attach.Device == "" && in == nil:
+		return usage("nowhere to serve the disk: give --device auto or --nbd URI, or attach.device or attach.nbd in the configuration file")
+	case c.Attach.Device != "" && in != nil && in.client != nil:
+		return usage("--stdio serves one client and ends with it: leave out --device")
 	}
 	uri, err := config.ParseURI(c.Attach.URI)
 	if err != nil {
@@ -68,11 +75,16 @@ func (a *app) attach(ctx context.Context, c config.Config, in *entrance) (err er
 	if len(local) > 0 {
 		name = local[0].Export
 	}
+	kernel, err := openKernelDevice(c.Attach, uri)
+	if err != nil {
+		return err
+	}
+	defer kernel.close()
 	log := newLog(c.Log, a.stderr)
 	svc := a.newService(c, log)
 	defer svc.release()
 
-	remote, err := dialVIA(ctx, uri, c.Attach, log)
+	remote, err := kernel.dial(ctx, svc, uri, c.Attach, log)
 	if err != nil {
 		return err
 	}
@@ -84,14 +96,18 @@ func (a *app) attach(ctx context.Context, c config.Config, in *entrance) (err er
 	if err != nil {
 		return err
 	}
-	g := &gateway{in: in, disks: []attached{served}}
+	g := &gateway{in: in, disks: []attached{served}, kernel: kernel}
 	if err := g.start(ctx, c, svc, "attach", local, log); err != nil {
 		return err
 	}
-	if err := a.printReady(g.ready, g.in); err != nil {
-		return err
+	var done <-chan struct{} = g.in.left
+	if kernel != nil {
+		done = kernel.attachment.Gone()
 	}
-	return svc.wait(g.in.left)
+	if err := a.printReady(g.ready, g.in); err != nil {
+		return errors.Join(err, kernel.abandon())
+	}
+	return svc.wait(done)
 }
 
 // attachLocal returns the NBD URI to serve at, if one is configured.

@@ -44,6 +44,8 @@ type gateway struct {
 	targets viaServers // in this process too; may be nil
 	behind  []disk     // those of the targets
 	ready   readyReport
+
+	kernel *kernelDevice // of the first disk; nil if there is none
 }
 
 // start serves the disks, and the status socket, at the NBD URIs local, of which
@@ -68,15 +70,23 @@ func (g *gateway) start(ctx context.Context, c config.Config, svc *service, comm
 			URIs: g.in.uris(d.Name),
 		})
 	}
+	if g.kernel != nil {
+		if err := g.kernel.attach(ctx, g.server, g.disks[0].Name, log); err != nil {
+			g.in.close()
+			return err
+		}
+		status.Exports[0].Device = g.kernel.attachment.Node().String()
+	}
 	g.ready = readyReport{processStatus: status}
 	if g.ready.Admin, err = svc.startAdmin(ctx, c.Admin, status, g.fill); err != nil {
 		g.in.close()
-		return err
+		return errors.Join(err, g.kernel.abandon())
 	}
 	for _, d := range g.disks {
 		svc.start(d.remote.part(log))
 	}
 	svc.start(g.in.parts(g.server)...)
+	svc.start(g.kernel.parts()...)
 	return nil
 }
 
@@ -87,6 +97,7 @@ func (g *gateway) fill(s *processStatus) {
 	for _, d := range g.disks {
 		s.Initiators = append(s.Initiators, d.remote.device.Status())
 	}
+	s.Device = g.kernel.status()
 }
 
 // first returns the URI of the first disk at the first endpoint.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/internal/nbd"
+	"github.com/viablk/viablk/internal/nbdkernel"
 	"github.com/viablk/viablk/target/backend"
 	"github.com/viablk/viablk/via"
 )
@@ -88,12 +89,15 @@ func exitCode(err error) int {
 		return coded.code
 	case errors.As(err, &configuration) && configuration.FlagsOnly():
 		return exitUsage
-	case errors.As(err, &configuration), errors.Is(err, backend.ErrUsage):
+	case errors.As(err, &configuration), errors.Is(err, backend.ErrUsage), errors.Is(err, nbdkernel.ErrNoDriver):
 		return exitConfiguration
 	case errors.Is(err, fs.ErrPermission):
 		return exitPermission
-	case errors.Is(err, syscall.EADDRINUSE), errors.Is(err, syscall.EBUSY), errors.Is(err, nbd.ErrInUse), errors.Is(err, backend.ErrLocked):
+	case errors.Is(err, syscall.EADDRINUSE), errors.Is(err, syscall.EBUSY), errors.Is(err, nbd.ErrInUse), errors.Is(err, backend.ErrLocked),
+		errors.Is(err, nbdkernel.ErrBusy):
 		return exitTryAgain
+	case errors.Is(err, nbdkernel.ErrNotAttached):
+		return exitFalse
 	}
 	return exitFailure
 }

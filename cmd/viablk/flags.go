@@ -66,6 +66,14 @@ var (
 		{"read-only", "attach.read_only", "open the remote disk for reading only"},
 		{"timeout", "attach.timeout", "`TIME` for connecting and logging in"},
 	}
+	deviceOptions = []option{
+		{"device", "attach.device", "make the remote disk the kernel's block device `PATH`: /dev/nbdN, or auto for one that is free"},
+		{"connections", "attach.connections", "`NUMBER` of connections between the kernel and this process"},
+		{"io-timeout", "attach.io_timeout", "`TIME` after which the kernel sends a request again; 0: never"},
+		{"ctrl-loss-tmo", "attach.ctrl_loss_timeout", "`TIME` that requests wait while no process serves the device, and that --reattach tries to reach the target"},
+		{"reconnect-delay", "attach.reconnect_delay", "`TIME` between two attempts of --reattach to reach the target"},
+		{"reattach", "attach.reattach", "take over the device, whose process is gone"},
+	}
 	adminOption = commonOptions[:1]
 )
 

@@ -95,7 +95,7 @@ where each value comes from.
 	}
 	root.PersistentFlags().StringVarP(&a.output, "output", "o", "table", "print as `FORMAT`: table or json")
 	root.AddCommand(
-		a.targetCommand(), a.attachCommand(), a.upCommand(),
+		a.targetCommand(), a.attachCommand(), a.detachCommand(), a.upCommand(),
 		a.listCommand(), a.infoCommand(), a.statusCommand(),
 		a.configCommand(), a.pkiCommand(), a.benchCommand(), a.versionCommand(),
 	)

@@ -66,7 +66,7 @@ func (a *app) printReady(r readyReport, in *entrance) error {
 	}
 	rows := [][]string{{"EXPORT", "SIZE", "URI"}}
 	for _, e := range r.Exports {
-		for _, u := range e.URIs {
+		for _, u := range e.places() {
 			rows = append(rows, []string{e.Name, config.Size(e.Size).String(), u})
 		}
 	}

@@ -96,7 +96,7 @@ func statusRows(processes []processStatus) [][]string {
 			rows = append(rows, slices.Concat(
 				[]string{strconv.Itoa(p.PID), p.Command, e.Name, config.Size(e.Size).String()},
 				numbers(uint64(x.Connections), x.Reads, x.Writes, x.BytesRead, x.BytesWritten, x.Errors, p.throttled(e.Name)),
-				[]string{strings.Join(e.URIs, " ")}))
+				[]string{strings.Join(e.places(), " ")}))
 		}
 		for _, t := range p.Targets {
 			rows = append(rows, slices.Concat(

@@ -45,7 +45,7 @@ func start(t testing.TB, m *memory) net.Conn {
 	server, client := pair(t)
 	ended := make(chan error, 1)
 	s := &Server{}
-	go func() { ended <- s.ServeConn(t.Context(), server, &Export{Device: m}) }()
+	go func() { ended <- s.ServeConn(t.Context(), server, &Export{Device: m}, nil) }()
 	t.Cleanup(func() {
 		client.Close()
 		<-ended

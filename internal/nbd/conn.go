@@ -123,8 +123,9 @@ func (c *conn) run() (err error) {
 	return c.transmit(s)
 }
 
-// runTransmission serves the connection without handshake.
-func (c *conn) runTransmission(e *Export) (err error) {
+// runTransmission serves the connection without handshake. It calls ready, if that is
+// there, when it has all that it needs.
+func (c *conn) runTransmission(e *Export, ready func()) (err error) {
 	defer c.closeHandshake()
 	defer c.recover(&err)
 	s, err := c.open(e, nil)
@@ -132,6 +133,9 @@ func (c *conn) runTransmission(e *Export) (err error) {
 		return err
 	}
 	defer c.close(s)
+	if ready != nil {
+		ready()
+	}
 	return c.transmit(s)
 }
 

@@ -144,6 +144,13 @@ func validName(s string, limit int) error {
 	return nil
 }
 
+// Describe returns what a client of [Server.ServeConn] has to know of the export: the
+// protocol's transmission flags, and sizes.
+func (s *Server) Describe(export *Export) (flags uint16, info block.Info) {
+	info = export.clientInfo(s.effectiveLimits())
+	return transmissionFlags(&info, terms{}), info
+}
+
 // transmissionFlags returns what the protocol says of the export. The info is
 // that of [Export.clientInfo].
 func transmissionFlags(i *block.Info, t terms) uint16 {

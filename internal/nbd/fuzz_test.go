@@ -93,7 +93,7 @@ func FuzzTransmission(f *testing.F) {
 		server, client := pair(t)
 		s := &Server{Limits: Limits{Progress: -1, Depth: 8, InFlight: 2 << 20}}
 		ended := make(chan error, 1)
-		go func() { ended <- s.ServeConn(t.Context(), server, &Export{Device: m}) }()
+		go func() { ended <- s.ServeConn(t.Context(), server, &Export{Device: m}, nil) }()
 		replies := exchange(t, client, stream)
 		<-ended
 		if m.open.Load() != 0 || m.leaked.Load() != 0 {

@@ -100,7 +100,7 @@ func TestDeviceIsToldWhoComes(t *testing.T) {
 	t.Run("socket pair", func(t *testing.T) {
 		server, client := pair(t)
 		ended := make(chan error, 1)
-		go func() { ended <- new(Server).ServeConn(t.Context(), server, &Export{Device: g}) }()
+		go func() { ended <- new(Server).ServeConn(t.Context(), server, &Export{Device: g}, nil) }()
 		newPeer(t, client).disconnect()
 		if err := <-ended; err != nil {
 			t.Error(err)

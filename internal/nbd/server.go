@@ -138,8 +138,10 @@ func (s *Server) stopAll(l net.Listener) {
 // ServeConn serves the transmission phase alone on conn, with simple replies, to
 // a client that knows what it talks to: the kernel at the other end of a socket
 // pair. It takes conn, a TCP or UNIX stream socket, and returns when the
-// connection has ended: nil after the client disconnected in peace.
-func (s *Server) ServeConn(ctx context.Context, conn net.Conn, export *Export) error {
+// connection has ended and its requests are over: nil after the client disconnected
+// in peace. It calls ready, unless that is nil, when the device's queue is open and
+// nothing stands in the way of requests any more.
+func (s *Server) ServeConn(ctx context.Context, conn net.Conn, export *Export, ready func()) error {
 	if err := export.validate(); err != nil {
 		conn.Close()
 		return fmt.Errorf("export %q: %w", export.Name, err)
@@ -151,7 +153,7 @@ func (s *Server) ServeConn(ctx context.Context, conn net.Conn, export *Export) e
 	}
 	defer s.removeConn(c)
 	defer context.AfterFunc(ctx, c.stop)()
-	err := c.runTransmission(export)
+	err := c.runTransmission(export, ready)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

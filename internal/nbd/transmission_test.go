@@ -521,7 +521,12 @@ func TestServeConn(t *testing.T) {
 			server, client := pair(t)
 			ended := make(chan error, 1)
 			s := &Server{}
-			go func() { ended <- s.ServeConn(ctx, server, e) }()
+			ready := make(chan struct{})
+			go func() { ended <- s.ServeConn(ctx, server, e, func() { close(ready) }) }()
+			<-ready
+			if m.open.Load() != 1 {
+				t.Error("ready without a queue")
+			}
 			p := newPeer(t, client)
 			p.want(0, 0, cmdWrite, 0, 512, pattern(512, 1))
 			p.wantAlive()
@@ -541,7 +546,7 @@ func TestServeConn(t *testing.T) {
 	}
 	left, right := net.Pipe()
 	defer right.Close()
-	if err := new(Server).ServeConn(t.Context(), left, e); err == nil || !strings.Contains(err.Error(), "no socket") {
+	if err := new(Server).ServeConn(t.Context(), left, e, nil); err == nil || !strings.Contains(err.Error(), "no socket") {
 		t.Errorf("pipe: %v", err)
 	}
 }

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/viablk/viablk/config"
+	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/nbd"
+	"github.com/viablk/viablk/internal/nbdkernel"
+)
+
+// kernelDevice is the block device of the kernel that a remote disk becomes. A nil one
+// is none.
+type kernelDevice struct {
+	settings   config.Attach
+	backend    string // what the kernel is told that the device is connected to
+	index      int
+	driver     *nbdkernel.Driver
+	attachment *nbdkernel.Attachment // once it is attached
+}
+
+// deviceStatus is a device of the kernel as its process sees it.
+type deviceStatus struct {
+	Path        string `json:"path"`
+	Backend     string `json:"backend"`
+	Connections int    `json:"connections"` // of the kernel, now
+	Replaced    uint64 `json:"replaced"`    // connections that the kernel gave up
+}
+
+// What the kernel's nbd driver takes.
+const (
+	leastKernelBlock = 512
+	mostKernelBlock  = 4096
+	kernelRequest    = 32 << 20 // its longest request
+)
+
+// openKernelDevice looks whether the configuration asks for a device, and whether the
+// kernel can have one. It returns nil if it asks for none. The caller closes it.
+func openKernelDevice(c config.Attach, u config.URI) (*kernelDevice, error) {
+	if c.Device == "" {
+		return nil, nil
+	}
+	k := &kernelDevice{settings: c, backend: u.Peer().String(), index: nbdkernel.AnyIndex}
+	if c.Device != config.DeviceAuto {
+		n, err := nbdkernel.ParseNode(c.Device)
+		if err != nil {
+			return nil, usage("--device: %w", err)
+		}
+		k.index = int(n)
+	}
+	var err error
+	k.driver, err = nbdkernel.OpenDriver()
+	return k, err
+}
+
+// close closes the way to the driver.
+func (k *kernelDevice) close() {
+	if k != nil {
+		k.driver.Close()
+	}
+}
+
+// dial opens the remote disk. While a device waits for its disk, it tries until that
+// would wait no longer.
+func (k *kernelDevice) dial(ctx context.Context, svc *service, u config.URI, c config.Attach, log *slog.Logger) (*remoteDisk, error) {
+	deadline := time.Now().Add(c.CtrlLossTimeout)
+	for {
+		remote, err := dialVIA(ctx, u, c, log)
+		if err == nil || exitCode(err) != exitTryAgain || !k.waiting() || time.Until(deadline) < c.ReconnectDelay {
+			return remote, err
+		}
+		log.Warn("the device waits for the target", "error", err)
+		select {
+		case <-time.After(c.ReconnectDelay):
+		case <-svc.signals:
+			return nil, err
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+// waiting reports whether there is a device to be taken over.
+func (k *kernelDevice) waiting() bool {
+	if k == nil || !k.settings.Reattach {
+		return false
+	}
+	if k.index == nbdkernel.AnyIndex {
+		_, found, err := nbdkernel.FindBackend(k.backend)
+		return found && err == nil
+	}
+	state, err := nbdkernel.Node(k.index).State()
+	return err == nil && state.Attached && state.Backend == k.backend
+}
+
+// attach makes the device of an export.
+func (k *kernelDevice) attach(ctx context.Context, server *nbd.Server, name string, log *slog.Logger) error {
+	export, err := server.Exports.Export(name)
+	if err != nil {
+		return err
+	}
+	flags, info := server.Describe(export)
+	size, err := k.blockSize(info)
+	if err != nil {
+		return &exit{exitUsage, fmt.Errorf("--device: %w", err)}
+	}
+	k.attachment, err = nbdkernel.Attach(ctx, nbdkernel.Config{
+		Settings: nbdkernel.Settings{
+			Size: info.Size, BlockSize: size, Flags: flags, Backend: k.backend,
+			IOTimeout: k.settings.IOTimeout, DeadTimeout: k.settings.CtrlLossTimeout,
+		},
+		Driver: k.driver, Index: k.index, Connections: k.settings.Connections, Reattach: k.settings.Reattach,
+		Serve: func(ctx context.Context, c net.Conn, ready func()) error {
+			return server.ServeConn(ctx, c, export, ready)
+		},
+		Log: log,
+	})
+	return err
+}
+
+// blockSize returns the logical block of the device, or why the disk cannot be one.
+func (k *kernelDevice) blockSize(i block.Info) (int, error) {
+	size := max(int(i.MinimumBlock), leastKernelBlock)
+	switch {
+	case size > mostKernelBlock:
+		return 0, fmt.Errorf("the disk has blocks of %v, and the kernel takes %d bytes at most", config.Size(size), mostKernelBlock)
+	case i.Size == 0 || i.Size%int64(size) != 0:
+		return 0, fmt.Errorf("the disk has %d bytes, which are no number of blocks of %d", i.Size, size)
+	case i.MaximumPayload < kernelRequest:
+		return 0, fmt.Errorf("the disk takes requests of %v, and the kernel sends %v: leave out --maximum-payload", config.Size(i.MaximumPayload), config.Size(kernelRequest))
+	case k.settings.Connections > 1 && i.Features&block.CanMultiConn == 0:
+		return 0, errors.New("the disk does not keep its promises over several connections: leave out --connections")
+	}
+	return size, nil
+}
+
+// parts serves the device.
+func (k *kernelDevice) parts() []part {
+	if k == nil {
+		return nil
+	}
+	return []part{{
+		name:  k.attachment.Node().String(),
+		serve: k.attachment.Serve,
+		drain: k.attachment.End,
+	}}
+}
+
+// status returns the state of the device, nil if there is none.
+func (k *kernelDevice) status() *deviceStatus {
+	if k == nil {
+		return nil
+	}
+	return &deviceStatus{
+		Path: k.attachment.Node().String(), Backend: k.backend,
+		Connections: k.attachment.Connections(), Replaced: k.attachment.Replaced(),
+	}
+}
+
+// abandon takes the device back that nobody has been told of.
+func (k *kernelDevice) abandon() error {
+	if k == nil || k.attachment == nil {
+		return nil
+	}
+	return k.driver.Disconnect(k.attachment.Node())
+}

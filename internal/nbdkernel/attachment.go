@@ -1,0 +1,279 @@
+package nbdkernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Config says what becomes a device, and which one.
+type Config struct {
+	Settings
+	Driver *Driver
+	Index  int // of the device; AnyIndex leaves it to the driver
+
+	// Connections is how many connections the driver gets, at least 1. With more than
+	// one, the flags have to say that the server can take them.
+	Connections int
+
+	// Reattach takes over a device that is there and served by nobody: it has to be
+	// connected to the same backend, and keeps the number of its connections. With
+	// AnyIndex it is the device that is connected to the backend. If there is none,
+	// one is connected.
+	Reattach bool
+
+	// Serve serves a connection, the NBD protocol's transmission phase with simple
+	// replies, until it ends, and at the latest when ctx does. It takes conn, and
+	// calls ready when nothing stands in the way of requests any more. It returns nil
+	// if the client disconnected in peace, and in any case when all requests are over.
+	// It is called by a goroutine for each connection.
+	Serve func(ctx context.Context, conn net.Conn, ready func()) error
+
+	Log *slog.Logger // nil discards
+}
+
+// Attachment is a device that this process serves. Its methods are safe for
+// concurrent use.
+type Attachment struct {
+	node Node
+	cfg  Config
+	lock *lock
+
+	serving context.Context // of connections; its end cuts them off
+	cut     context.CancelCauseFunc
+	staying context.Context // its end means that no connection is replaced any more
+	leave   context.CancelFunc
+	changed chan struct{} // holds something after a connection has ended
+	gone    chan struct{} // closed when Serve has returned
+
+	mu       sync.Mutex
+	links    map[*link]struct{} // that are served, or have ended
+	replaced uint64
+}
+
+// takeOverTime is how long a process that is being killed may take to lose its device.
+const takeOverTime = 10 * time.Second
+
+// errEnded is the end of connections that are not needed any more.
+var errEnded = errors.New("the device is given up")
+
+// Attach makes a device, or takes one over, and begins to serve it: when it returns
+// the kernel knows the device. The caller runs Serve.
+func Attach(ctx context.Context, c Config) (*Attachment, error) {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if err := flushIO(); err != nil {
+		c.Log.Debug("when memory is short, this process may have to wait for what it is to write", "error", err)
+	}
+	a := &Attachment{
+		cfg: c, node: Node(c.Index), links: make(map[*link]struct{}),
+		changed: make(chan struct{}, 1), gone: make(chan struct{}),
+	}
+	a.serving, a.cut = context.WithCancelCause(context.Background())
+	a.staying, a.leave = context.WithCancel(context.Background())
+	patience, cancel := context.WithTimeout(ctx, takeOverTime)
+	defer cancel()
+	if err := a.connect(patience); err != nil {
+		a.release(errEnded)
+		return nil, err
+	}
+	return a, nil
+}
+
+// connect finds out which device it is, and connects it.
+func (a *Attachment) connect(ctx context.Context) (err error) {
+	c := &a.cfg
+	if c.Reattach && c.Index == AnyIndex {
+		n, found, err := FindBackend(c.Backend)
+		if err != nil {
+			return err
+		}
+		if found {
+			a.node, c.Index = n, int(n)
+		}
+	}
+	var state State
+	if c.Index != AnyIndex {
+		if a.lock, err = takeLock(lockFolder, a.node); err != nil {
+			return err
+		}
+		if state, err = a.node.State(); err != nil {
+			return err
+		}
+	}
+	switch {
+	case !state.Attached:
+		return a.create(ctx)
+	case state.Backend == "":
+		return fmt.Errorf("%s is attached by another program: choose another device: %w", a.node, ErrBusy)
+	case state.Backend != c.Backend:
+		return fmt.Errorf("%s is attached to %s: choose another device: %w", a.node, state.Backend, ErrBusy)
+	case !c.Reattach:
+		return fmt.Errorf("%s is attached already, and its process is gone: take it over with --reattach, or detach it: %w", a.node, ErrBusy)
+	}
+	c.Connections = max(state.Connections, 1)
+	size := int64(0)
+	if state.Size != c.Size {
+		size = c.Size
+	}
+	if err := a.fill(ctx, size); !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return fmt.Errorf("%s takes no connections, since it has some that work: %w", a.node, ErrBusy)
+}
+
+// create connects a device that is not connected.
+func (a *Attachment) create(ctx context.Context) error {
+	sockets, err := a.addLinks(ctx, a.cfg.Connections)
+	if err != nil {
+		return err
+	}
+	index, err := a.cfg.Driver.connect(a.cfg.Index, a.cfg.Settings, sockets)
+	a.settle()
+	if err != nil {
+		return err
+	}
+	if a.node = Node(index); a.lock == nil {
+		if a.lock, err = awaitLock(ctx, lockFolder, a.node); err != nil {
+			return errors.Join(err, a.cfg.Driver.Disconnect(a.node))
+		}
+	}
+	return nil
+}
+
+// fill gives the driver connections until it has all that the device can have, and
+// the size unless it is 0. It fails when ctx ends.
+func (a *Attachment) fill(ctx context.Context, size int64) error {
+	for {
+		missing := a.cfg.Connections - a.Connections()
+		sockets, err := a.addLinks(ctx, missing)
+		if err != nil {
+			return err
+		}
+		err = a.cfg.Driver.reconfigure(a.node, size, a.cfg.Settings, sockets)
+		refused := a.settle()
+		if err != nil || refused == 0 {
+			return err
+		}
+		select {
+		case <-time.After(fillPause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// fillPause is between two offers of connections to the driver, which takes them when
+// it has noticed that those before have ended.
+const fillPause = 20 * time.Millisecond
+
+// addLinks makes connections, waits until they are served, and returns the kernel's
+// ends of them.
+func (a *Attachment) addLinks(ctx context.Context, n int) (sockets []int, err error) {
+	var added []*link
+	for range n {
+		l, err := newLink()
+		if err != nil {
+			return nil, fmt.Errorf("make a connection for %s: %w", a.node, err)
+		}
+		a.mu.Lock()
+		a.links[l] = struct{}{}
+		a.mu.Unlock()
+		added = append(added, l)
+		go a.routineServe(l)
+	}
+	for _, l := range added {
+		select {
+		case <-l.ready:
+			sockets = append(sockets, l.far)
+		case <-l.done:
+			return nil, l.err
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	return sockets, nil
+}
+
+// routineServe serves a connection of the kernel's.
+func (a *Attachment) routineServe(l *link) {
+	l.serve(a.serving, a.cfg.Serve)
+	select {
+	case a.changed <- struct{}{}:
+	default: // it is known that something changed
+	}
+}
+
+// settle closes the kernel's ends of connections that were offered to the driver,
+// releases those that it did not take, and returns how many they were.
+func (a *Attachment) settle() (refused int) {
+	for _, l := range a.list() {
+		if l.far < 0 {
+			continue
+		}
+		if l.offered(); l.hungUp() {
+			l.hangUp()
+			a.remove(l)
+			refused++
+		}
+	}
+	return refused
+}
+
+// list returns the connections.
+func (a *Attachment) list() []*link {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Collect(maps.Keys(a.links))
+}
+
+// remove releases a connection, when it has ended.
+func (a *Attachment) remove(l *link) {
+	<-l.done
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.links, l)
+	l.close()
+}
+
+// release cuts off and releases all connections, and the device with them.
+func (a *Attachment) release(cause error) {
+	a.leave()
+	a.cut(cause)
+	for _, l := range a.list() {
+		a.remove(l)
+	}
+	a.lock.release()
+}
+
+// Node returns the device.
+func (a *Attachment) Node() Node { return a.node }
+
+// Connections returns how many connections the driver has.
+func (a *Attachment) Connections() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := 0
+	for l := range a.links {
+		select {
+		case <-l.done:
+		default:
+			n++
+		}
+	}
+	return n
+}
+
+// Replaced returns how many connections were replaced since the device is served.
+func (a *Attachment) Replaced() uint64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.replaced
+}

@@ -1,0 +1,192 @@
+package nbdkernel
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The kernel's nbd driver in generic netlink, linux/nbd-netlink.h.
+const (
+	familyName = "nbd"
+
+	commandConnect     = 1
+	commandDisconnect  = 2
+	commandReconfigure = 3
+
+	attributeIndex       = 1
+	attributeSizeBytes   = 2
+	attributeBlockSize   = 3
+	attributeTimeout     = 4
+	attributeServerFlags = 5
+	attributeSockets     = 7
+	attributeDeadTimeout = 8
+	attributeBackend     = 10
+
+	attributeSocket   = 1 // in the list of sockets
+	attributeSocketFD = 1 // in a socket
+)
+
+// Reasons why the driver cannot do what it is asked for.
+var (
+	// ErrNoDriver says that the kernel has no nbd driver.
+	ErrNoDriver = errors.New("the kernel has no nbd driver: load it with modprobe nbd")
+
+	// ErrBusy says that a device is in use.
+	ErrBusy = errors.New("device in use")
+
+	// ErrNotAttached says that a device is not connected to anything.
+	ErrNotAttached = errors.New("not attached")
+)
+
+// AnyIndex stands for a device that the driver chooses.
+const AnyIndex = -1
+
+// Settings describe a device to the driver.
+type Settings struct {
+	Size        int64  // bytes
+	BlockSize   int    // logical block, bytes: a power of two from 512 to 4096
+	Flags       uint16 // the transmission flags of the NBD protocol
+	Backend     string // what the device is connected to, for those who reattach it
+	IOTimeout   time.Duration
+	DeadTimeout time.Duration
+}
+
+// Driver is the kernel's nbd driver. Its methods are safe for concurrent use, and
+// wait as long as the kernel takes. They are not called by who serves a device.
+type Driver struct{ family *family }
+
+// OpenDriver opens the way to the driver: the error is [ErrNoDriver] if there is
+// none, and [fs.ErrPermission] if this process may not use it. The caller closes it.
+func OpenDriver() (*Driver, error) {
+	if !privileged() {
+		return nil, fmt.Errorf("devices of the kernel are for root, and for those with the capability CAP_SYS_ADMIN: %w", fs.ErrPermission)
+	}
+	f, err := openFamily(familyName)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, ErrNoDriver
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the kernel's nbd driver: %w", err)
+	}
+	return &Driver{f}, nil
+}
+
+// privileged reports whether this process has the right to use the driver.
+func privileged() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	return unix.Capget(&header, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
+}
+
+// Close closes the way to the driver. Devices stay.
+func (d *Driver) Close() { d.family.close() }
+
+// connect makes a device of sockets, which stay the caller's too, and returns its
+// index.
+func (d *Driver) connect(index int, s Settings, sockets []int) (int, error) {
+	reply, err := d.family.call(commandConnect, connectAttributes(index, s, sockets))
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return 0, fmt.Errorf("connect a kernel device: the capability CAP_SYS_ADMIN is needed: %w", err)
+	case errors.Is(err, unix.EBUSY):
+		return 0, fmt.Errorf("connect %s: %w", Node(index), ErrBusy)
+	case err != nil:
+		return 0, fmt.Errorf("connect a kernel device: %w", err)
+	}
+	return decodeIndex(reply)
+}
+
+// reconfigure gives a device new sockets in place of those that have ended, as many
+// as there are, and another size if that is not 0.
+func (d *Driver) reconfigure(n Node, size int64, s Settings, sockets []int) error {
+	if _, err := d.family.call(commandReconfigure, reconfigureAttributes(n, size, s, sockets)); err != nil {
+		return fmt.Errorf("reconnect %s: %w", n, err)
+	}
+	return nil
+}
+
+// Disconnect takes a device from whoever serves it. Requests that are under way
+// fail. It returns nil if the device is not connected.
+func (d *Driver) Disconnect(n Node) error {
+	var list attributes
+	list.uint32(attributeIndex, uint32(n))
+	_, err := d.family.call(commandDisconnect, list)
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("disconnect %s: the capability CAP_SYS_ADMIN is needed: %w", n, err)
+	}
+	if err != nil {
+		return fmt.Errorf("disconnect %s: %w", n, err)
+	}
+	return nil
+}
+
+func connectAttributes(index int, s Settings, sockets []int) attributes {
+	var list attributes
+	if index != AnyIndex {
+		list.uint32(attributeIndex, uint32(index))
+	}
+	list.uint64(attributeSizeBytes, uint64(s.Size))
+	list.uint64(attributeBlockSize, uint64(s.BlockSize))
+	list.uint64(attributeServerFlags, uint64(s.Flags))
+	s.appendTimeouts(&list)
+	appendSockets(&list, sockets)
+	if s.Backend != "" {
+		list.text(attributeBackend, s.Backend)
+	}
+	return list
+}
+
+func reconfigureAttributes(n Node, size int64, s Settings, sockets []int) attributes {
+	var list attributes
+	list.uint32(attributeIndex, uint32(n))
+	if s.Backend != "" {
+		list.text(attributeBackend, s.Backend)
+	}
+	if size != 0 {
+		list.uint64(attributeSizeBytes, uint64(size))
+		list.uint64(attributeBlockSize, uint64(s.BlockSize))
+	}
+	s.appendTimeouts(&list)
+	appendSockets(&list, sockets)
+	return list
+}
+
+// appendTimeouts appends the times, which the driver counts in seconds: a part of a
+// second is a whole one.
+func (s Settings) appendTimeouts(list *attributes) {
+	list.uint64(attributeTimeout, seconds(s.IOTimeout))
+	list.uint64(attributeDeadTimeout, seconds(s.DeadTimeout))
+}
+
+func seconds(d time.Duration) uint64 { return uint64((d + time.Second - 1) / time.Second) }
+
+func appendSockets(list *attributes, sockets []int) {
+	var items attributes
+	for _, fd := range sockets {
+		var item attributes
+		item.uint32(attributeSocketFD, uint32(fd))
+		items.nested(attributeSocket, item)
+	}
+	list.nested(attributeSockets, items)
+}
+
+// decodeIndex returns the index of the device from the reply to a connect.
+func decodeIndex(list []byte) (int, error) {
+	index := AnyIndex
+	err := each(list, func(kind uint16, value []byte) error {
+		if kind != attributeIndex {
+			return nil
+		}
+		n, err := word(value)
+		index = int(n)
+		return err
+	})
+	if err == nil && (index < 0 || index > maximumIndex) {
+		err = fmt.Errorf("%w: device without number", errMalformed)
+	}
+	return index, err
+}

@@ -1,0 +1,120 @@
+package nbdkernel
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/bits"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Node is a device of the nbd driver by its index: 3 is /dev/nbd3.
+type Node int
+
+// maximumIndex is the largest index that a device can have, if it has no room for
+// partitions.
+const maximumIndex = 1<<20 - 1
+
+// Where the kernel tells of its devices.
+const (
+	sysfs         = "/sys"
+	maxPartFile   = "module/nbd/parameters/max_part"
+	defaultShift  = 5 // of the driver's 16 partitions
+	bytesOfSector = 512
+)
+
+// ParseNode reads /dev/nbdN or nbdN.
+func ParseNode(s string) (Node, error) {
+	number, ok := strings.CutPrefix(strings.TrimPrefix(s, "/dev/"), "nbd")
+	n, err := strconv.Atoi(number)
+	if !ok || err != nil && !errors.Is(err, strconv.ErrRange) || n < 0 || strconv.Itoa(n) != number && err == nil {
+		return 0, fmt.Errorf("%q is no device of the nbd driver: write /dev/nbd0", s)
+	}
+	if last := lastIndex(sysfs); err != nil || n > last {
+		return 0, fmt.Errorf("%q is out of range: the last device of the nbd driver is %s", s, Node(last))
+	}
+	return Node(n), nil
+}
+
+// String returns the path of the device.
+func (n Node) String() string { return "/dev/" + n.name() }
+
+func (n Node) name() string { return "nbd" + strconv.Itoa(int(n)) }
+
+// lastIndex returns the largest index that a device can have with as many
+// partitions as the driver was told to give it.
+func lastIndex(root string) int {
+	shift := defaultShift
+	if text, err := os.ReadFile(filepath.Join(root, maxPartFile)); err == nil {
+		if parts, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 31); err == nil {
+			shift = bits.Len64(parts)
+		}
+	}
+	return maximumIndex >> shift
+}
+
+// State is what the kernel says of a device.
+type State struct {
+	Attached    bool   // it is connected, if only to a process that is gone
+	Size        int64  // bytes
+	ReadOnly    bool   //
+	Connections int    // that the driver knows it to have
+	Backend     string // what it was connected to; empty if the one who did did not say
+}
+
+// State returns what the kernel says of the device. One that the kernel has not made
+// yet is not attached.
+func (n Node) State() (State, error) { return n.state(sysfs) }
+
+func (n Node) state(root string) (s State, err error) {
+	folder := filepath.Join(root, "block", n.name())
+	_, err = os.Stat(filepath.Join(folder, "pid"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err != nil {
+		return s, fmt.Errorf("look at %s: %w", n, err)
+	}
+	s.Attached = true
+	read := func(name string) string {
+		text, failure := os.ReadFile(filepath.Join(folder, name))
+		if failure != nil && !errors.Is(failure, fs.ErrNotExist) {
+			err = fmt.Errorf("look at %s: %w", n, failure)
+		}
+		return strings.TrimSpace(string(text))
+	}
+	sectors, _ := strconv.ParseInt(read("size"), 10, 64)
+	s.Size = sectors * bytesOfSector
+	s.ReadOnly = read("ro") == "1"
+	s.Backend = read("backend")
+	queues, _ := os.ReadDir(filepath.Join(folder, "mq")) // one for each connection
+	s.Connections = len(queues)
+	return s, err
+}
+
+// FindBackend returns the first device that is connected to a backend.
+func FindBackend(backend string) (n Node, found bool, err error) { return findBackend(sysfs, backend) }
+
+func findBackend(root, backend string) (Node, bool, error) {
+	folders, err := filepath.Glob(filepath.Join(root, "block", "nbd*"))
+	if err != nil {
+		return 0, false, err
+	}
+	for _, folder := range folders {
+		index, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(folder), "nbd"))
+		if err != nil {
+			continue
+		}
+		s, err := Node(index).state(root)
+		if err != nil {
+			return 0, false, err
+		}
+		if s.Attached && s.Backend == backend {
+			return Node(index), true, nil
+		}
+	}
+	return 0, false, nil
+}

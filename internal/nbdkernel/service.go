@@ -1,0 +1,152 @@
+package nbdkernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// How long a connection that was given up by the driver is waited with before it is
+// replaced: not at all if it lived longer than the longest pause, else as long as the
+// last time and twice that.
+const (
+	firstPause = 50 * time.Millisecond
+	lastPause  = 5 * time.Second
+)
+
+// Serve keeps the driver supplied with connections. It returns nil when the device was
+// disconnected, or left by [Attachment.Leave], and the cause when ctx ends: then the
+// device is left too, at once. It is called once.
+func (a *Attachment) Serve(ctx context.Context) error {
+	defer close(a.gone)
+	defer a.release(errEnded)
+	stop := context.AfterFunc(ctx, func() {
+		a.leave()
+		a.cut(context.Cause(ctx))
+	})
+	defer stop()
+	pause, since := firstPause, time.Now()
+	for {
+		if a.staying.Err() != nil && a.Connections() == 0 {
+			return context.Cause(ctx)
+		}
+		<-a.changed // there is a connection that can end, or one that has
+		lost, parted := a.collect()
+		if len(lost) > 0 && !parted {
+			state, err := a.node.State()
+			parted = err == nil && !state.Attached // it was reset, without a good-bye
+		}
+		if parted {
+			a.leave() // the driver ends the other connections
+		}
+		if len(lost) == 0 || a.staying.Err() != nil {
+			continue
+		}
+		a.cfg.Log.Warn("the kernel gave connections up; they are replaced", "device", a.node, "connections", len(lost), "error", lost[0])
+		if time.Since(since) > lastPause {
+			pause = firstPause
+		}
+		since = time.Now()
+		pause = a.replace(len(lost), pause)
+	}
+}
+
+// replace replaces connections, after a pause, for as long as the device is not left,
+// and returns how long the next pause is.
+func (a *Attachment) replace(n int, pause time.Duration) time.Duration {
+	for {
+		select {
+		case <-time.After(pause):
+		case <-a.staying.Done():
+			return pause
+		}
+		pause = min(2*pause, lastPause)
+		err := a.fill(a.staying, 0)
+		if err == nil {
+			a.mu.Lock()
+			a.replaced += uint64(n)
+			a.mu.Unlock()
+			return pause
+		}
+		if state, failure := a.node.State(); failure == nil && !state.Attached {
+			a.leave()
+			for _, l := range a.list() {
+				l.hangUp()
+			}
+		}
+		if a.staying.Err() == nil {
+			a.cfg.Log.Warn("the kernel waits for a connection", "device", a.node, "error", err)
+		}
+	}
+}
+
+// collect releases connections that have ended. It returns why those were lost that
+// the driver gave up, and whether it said good-bye.
+func (a *Attachment) collect() (lost []error, parted bool) {
+	for _, l := range a.list() {
+		select {
+		case <-l.done:
+		default:
+			continue
+		}
+		if l.err == nil {
+			parted = true
+		} else {
+			lost = append(lost, l.err)
+		}
+		a.remove(l)
+	}
+	return lost, parted
+}
+
+// End ends the device in peace, if nobody uses it: what the kernel holds of it in its
+// cache is written, and the device is disconnected. A device that is in use is left.
+// Serve has ended when End returns nil; it runs, or has ended before.
+func (a *Attachment) End(ctx context.Context) error {
+	select {
+	case <-a.gone:
+		return nil
+	default:
+	}
+	claim, err := a.node.Claim()
+	if errors.Is(err, ErrBusy) {
+		a.cfg.Log.Warn("the device is left to the next process, with --reattach; until then its requests wait", "for", a.cfg.DeadTimeout, "reason", err)
+		return a.Leave(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	defer claim.Release()
+	if err := claim.Flush(); err != nil {
+		return err
+	}
+	a.leave()
+	if err := a.cfg.Driver.Disconnect(a.node); err != nil {
+		return err
+	}
+	return a.awaitEnd(ctx)
+}
+
+// Leave ends this process's part in the device: requests under way are answered, and
+// others wait in the kernel, for the dead timeout, until the device is reattached.
+// Serve has ended when Leave returns nil; it runs.
+func (a *Attachment) Leave(ctx context.Context) error {
+	a.leave()
+	for _, l := range a.list() {
+		l.finish()
+	}
+	return a.awaitEnd(ctx)
+}
+
+func (a *Attachment) awaitEnd(ctx context.Context) error {
+	select {
+	case <-a.gone:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("leave %s: %w", a.node, context.Cause(ctx))
+	}
+}
+
+// Gone returns a channel that is closed when Serve has returned.
+func (a *Attachment) Gone() <-chan struct{} { return a.gone }
