@@ -19,8 +19,8 @@ import (
 type kernelDevice struct {
 	settings   config.Attach
 	backend    string // what the kernel is told that the device is connected to
-	index      int
 	driver     *nbdkernel.Driver
+	reserved   *nbdkernel.Reservation
 	attachment *nbdkernel.Attachment // once it is attached
 }
 
@@ -45,22 +45,30 @@ func openKernelDevice(c config.Attach, u config.URI) (*kernelDevice, error) {
 	if c.Device == "" {
 		return nil, nil
 	}
-	k := &kernelDevice{settings: c, backend: u.Peer().String(), index: nbdkernel.AnyIndex}
+	k := &kernelDevice{settings: c, backend: u.Peer().String()}
+	index := nbdkernel.AnyIndex
 	if c.Device != config.DeviceAuto {
 		n, err := nbdkernel.ParseNode(c.Device)
 		if err != nil {
 			return nil, usage("--device: %w", err)
 		}
-		k.index = int(n)
+		index = int(n)
 	}
 	var err error
-	k.driver, err = nbdkernel.OpenDriver()
-	return k, err
+	if k.driver, err = nbdkernel.OpenDriver(); err != nil {
+		return nil, err
+	}
+	if k.reserved, err = nbdkernel.Reserve(index, k.backend, c.Reattach); err != nil {
+		k.driver.Close()
+		return nil, err
+	}
+	return k, nil
 }
 
-// close closes the way to the driver.
+// close releases what openKernelDevice took. The device is not served any more.
 func (k *kernelDevice) close() {
 	if k != nil {
+		k.reserved.Release()
 		k.driver.Close()
 	}
 }
@@ -71,7 +79,7 @@ func (k *kernelDevice) dial(ctx context.Context, svc *service, u config.URI, c c
 	deadline := time.Now().Add(c.CtrlLossTimeout)
 	for {
 		remote, err := dialVIA(ctx, u, c, log)
-		if err == nil || exitCode(err) != exitTryAgain || !k.waiting() || time.Until(deadline) < c.ReconnectDelay {
+		if err == nil || exitCode(err) != exitTryAgain || k == nil || !k.reserved.Waits() || time.Until(deadline) < c.ReconnectDelay {
 			return remote, err
 		}
 		log.Warn("the device waits for the target", "error", err)
@@ -83,19 +91,6 @@ func (k *kernelDevice) dial(ctx context.Context, svc *service, u config.URI, c c
 			return nil, err
 		}
 	}
-}
-
-// waiting reports whether there is a device to be taken over.
-func (k *kernelDevice) waiting() bool {
-	if k == nil || !k.settings.Reattach {
-		return false
-	}
-	if k.index == nbdkernel.AnyIndex {
-		_, found, err := nbdkernel.FindBackend(k.backend)
-		return found && err == nil
-	}
-	state, err := nbdkernel.Node(k.index).State()
-	return err == nil && state.Attached && state.Backend == k.backend
 }
 
 // attach makes the device of an export.
@@ -111,10 +106,10 @@ func (k *kernelDevice) attach(ctx context.Context, server *nbd.Server, name stri
 	}
 	k.attachment, err = nbdkernel.Attach(ctx, nbdkernel.Config{
 		Settings: nbdkernel.Settings{
-			Size: info.Size, BlockSize: size, Flags: flags, Backend: k.backend,
+			Size: info.Size, BlockSize: size, Flags: flags,
 			IOTimeout: k.settings.IOTimeout, DeadTimeout: k.settings.CtrlLossTimeout,
 		},
-		Driver: k.driver, Index: k.index, Connections: k.settings.Connections, Reattach: k.settings.Reattach,
+		Driver: k.driver, Device: k.reserved, Connections: k.settings.Connections,
 		Serve: func(ctx context.Context, c net.Conn, ready func()) error {
 			return server.ServeConn(ctx, c, export, ready)
 		},

@@ -23,14 +23,20 @@ type statusReport struct {
 
 func (a *app) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Show the counters of the running viablk processes",
+		Use:   "status [DEVICE]",
+		Short: "Show the counters of the running viablk processes, or a device",
 		Long: `Show the counters of the running viablk processes of this user, or of the one
-behind --admin. The exit code is 75 if there is none.`,
-		Args: cobra.NoArgs,
+behind --admin. The exit code is 75 if there is none.
+
+Of a block device of the kernel, /dev/nbdN, show what it is attached to and which
+process serves it. The exit code is 2 if none does.`,
+		Args: cobra.MaximumNArgs(1),
 	}
 	options := addOptions(cmd, adminOption)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 1 {
+			return a.printDevice(args[0])
+		}
 		e, err := a.load(options.file, options.given())
 		if err != nil {
 			return err

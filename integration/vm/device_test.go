@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // deviceBed is a machine with the kernel's nbd driver, ext4, and a target of disks.
@@ -16,9 +17,12 @@ type deviceBed struct {
 	target *Command
 }
 
-// targetSocket is where the target of a deviceBed listens, and diskURI names a disk
-// of it.
-const targetSocket = "/run/t.sock"
+// targetSocket is where the target of a deviceBed listens, targetStatus its status
+// socket, and diskURI names a disk of it.
+const (
+	targetSocket = "/run/t.sock"
+	targetStatus = "/run/target.sock"
+)
 
 func diskURI(name string) string { return "via+shm:///" + name + "?socket=" + targetSocket }
 
@@ -41,7 +45,14 @@ func TestDevice(t *testing.T) {
 		name string
 		run  func(*testing.T)
 	}{
+		{"refusals", bed.testRefusals},
 		{"life", bed.testLife},
+		{"read-only", bed.testReadOnly},
+		{"process killed", bed.testProcessKilled},
+		{"process ended", bed.testProcessEnded},
+		{"target restarted with another size", bed.testResize},
+		{"several connections", bed.testConnections},
+		{"nbd-client", bed.testForeignClient},
 	} {
 		if !t.Run(test.name, test.run) {
 			break // it may have left its device
@@ -53,7 +64,7 @@ func TestDevice(t *testing.T) {
 func (b *deviceBed) startTarget(t *testing.T) {
 	t.Helper()
 	var err error
-	b.target, err = b.Start(b.ctx, "viablk", "target", "--admin", "/run/target.sock", "--listen", "via+shm:///?socket="+targetSocket,
+	b.target, err = b.Start(b.ctx, "viablk", "target", "--admin", targetStatus, "--listen", "via+shm:///?socket="+targetSocket,
 		"--listen", "nbd://127.0.0.1/", "--export", "disk=file:/disk", "--export", "small=file:/small")
 	must(t, err)
 	must(t, b.Await(b.ctx, "disk", "viablk", "list", "via+shm:///?socket="+targetSocket))
@@ -89,9 +100,35 @@ func (b *deviceBed) script(t *testing.T, text string) string {
 // refused runs a command that is to be refused in one line with an exit code.
 func (b *deviceBed) refused(t *testing.T, code int, text string, args ...string) {
 	t.Helper()
-	r := b.Run(b.ctx, args...)
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	r := b.Run(ctx, args...)
 	if r.Err != nil || r.Code != code || !strings.Contains(r.Stderr, text) || strings.Count(r.Stderr, "\n") != 1 {
 		t.Errorf("want exit code %d and one line with %q: %v", code, text, r)
+	}
+}
+
+// fill writes a file of 8 MiB of noise to the file system at /mnt and its sum to /sum.
+const fill = "dd if=/dev/urandom of=/mnt/file bs=64k count=128 conv=fsync 2>/dev/null && sha256sum /mnt/file > /sum; "
+
+// testRefusals are mistakes, each answered by one line. At first the kernel has no
+// driver.
+func (b *deviceBed) testRefusals(t *testing.T) {
+	attach := []string{"viablk", "attach", diskURI("disk"), "--device"}
+	b.Must("rmmod", "nbd")
+	b.refused(t, 78, "the kernel has no nbd driver: load it with modprobe nbd", append(attach, "auto")...)
+	b.refused(t, 78, "the kernel has no nbd driver", "viablk", "detach", "/dev/nbd0")
+	b.Must("modprobe", "nbd", "nbds_max=4")
+	b.refused(t, 64, "out of range: the last device of the nbd driver is /dev/nbd32767", append(attach, "/dev/nbd32768")...)
+	b.refused(t, 64, "is neither /dev/nbdN nor auto", append(attach, "/dev/sda")...)
+	b.refused(t, 64, "the kernel takes 4096 bytes at most", append(attach, "auto", "--minimum-block", "8k")...)
+	b.refused(t, 64, "leave out --maximum-payload", append(attach, "auto", "--maximum-payload", "1M")...)
+	b.refused(t, 75, "nobody listens at socket /run/away.sock", "viablk", "attach", "via+shm:///disk?socket=/run/away.sock", "--device", "auto")
+	b.refused(t, 77, "the capability CAP_SYS_ADMIN", append([]string{"setpriv", "--reuid", "1000", "--clear-groups"}, append(attach, "auto")...)...)
+	b.refused(t, 75, "no such file", "viablk", "detach", "/run/away.sock")
+	b.refused(t, 64, "which attaches nothing: end it with SIGTERM", "viablk", "detach", targetStatus)
+	if out := b.script(t, "cat /sys/block/nbd*/size | sort -u; ls /sys/block/nbd*/pid 2>/dev/null || true"); out != "0\n" {
+		t.Errorf("a refusal left a device: %s", out)
 	}
 }
 
@@ -103,23 +140,27 @@ func (b *deviceBed) testLife(t *testing.T) {
 	b.script(t, `
 		[ $(blockdev --getsize64 /dev/nbd0) = 67108864 ] && [ $(blockdev --getss /dev/nbd0) = 512 ]
 		grep -q 'write back' /sys/block/nbd0/queue/write_cache && grep -qx 1 /sys/block/nbd0/queue/fua
-		mkfs.ext4 -q /dev/nbd0 && mount -o discard /dev/nbd0 /mnt
-		dd if=/dev/urandom of=/mnt/file bs=64k count=512 2>/dev/null && sha256sum /mnt/file > /sum`)
-	status := b.Must("viablk", "status", "-o", "json")
-	for _, want := range []string{`"device": "/dev/nbd0"`, `"backend": "via+shm:///disk?socket=/run/t.sock"`, `"connections": 1`} {
+		[ $(cat /sys/block/nbd0/queue/discard_max_bytes) -gt 0 ]
+		mkfs.ext4 -q /dev/nbd0 && mount /dev/nbd0 /mnt`)
+	b.script(t, fill)
+	status := b.Must("viablk", "status", "-o", "json") + b.Must("viablk", "status", "/dev/nbd0", "-o", "json")
+	for _, want := range []string{
+		`"device": "/dev/nbd0"`, `"backend": "via+shm:///disk?socket=/run/t.sock"`, `"connections": 1`, `"state": "served"`,
+	} {
 		if !strings.Contains(status, want) {
 			t.Errorf("no %s in the status: %s", want, status)
 		}
 	}
 	b.refused(t, 75, "/dev/nbd0 is mounted at /mnt: unmount it first", "viablk", "detach", "/dev/nbd0")
-	b.script(t, `
-		rm /mnt/file && fstrim /mnt || true
-		dd if=/dev/urandom of=/mnt/file bs=64k count=512 2>/dev/null && sha256sum /mnt/file > /sum
-		umount /mnt && e2fsck -fn /dev/nbd0 && mount /dev/nbd0 /mnt && sha256sum -c /sum && umount /mnt`)
+	b.refused(t, 75, "/dev/nbd0 is served by process", "viablk", "attach", diskURI("disk"), "--device", "/dev/nbd0")
+	b.refused(t, 75, "/dev/nbd0 is served by process", "viablk", "attach", diskURI("disk"), "--device", "auto", "--reattach")
+	b.script(t, "umount /mnt && e2fsck -fn /dev/nbd0 && mount /dev/nbd0 /mnt && sha256sum -c /sum && umount /mnt")
 	b.detach(t, c)
-	b.script(t, "[ ! -e /sys/block/nbd0/pid ]")
 	b.refused(t, 2, "/dev/nbd0: not attached", "viablk", "detach", "/dev/nbd0")
-	// What was written is at the target.
+	if r := b.Run(b.ctx, "viablk", "status", "/dev/nbd0"); r.Code != 2 || !strings.Contains(r.Stdout, "detached") {
+		t.Error(r)
+	}
+	// What was written is at the target. SIGTERM detaches too.
 	c = b.attach(t, "disk")
 	b.script(t, "mount /dev/nbd0 /mnt && sha256sum -c /sum && umount /mnt")
 	must(t, c.Signal(syscall.SIGTERM))
@@ -127,4 +168,121 @@ func (b *deviceBed) testLife(t *testing.T) {
 		t.Error(r)
 	}
 	b.script(t, "[ ! -e /sys/block/nbd0/pid ]")
+}
+
+// testReadOnly mounts what testLife has left.
+func (b *deviceBed) testReadOnly(t *testing.T) {
+	c := b.attach(t, "disk", "--read-only", "--minimum-block", "4k")
+	b.script(t, `
+		[ $(blockdev --getro /dev/nbd0) = 1 ] && [ $(blockdev --getss /dev/nbd0) = 4096 ]
+		if dd if=/dev/zero of=/dev/nbd0 bs=4k count=1 2>/dev/null; then exit 1; fi
+		mount -o ro /dev/nbd0 /mnt && sha256sum -c /sum && umount /mnt`)
+	b.detach(t, c)
+}
+
+// testProcessKilled kills the process of a mounted device in the middle of writes, and
+// another one goes on where it was. The target stands still meanwhile, so that there
+// are requests under way.
+func (b *deviceBed) testProcessKilled(t *testing.T) {
+	first := b.attach(t, "disk", "--io-timeout", "5s")
+	b.script(t, "mount /dev/nbd0 /mnt")
+	must(t, b.target.Signal(syscall.SIGSTOP))
+	writer, err := b.Start(b.ctx, "sh", "-ec", fill)
+	must(t, err)
+	must(t, b.Await(b.ctx, "busy", "sh", "-c", "read r w < /sys/block/nbd0/inflight; [ $w -gt 0 ] && echo busy"))
+	must(t, first.Signal(syscall.SIGKILL))
+	first.Wait()
+	if r := b.Run(b.ctx, "viablk", "status", "/dev/nbd0"); r.Code != 2 || !strings.Contains(r.Stdout, "waiting") {
+		t.Error(r)
+	}
+	must(t, b.target.Signal(syscall.SIGCONT))
+	b.refused(t, 75, "its process is gone: reattach it", "viablk", "attach", diskURI("disk"), "--device", "/dev/nbd0")
+	b.refused(t, 75, "/dev/nbd0 is attached to via+shm:///disk", "viablk", "attach", diskURI("small"), "--device", "/dev/nbd0", "--reattach")
+	b.refused(t, 75, "/dev/nbd0 is mounted at /mnt", "viablk", "detach", "/dev/nbd0")
+	second, err := b.Start(b.ctx, "viablk", "attach", diskURI("disk"), "--device", "auto", "--reattach", "--io-timeout", "5s")
+	must(t, err)
+	must(t, second.Await(b.ctx, "/dev/nbd0"))
+	if r := writer.Wait(); !r.OK() {
+		t.Fatal(r)
+	}
+	b.script(t, "umount /mnt && e2fsck -fn /dev/nbd0 && mount /dev/nbd0 /mnt && sha256sum -c /sum && umount /mnt")
+	b.detach(t, second)
+}
+
+// testProcessEnded ends the process of a mounted device with SIGTERM: the device stays
+// for the next one.
+func (b *deviceBed) testProcessEnded(t *testing.T) {
+	first := b.attach(t, "disk")
+	b.script(t, "mount /dev/nbd0 /mnt")
+	must(t, first.Signal(syscall.SIGTERM))
+	if r := first.Wait(); !r.OK() || !strings.Contains(r.Stderr, "its requests wait until it is reattached") {
+		t.Error(r)
+	}
+	writer, err := b.Start(b.ctx, "sh", "-ec", fill)
+	must(t, err)
+	second := b.attach(t, "disk", "--reattach")
+	if r := writer.Wait(); !r.OK() {
+		t.Fatal(r)
+	}
+	b.script(t, "umount /mnt && e2fsck -fn /dev/nbd0 && mount /dev/nbd0 /mnt && sha256sum -c /sum && umount /mnt")
+	b.detach(t, second)
+}
+
+// testResize makes a disk larger while its device has no process: the target is
+// started again, and the process that waited for it takes the device over.
+func (b *deviceBed) testResize(t *testing.T) {
+	first := b.attach(t, "small")
+	must(t, first.Signal(syscall.SIGKILL))
+	first.Wait()
+	must(t, b.target.Signal(syscall.SIGTERM))
+	if r := b.target.Wait(); !r.OK() {
+		t.Error(r)
+	}
+	second, err := b.Start(b.ctx, "viablk", "attach", diskURI("small"), "--device", "/dev/nbd0", "--reattach", "--reconnect-delay", "20ms")
+	must(t, err)
+	for !strings.Contains(second.snapshot().Stderr, "the device waits for the target") {
+		select {
+		case <-second.ended:
+			t.Fatal(second.Wait())
+		case <-time.After(pause):
+		}
+	}
+	b.script(t, "truncate -s 12M /small")
+	b.startTarget(t)
+	must(t, second.Await(b.ctx, "/dev/nbd0"))
+	if got := b.Must("blockdev", "--getsize64", "/dev/nbd0"); got != "12582912\n" {
+		t.Errorf("the device has %s bytes", got)
+	}
+	b.script(t, "dd if=/dev/urandom of=/noise bs=1M count=12 2>/dev/null && dd if=/noise of=/dev/nbd0 bs=1M conv=fsync 2>/dev/null && cmp /noise /small")
+	b.detach(t, second)
+}
+
+// testConnections gives the kernel several connections, has it lose some, and all.
+func (b *deviceBed) testConnections(t *testing.T) {
+	first := b.attach(t, "disk", "--connections", "3", "--io-timeout", "5s")
+	if out := b.script(t, "ls /sys/block/nbd0/mq | wc -l"); out != "3\n" {
+		t.Errorf("the kernel has %s queues", out)
+	}
+	b.script(t, "mount /dev/nbd0 /mnt;"+fill)
+	must(t, first.Signal(syscall.SIGKILL))
+	first.Wait()
+	second := b.attach(t, "disk", "--reattach", "--io-timeout", "5s")
+	if out := b.Must("viablk", "status", "-o", "json"); !strings.Contains(out, `"connections": 3`) {
+		t.Errorf("not three connections: %s", out)
+	}
+	b.script(t, "umount /mnt && e2fsck -fn /dev/nbd0 && mount /dev/nbd0 /mnt && sha256sum -c /sum;"+fill+"umount /mnt")
+	b.detach(t, second)
+}
+
+// testForeignClient attaches a disk with Debian's client, which we leave alone.
+func (b *deviceBed) testForeignClient(t *testing.T) {
+	b.Must("nbd-client", "-N", "disk", "-C", "3", "127.0.0.1", "/dev/nbd0")
+	b.refused(t, 75, "/dev/nbd0 is attached by another program", "viablk", "attach", diskURI("disk"), "--device", "/dev/nbd0")
+	b.refused(t, 1, "/dev/nbd0 was attached by another program", "viablk", "detach", "/dev/nbd0")
+	b.script(t, "mount /dev/nbd0 /mnt && sha256sum -c /sum;"+fill+"umount /mnt && e2fsck -fn /dev/nbd0 && nbd-client -d /dev/nbd0")
+	c := b.attach(t, "disk")
+	b.script(t, "mount /dev/nbd0 /mnt && sha256sum -c /sum && umount /mnt && nbd-client -d /dev/nbd0")
+	if r := c.Wait(); !r.OK() { // somebody detached the device
+		t.Error(r)
+	}
 }

@@ -16,17 +16,12 @@ import (
 type Config struct {
 	Settings
 	Driver *Driver
-	Index  int // of the device; AnyIndex leaves it to the driver
+	Device *Reservation // taken: released when Serve returns, and by Attach if it fails
 
 	// Connections is how many connections the driver gets, at least 1. With more than
-	// one, the flags have to say that the server can take them.
+	// one, the flags have to say that the server can take them. A device that is taken
+	// over keeps the number of its connections.
 	Connections int
-
-	// Reattach takes over a device that is there and served by nobody: it has to be
-	// connected to the same backend, and keeps the number of its connections. With
-	// AnyIndex it is the device that is connected to the backend. If there is none,
-	// one is connected.
-	Reattach bool
 
 	// Serve serves a connection, the NBD protocol's transmission phase with simple
 	// replies, until it ends, and at the latest when ctx does. It takes conn, and
@@ -41,9 +36,7 @@ type Config struct {
 // Attachment is a device that this process serves. Its methods are safe for
 // concurrent use.
 type Attachment struct {
-	node Node
-	cfg  Config
-	lock *lock
+	cfg Config
 
 	serving context.Context // of connections; its end cuts them off
 	cut     context.CancelCauseFunc
@@ -56,9 +49,6 @@ type Attachment struct {
 	links    map[*link]struct{} // that are served, or have ended
 	replaced uint64
 }
-
-// takeOverTime is how long a process that is being killed may take to lose its device.
-const takeOverTime = 10 * time.Second
 
 // errEnded is the end of connections that are not needed any more.
 var errEnded = errors.New("the device is given up")
@@ -73,7 +63,7 @@ func Attach(ctx context.Context, c Config) (*Attachment, error) {
 		c.Log.Debug("when memory is short, this process may have to wait for what it is to write", "error", err)
 	}
 	a := &Attachment{
-		cfg: c, node: Node(c.Index), links: make(map[*link]struct{}),
+		cfg: c, links: make(map[*link]struct{}),
 		changed: make(chan struct{}, 1), gone: make(chan struct{}),
 	}
 	a.serving, a.cut = context.WithCancelCause(context.Background())
@@ -87,46 +77,21 @@ func Attach(ctx context.Context, c Config) (*Attachment, error) {
 	return a, nil
 }
 
-// connect finds out which device it is, and connects it.
-func (a *Attachment) connect(ctx context.Context) (err error) {
-	c := &a.cfg
-	if c.Reattach && c.Index == AnyIndex {
-		n, found, err := FindBackend(c.Backend)
-		if err != nil {
-			return err
-		}
-		if found {
-			a.node, c.Index = n, int(n)
-		}
-	}
-	var state State
-	if c.Index != AnyIndex {
-		if a.lock, err = takeLock(lockFolder, a.node); err != nil {
-			return err
-		}
-		if state, err = a.node.State(); err != nil {
-			return err
-		}
-	}
-	switch {
-	case !state.Attached:
+// connect connects the device.
+func (a *Attachment) connect(ctx context.Context) error {
+	was := a.cfg.Device.state
+	if !was.Attached {
 		return a.create(ctx)
-	case state.Backend == "":
-		return fmt.Errorf("%s is attached by another program: choose another device: %w", a.node, ErrBusy)
-	case state.Backend != c.Backend:
-		return fmt.Errorf("%s is attached to %s: choose another device: %w", a.node, state.Backend, ErrBusy)
-	case !c.Reattach:
-		return fmt.Errorf("%s is attached already, and its process is gone: take it over with --reattach, or detach it: %w", a.node, ErrBusy)
 	}
-	c.Connections = max(state.Connections, 1)
+	a.cfg.Connections = max(was.Connections, 1)
 	size := int64(0)
-	if state.Size != c.Size {
-		size = c.Size
+	if was.Size != a.cfg.Size {
+		size = a.cfg.Size
 	}
 	if err := a.fill(ctx, size); !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	return fmt.Errorf("%s takes no connections, since it has some that work: %w", a.node, ErrBusy)
+	return fmt.Errorf("%s takes no connections, since it has some that work: %w", a.Node(), ErrBusy)
 }
 
 // create connects a device that is not connected.
@@ -135,15 +100,13 @@ func (a *Attachment) create(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	index, err := a.cfg.Driver.connect(a.cfg.Index, a.cfg.Settings, sockets)
+	n, err := a.cfg.Driver.connect(a.cfg.Device.index, a.cfg.Device.backend, a.cfg.Settings, sockets)
 	a.settle()
 	if err != nil {
 		return err
 	}
-	if a.node = Node(index); a.lock == nil {
-		if a.lock, err = awaitLock(ctx, lockFolder, a.node); err != nil {
-			return errors.Join(err, a.cfg.Driver.Disconnect(a.node))
-		}
+	if err := a.cfg.Device.chosen(ctx, n); err != nil {
+		return errors.Join(err, a.cfg.Driver.Disconnect(n))
 	}
 	return nil
 }
@@ -157,7 +120,7 @@ func (a *Attachment) fill(ctx context.Context, size int64) error {
 		if err != nil {
 			return err
 		}
-		err = a.cfg.Driver.reconfigure(a.node, size, a.cfg.Settings, sockets)
+		err = a.cfg.Driver.reconfigure(a.Node(), a.cfg.Device.backend, size, a.cfg.Settings, sockets)
 		refused := a.settle()
 		if err != nil || refused == 0 {
 			return err
@@ -181,7 +144,7 @@ func (a *Attachment) addLinks(ctx context.Context, n int) (sockets []int, err er
 	for range n {
 		l, err := newLink()
 		if err != nil {
-			return nil, fmt.Errorf("make a connection for %s: %w", a.node, err)
+			return nil, fmt.Errorf("make a connection for the kernel: %w", err)
 		}
 		a.mu.Lock()
 		a.links[l] = struct{}{}
@@ -250,11 +213,11 @@ func (a *Attachment) release(cause error) {
 	for _, l := range a.list() {
 		a.remove(l)
 	}
-	a.lock.release()
+	a.cfg.Device.Release()
 }
 
 // Node returns the device.
-func (a *Attachment) Node() Node { return a.node }
+func (a *Attachment) Node() Node { return a.cfg.Device.node() }
 
 // Connections returns how many connections the driver has.
 func (a *Attachment) Connections() int {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -97,14 +98,17 @@ func unescape(s string) string {
 // the device is in use, unless force is set: then it is taken at once, and what uses
 // it fails.
 func (d *Driver) Detach(ctx context.Context, n Node, force bool) error {
-	served := n.Server() != 0
+	pid, err := n.Server()
+	if err != nil {
+		return err
+	}
 	if !force {
 		claim, err := n.Claim()
 		if err != nil {
 			return err
 		}
 		defer claim.Release()
-		if served { // else it would wait until somebody serves it
+		if pid != 0 { // else it would wait until somebody serves it
 			if err := claim.Flush(); err != nil {
 				return err
 			}
@@ -113,13 +117,13 @@ func (d *Driver) Detach(ctx context.Context, n Node, force bool) error {
 	if err := d.Disconnect(n); err != nil {
 		return err
 	}
-	if !served {
-		return nil
+	for pid != 0 && err == nil {
+		select {
+		case <-time.After(lockPause):
+			pid, err = n.Server()
+		case <-ctx.Done():
+			return fmt.Errorf("%s is detached, and process %d that served it has not ended yet: %w", n, pid, context.Cause(ctx))
+		}
 	}
-	l, err := awaitLock(ctx, lockFolder, n)
-	if err != nil {
-		return fmt.Errorf("%s is detached, and the process that served it has not ended yet: %w", n, context.Cause(ctx))
-	}
-	l.release()
-	return nil
+	return err
 }

@@ -50,7 +50,6 @@ type Settings struct {
 	Size        int64  // bytes
 	BlockSize   int    // logical block, bytes: a power of two from 512 to 4096
 	Flags       uint16 // the transmission flags of the NBD protocol
-	Backend     string // what the device is connected to, for those who reattach it
 	IOTimeout   time.Duration
 	DeadTimeout time.Duration
 }
@@ -87,8 +86,8 @@ func (d *Driver) Close() { d.family.close() }
 
 // connect makes a device of sockets, which stay the caller's too, and returns its
 // index.
-func (d *Driver) connect(index int, s Settings, sockets []int) (int, error) {
-	reply, err := d.family.call(commandConnect, connectAttributes(index, s, sockets))
+func (d *Driver) connect(index int, backend string, s Settings, sockets []int) (Node, error) {
+	reply, err := d.family.call(commandConnect, connectAttributes(index, backend, s, sockets))
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		return 0, fmt.Errorf("connect a kernel device: the capability CAP_SYS_ADMIN is needed: %w", err)
@@ -97,13 +96,14 @@ func (d *Driver) connect(index int, s Settings, sockets []int) (int, error) {
 	case err != nil:
 		return 0, fmt.Errorf("connect a kernel device: %w", err)
 	}
-	return decodeIndex(reply)
+	index, err = decodeIndex(reply)
+	return Node(index), err
 }
 
 // reconfigure gives a device new sockets in place of those that have ended, as many
 // as there are, and another size if that is not 0.
-func (d *Driver) reconfigure(n Node, size int64, s Settings, sockets []int) error {
-	if _, err := d.family.call(commandReconfigure, reconfigureAttributes(n, size, s, sockets)); err != nil {
+func (d *Driver) reconfigure(n Node, backend string, size int64, s Settings, sockets []int) error {
+	if _, err := d.family.call(commandReconfigure, reconfigureAttributes(n, backend, size, s, sockets)); err != nil {
 		return fmt.Errorf("reconnect %s: %w", n, err)
 	}
 	return nil
@@ -124,7 +124,7 @@ func (d *Driver) Disconnect(n Node) error {
 	return nil
 }
 
-func connectAttributes(index int, s Settings, sockets []int) attributes {
+func connectAttributes(index int, backend string, s Settings, sockets []int) attributes {
 	var list attributes
 	if index != AnyIndex {
 		list.uint32(attributeIndex, uint32(index))
@@ -134,17 +134,17 @@ func connectAttributes(index int, s Settings, sockets []int) attributes {
 	list.uint64(attributeServerFlags, uint64(s.Flags))
 	s.appendTimeouts(&list)
 	appendSockets(&list, sockets)
-	if s.Backend != "" {
-		list.text(attributeBackend, s.Backend)
+	if backend != "" {
+		list.text(attributeBackend, backend)
 	}
 	return list
 }
 
-func reconfigureAttributes(n Node, size int64, s Settings, sockets []int) attributes {
+func reconfigureAttributes(n Node, backend string, size int64, s Settings, sockets []int) attributes {
 	var list attributes
 	list.uint32(attributeIndex, uint32(n))
-	if s.Backend != "" {
-		list.text(attributeBackend, s.Backend)
+	if backend != "" {
+		list.text(attributeBackend, backend)
 	}
 	if size != 0 {
 		list.uint64(attributeSizeBytes, uint64(size))

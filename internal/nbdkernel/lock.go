@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -87,19 +88,24 @@ func readPID(file *os.File) int {
 	return pid
 }
 
-// Server returns the process that serves the device, 0 if none does that this user
-// can see.
-func (n Node) Server() int { return n.server(lockFolder) }
+// Server returns the process that serves the device, 0 if none does.
+func (n Node) Server() (pid int, err error) { return n.server(lockFolder) }
 
-func (n Node) server(folder string) int {
+func (n Node) server(folder string) (pid int, err error) {
 	file, err := os.Open(lockPath(folder, n))
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
 	if err != nil {
-		return 0
+		return 0, fmt.Errorf("find the process that serves %s: %w", n, err)
 	}
 	defer file.Close()
 	l := unix.Flock_t{Type: unix.F_RDLCK}
-	if unix.FcntlFlock(file.Fd(), unix.F_OFD_GETLK, &l) != nil || l.Type == unix.F_UNLCK {
-		return 0
+	if err := unix.FcntlFlock(file.Fd(), unix.F_OFD_GETLK, &l); err != nil {
+		return 0, fmt.Errorf("find the process that serves %s: %w", n, err)
 	}
-	return readPID(file)
+	if l.Type == unix.F_UNLCK {
+		return 0, nil
+	}
+	return readPID(file), nil
 }

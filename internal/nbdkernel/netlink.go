@@ -2,6 +2,7 @@ package nbdkernel
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"sync"
 
@@ -62,7 +63,9 @@ func decodeFamily(list []byte) (id uint16, version uint8, err error) {
 		var n uint32
 		switch kind {
 		case unix.CTRL_ATTR_FAMILY_ID:
-			n, err = word(value)
+			if n, err = word(value); n > math.MaxUint16 {
+				return fmt.Errorf("%w: family %d", errMalformed, n)
+			}
 			id = uint16(n)
 		case unix.CTRL_ATTR_VERSION:
 			n, err = word(value)

@@ -95,9 +95,7 @@ func (n Node) state(root string) (s State, err error) {
 	return s, err
 }
 
-// FindBackend returns the first device that is connected to a backend.
-func FindBackend(backend string) (n Node, found bool, err error) { return findBackend(sysfs, backend) }
-
+// findBackend returns the first device that is connected to a backend.
 func findBackend(root, backend string) (Node, bool, error) {
 	folders, err := filepath.Glob(filepath.Join(root, "block", "nbd*"))
 	if err != nil {

@@ -34,7 +34,7 @@ func (a *Attachment) Serve(ctx context.Context) error {
 		<-a.changed // there is a connection that can end, or one that has
 		lost, parted := a.collect()
 		if len(lost) > 0 && !parted {
-			state, err := a.node.State()
+			state, err := a.Node().State()
 			parted = err == nil && !state.Attached // it was reset, without a good-bye
 		}
 		if parted {
@@ -43,7 +43,7 @@ func (a *Attachment) Serve(ctx context.Context) error {
 		if len(lost) == 0 || a.staying.Err() != nil {
 			continue
 		}
-		a.cfg.Log.Warn("the kernel gave connections up; they are replaced", "device", a.node, "connections", len(lost), "error", lost[0])
+		a.cfg.Log.Warn("the kernel gave connections up; they are replaced", "device", a.Node(), "connections", len(lost), "error", lost[0])
 		if time.Since(since) > lastPause {
 			pause = firstPause
 		}
@@ -69,14 +69,14 @@ func (a *Attachment) replace(n int, pause time.Duration) time.Duration {
 			a.mu.Unlock()
 			return pause
 		}
-		if state, failure := a.node.State(); failure == nil && !state.Attached {
+		if state, failure := a.Node().State(); failure == nil && !state.Attached {
 			a.leave()
 			for _, l := range a.list() {
 				l.hangUp()
 			}
 		}
 		if a.staying.Err() == nil {
-			a.cfg.Log.Warn("the kernel waits for a connection", "device", a.node, "error", err)
+			a.cfg.Log.Warn("the kernel waits for a connection", "device", a.Node(), "error", err)
 		}
 	}
 }
@@ -109,9 +109,9 @@ func (a *Attachment) End(ctx context.Context) error {
 		return nil
 	default:
 	}
-	claim, err := a.node.Claim()
+	claim, err := a.Node().Claim()
 	if errors.Is(err, ErrBusy) {
-		a.cfg.Log.Warn("the device is left to the next process, with --reattach; until then its requests wait", "for", a.cfg.DeadTimeout, "reason", err)
+		a.cfg.Log.Warn("the device is left: its requests wait until it is reattached", "for", a.cfg.DeadTimeout, "reason", err)
 		return a.Leave(ctx)
 	}
 	if err != nil {
@@ -122,7 +122,7 @@ func (a *Attachment) End(ctx context.Context) error {
 		return err
 	}
 	a.leave()
-	if err := a.cfg.Driver.Disconnect(a.node); err != nil {
+	if err := a.cfg.Driver.Disconnect(a.Node()); err != nil {
 		return err
 	}
 	return a.awaitEnd(ctx)
@@ -144,7 +144,7 @@ func (a *Attachment) awaitEnd(ctx context.Context) error {
 	case <-a.gone:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("leave %s: %w", a.node, context.Cause(ctx))
+		return fmt.Errorf("leave %s: %w", a.Node(), context.Cause(ctx))
 	}
 }
 

@@ -1,0 +1,85 @@
+package nbdkernel
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Reservation is a device that this process is about to serve. Nobody else connects it
+// meanwhile.
+type Reservation struct {
+	index   int // AnyIndex: the driver is to choose
+	backend string
+	state   State // before it was reserved
+	lock    *lock // nil if the driver is to choose
+}
+
+// Reserve reserves the device of an index for a backend, or any if that is
+// [AnyIndex]. With reattach it may be there already, connected to the backend, if
+// nobody serves it any more; and any device is the one that is connected to the
+// backend, if there is one. The error wraps [ErrBusy] if the device is in use. The
+// caller gives the reservation to [Attach], or releases it.
+func Reserve(index int, backend string, reattach bool) (*Reservation, error) {
+	r := &Reservation{index: index, backend: backend}
+	if reattach && index == AnyIndex {
+		n, found, err := findBackend(sysfs, backend)
+		if err != nil {
+			return nil, err
+		}
+		if found {
+			r.index = int(n)
+		}
+	}
+	if r.index == AnyIndex {
+		return r, nil
+	}
+	var err error
+	if r.lock, err = takeLock(lockFolder, r.node()); err != nil {
+		return nil, err
+	}
+	if r.state, err = r.node().State(); err == nil && r.state.Attached {
+		err = r.state.refuse(r.node(), backend, reattach)
+	}
+	if err != nil {
+		r.Release()
+		return nil, err
+	}
+	return r, nil
+}
+
+// refuse says why a device that is connected cannot be taken over.
+func (s State) refuse(n Node, backend string, reattach bool) error {
+	switch {
+	case s.Backend == "":
+		return fmt.Errorf("%s is attached by another program: choose another device: %w", n, ErrBusy)
+	case s.Backend != backend:
+		return fmt.Errorf("%s is attached to %s: choose another device: %w", n, s.Backend, ErrBusy)
+	case !reattach:
+		return fmt.Errorf("%s is attached already, and its process is gone: reattach it, or detach it: %w", n, ErrBusy)
+	}
+	return nil
+}
+
+// Waits reports whether the device is there, and waits to be served.
+func (r *Reservation) Waits() bool { return r.state.Attached }
+
+// Release lets others have the device.
+func (r *Reservation) Release() {
+	r.lock.release()
+	r.lock = nil
+}
+
+func (r *Reservation) node() Node { return Node(r.index) }
+
+// chosen reserves the device that the driver chose: at once, or when the process has
+// ended that had it before.
+func (r *Reservation) chosen(ctx context.Context, n Node) (err error) {
+	if r.index = int(n); r.lock == nil {
+		r.lock, err = awaitLock(ctx, lockFolder, n)
+	}
+	return err
+}
+
+// takeOverTime is how long a process that is being killed may take to lose its device.
+const takeOverTime = 10 * time.Second
