@@ -18,9 +18,10 @@ type Config struct {
 	Driver *Driver
 	Device *Reservation // taken: released when Serve returns, and by Attach if it fails
 
-	// Connections is how many connections the driver gets, at least 1. With more than
-	// one, the flags have to say that the server can take them. A device that is taken
-	// over keeps the number of its connections.
+	// Connections is how many connections the driver gets, at least 1, if there are so
+	// many processors, more than which it does not use. With more than one, the flags
+	// have to say that the server can take them. A device that is taken over keeps the
+	// number of its connections.
 	Connections int
 
 	// Serve serves a connection, the NBD protocol's transmission phase with simple
@@ -96,6 +97,7 @@ func (a *Attachment) connect(ctx context.Context) error {
 
 // create connects a device that is not connected.
 func (a *Attachment) create(ctx context.Context) error {
+	a.cfg.Connections = usefulConnections(sysfs, a.cfg.Connections)
 	sockets, err := a.addLinks(ctx, a.cfg.Connections)
 	if err != nil {
 		return err

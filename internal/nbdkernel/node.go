@@ -22,6 +22,7 @@ const maximumIndex = 1<<20 - 1
 const (
 	sysfs         = "/sys"
 	maxPartFile   = "module/nbd/parameters/max_part"
+	processorFile = "devices/system/cpu/possible"
 	defaultShift  = 5 // of the driver's 16 partitions
 	bytesOfSector = 512
 )
@@ -115,4 +116,16 @@ func findBackend(root, backend string) (Node, bool, error) {
 		}
 	}
 	return 0, false, nil
+}
+
+// usefulConnections returns how many connections of a device the kernel would use: it
+// has no more queues than processors. It is at most n, and n if that is not known.
+func usefulConnections(root string, n int) int {
+	text, err := os.ReadFile(filepath.Join(root, processorFile))
+	list := strings.TrimSpace(string(text)) // ranges: 0-3,8-11
+	last, bad := strconv.Atoi(list[strings.LastIndexAny(list, ",-")+1:])
+	if err != nil || bad != nil || last < 0 {
+		return n
+	}
+	return min(n, last+1)
 }

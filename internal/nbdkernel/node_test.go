@@ -56,6 +56,17 @@ func TestLastIndex(t *testing.T) {
 	}
 }
 
+func TestUsefulConnections(t *testing.T) {
+	for list, want := range map[string]int{"0\n": 1, "0-1\n": 2, "0-3,8-11\n": 5, "0,2\n": 3, "": 5, "what\n": 5} {
+		if got := usefulConnections(plant(t, map[string]string{processorFile: list}), 5); got != want {
+			t.Errorf("%q processors: %d connections, not %d", list, got, want)
+		}
+	}
+	if got := usefulConnections(t.TempDir(), 5); got != 5 {
+		t.Errorf("of unknown processors: %d connections", got)
+	}
+}
+
 func TestState(t *testing.T) {
 	root := plant(t, map[string]string{
 		"block/nbd0/size": "0\n",
