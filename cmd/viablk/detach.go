@@ -36,10 +36,10 @@ device is in use, 2 if it is not attached.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx, cancel := context.WithTimeout(cmd.Context(), detachPatience)
 		defer cancel()
-		if !isSocketPath(args[0]) {
+		if isDevicePath(args[0]) {
 			n, err := nbdkernel.ParseNode(args[0])
 			if err != nil {
-				return usage("%w, or the path of a socket", err)
+				return usage("%w", err)
 			}
 			return detachDevice(ctx, n, *force)
 		}
@@ -59,9 +59,10 @@ device is in use, 2 if it is not attached.`,
 	return cmd
 }
 
-// isSocketPath reports whether an argument is a path, and not that of a device.
-func isSocketPath(s string) bool {
-	return strings.Contains(s, "/") && !strings.HasPrefix(s, "/dev/nbd")
+// isDevicePath reports whether an argument is meant to be a device: /dev/X or nbdN.
+func isDevicePath(s string) bool {
+	number, ok := strings.CutPrefix(s, "nbd")
+	return strings.HasPrefix(s, "/dev/") || ok && number != "" && strings.Trim(number, "0123456789") == ""
 }
 
 // detachDevice takes a device away.
