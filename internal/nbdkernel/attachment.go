@@ -97,7 +97,7 @@ func (a *Attachment) connect(ctx context.Context) error {
 
 // create connects a device that is not connected.
 func (a *Attachment) create(ctx context.Context) error {
-	a.cfg.Connections = usefulConnections(sysfs, a.cfg.Connections)
+	a.cfg.Connections = usefulConnections(a.cfg.Device.sysfs, a.cfg.Connections)
 	sockets, err := a.addLinks(ctx, a.cfg.Connections)
 	if err != nil {
 		return err

@@ -56,7 +56,10 @@ type Settings struct {
 
 // Driver is the kernel's nbd driver. Its methods are safe for concurrent use, and
 // wait as long as the kernel takes. They are not called by who serves a device.
-type Driver struct{ family *family }
+type Driver struct {
+	call  func(command uint8, list attributes) (reply []byte, err error)
+	close func()
+}
 
 // OpenDriver opens the way to the driver: the error is [ErrNoDriver] if there is
 // none, and [fs.ErrPermission] if this process may not use it. The caller closes it.
@@ -71,7 +74,7 @@ func OpenDriver() (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the kernel's nbd driver: %w", err)
 	}
-	return &Driver{f}, nil
+	return &Driver{f.call, f.close}, nil
 }
 
 // privileged reports whether this process has the right to use the driver.
@@ -82,12 +85,12 @@ func privileged() bool {
 }
 
 // Close closes the way to the driver. Devices stay.
-func (d *Driver) Close() { d.family.close() }
+func (d *Driver) Close() { d.close() }
 
 // connect makes a device of sockets, which stay the caller's too, and returns its
 // index.
 func (d *Driver) connect(index int, backend string, s Settings, sockets []int) (Node, error) {
-	reply, err := d.family.call(commandConnect, connectAttributes(index, backend, s, sockets))
+	reply, err := d.call(commandConnect, connectAttributes(index, backend, s, sockets))
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		return 0, fmt.Errorf("connect a kernel device: the capability CAP_SYS_ADMIN is needed: %w", err)
@@ -103,7 +106,7 @@ func (d *Driver) connect(index int, backend string, s Settings, sockets []int) (
 // reconfigure gives a device new sockets in place of those that have ended, as many
 // as there are, and another size if that is not 0.
 func (d *Driver) reconfigure(n Node, backend string, size int64, s Settings, sockets []int) error {
-	if _, err := d.family.call(commandReconfigure, reconfigureAttributes(n, backend, size, s, sockets)); err != nil {
+	if _, err := d.call(commandReconfigure, reconfigureAttributes(n, backend, size, s, sockets)); err != nil {
 		return fmt.Errorf("reconnect %s: %w", n, err)
 	}
 	return nil
@@ -114,7 +117,7 @@ func (d *Driver) reconfigure(n Node, backend string, size int64, s Settings, soc
 func (d *Driver) Disconnect(n Node) error {
 	var list attributes
 	list.uint32(attributeIndex, uint32(n))
-	_, err := d.family.call(commandDisconnect, list)
+	_, err := d.call(commandDisconnect, list)
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("disconnect %s: the capability CAP_SYS_ADMIN is needed: %w", n, err)
 	}

@@ -13,6 +13,8 @@ type Reservation struct {
 	backend string
 	state   State // before it was reserved
 	lock    *lock // nil if the driver is to choose
+
+	sysfs, locks string // folders
 }
 
 // Reserve reserves the device of an index for a backend, or any if that is
@@ -21,32 +23,39 @@ type Reservation struct {
 // backend, if there is one. The error wraps [ErrBusy] if the device is in use. The
 // caller gives the reservation to [Attach], or releases it.
 func Reserve(index int, backend string, reattach bool) (*Reservation, error) {
-	r := &Reservation{index: index, backend: backend}
-	if reattach && index == AnyIndex {
-		n, found, err := findBackend(sysfs, backend)
+	r := &Reservation{index: index, backend: backend, sysfs: sysfs, locks: lockFolder}
+	if err := r.take(reattach); err != nil {
+		r.Release()
+		return nil, err
+	}
+	return r, nil
+}
+
+// take reserves the device.
+func (r *Reservation) take(reattach bool) (err error) {
+	if reattach && r.index == AnyIndex {
+		n, found, err := findBackend(r.sysfs, r.backend)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if found {
 			r.index = int(n)
 		}
 	}
 	if r.index == AnyIndex {
-		return r, nil
+		return nil
 	}
-	var err error
-	if r.lock, err = takeLock(lockFolder, r.node()); err != nil {
-		return nil, err
+	if r.lock, err = takeLock(r.locks, r.node()); err != nil {
+		return err
 	}
-	if r.state, err = r.node().State(); err == nil && r.state.Attached {
-		err = r.state.refuse(r.node(), backend, reattach)
+	if r.state, err = r.look(); err == nil && r.state.Attached {
+		err = r.state.refuse(r.node(), r.backend, reattach)
 	}
-	if err != nil {
-		r.Release()
-		return nil, err
-	}
-	return r, nil
+	return err
 }
+
+// look returns the state of the device now.
+func (r *Reservation) look() (State, error) { return r.node().state(r.sysfs) }
 
 // refuse says why a device that is connected cannot be taken over.
 func (s State) refuse(n Node, backend string, reattach bool) error {
@@ -76,7 +85,7 @@ func (r *Reservation) node() Node { return Node(r.index) }
 // ended that had it before.
 func (r *Reservation) chosen(ctx context.Context, n Node) (err error) {
 	if r.index = int(n); r.lock == nil {
-		r.lock, err = awaitLock(ctx, lockFolder, n)
+		r.lock, err = awaitLock(ctx, r.locks, n)
 	}
 	return err
 }

@@ -34,7 +34,7 @@ func (a *Attachment) Serve(ctx context.Context) error {
 		<-a.changed // there is a connection that can end, or one that has
 		lost, parted := a.collect()
 		if len(lost) > 0 && !parted {
-			state, err := a.Node().State()
+			state, err := a.cfg.Device.look()
 			parted = err == nil && !state.Attached // it was reset, without a good-bye
 		}
 		if parted {
@@ -69,7 +69,7 @@ func (a *Attachment) replace(n int, pause time.Duration) time.Duration {
 			a.mu.Unlock()
 			return pause
 		}
-		if state, failure := a.Node().State(); failure == nil && !state.Attached {
+		if state, failure := a.cfg.Device.look(); failure == nil && !state.Attached {
 			a.leave()
 			for _, l := range a.list() {
 				l.hangUp()

@@ -1,0 +1,394 @@
+package nbdkernel
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+)
+
+// kernel is a driver with one device, number 5. On its connections a byte is a
+// request and an answer, but for these.
+type kernel struct {
+	t      *testing.T
+	folder string // what stands for /sys
+
+	mu      sync.Mutex
+	sockets []int // -1: has ended
+	calls   []uint8
+	size    uint64 // that it was told last
+	ignores int    // how many offers of connections it has no use for yet
+}
+
+const (
+	goodBye = 'D'
+	slow    = 'S' // is answered when the server is told to go on
+)
+
+func newKernel(t *testing.T) *kernel {
+	return &kernel{t: t, folder: plant(t, map[string]string{"block/nbd5/size": "8\n", "block/nbd5/backend": "via+x"})}
+}
+
+func (k *kernel) pidFile() string { return filepath.Join(k.folder, "block/nbd5/pid") }
+
+// connected makes a device that another process has connected.
+func (k *kernel) connected(queues int) {
+	k.sockets = slices.Repeat([]int{-1}, queues)
+	if err := os.WriteFile(k.pidFile(), []byte("1\n"), 0o600); err != nil {
+		k.t.Fatal(err)
+	}
+	for i := range queues {
+		if err := os.MkdirAll(filepath.Join(k.folder, "block/nbd5/mq", strconv.Itoa(i)), 0o700); err != nil {
+			k.t.Fatal(err)
+		}
+	}
+}
+
+func (k *kernel) call(command uint8, list attributes) ([]byte, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.calls = append(k.calls, command)
+	var offered []int
+	err := each(list, func(kind uint16, value []byte) error {
+		switch kind {
+		case attributeSizeBytes:
+			k.size = native.Uint64(value)
+		case attributeSockets:
+			return each(value, func(_ uint16, item []byte) error {
+				return each(item, func(_ uint16, fd []byte) error {
+					offered = append(offered, int(native.Uint32(fd)))
+					return nil
+				})
+			})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	switch command {
+	case commandConnect:
+		k.connected(len(offered))
+		for i, fd := range offered {
+			k.take(i, fd)
+		}
+		var reply attributes
+		reply.uint32(attributeIndex, 5)
+		return reply, nil
+	case commandReconfigure:
+		if k.ignores--; k.ignores >= 0 {
+			return nil, nil
+		}
+		for _, fd := range offered {
+			if i := slices.Index(k.sockets, -1); i >= 0 {
+				k.take(i, fd)
+			}
+		}
+	case commandDisconnect:
+		for i, fd := range k.sockets {
+			_, _ = unix.Write(fd, []byte{goodBye})
+			k.drop(i)
+		}
+		return nil, os.Remove(k.pidFile())
+	}
+	return nil, nil
+}
+
+func (k *kernel) take(i, fd int) {
+	k.sockets[i], _ = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+}
+
+// drop ends a connection.
+func (k *kernel) drop(i int) {
+	unix.Close(k.sockets[i])
+	k.sockets[i] = -1
+}
+
+// giveUp is drop for those outside.
+func (k *kernel) giveUp(i int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.drop(i)
+}
+
+// serves sends a request on a connection and wants the answer.
+func (k *kernel) serves(i int) {
+	k.t.Helper()
+	k.send(i, 'x')
+	k.wantAnswer(i, 'x')
+}
+
+func (k *kernel) send(i int, request byte) {
+	k.t.Helper()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if _, err := unix.Write(k.sockets[i], []byte{request}); err != nil {
+		k.t.Errorf("send on connection %d: %v", i, err)
+	}
+}
+
+func (k *kernel) wantAnswer(i int, want byte) {
+	k.t.Helper()
+	k.mu.Lock()
+	fd := k.sockets[i]
+	k.mu.Unlock()
+	answer := []byte{0}
+	if _, err := unix.Read(fd, answer); err != nil || answer[0] != want {
+		k.t.Errorf("connection %d answers %q, %v", i, answer, err)
+	}
+}
+
+// bed is an attachment of device 5 and the driver under it.
+type bed struct {
+	*Attachment
+	kernel *kernel
+	server server
+	ended  chan error // what Serve returned
+	cancel context.CancelCauseFunc
+}
+
+// server serves the connections of a bed.
+type server struct {
+	refuse error         // no connection can be served
+	goOn   chan struct{} // closed: slow requests are answered
+}
+
+func (s *server) serve(ctx context.Context, conn net.Conn, ready func()) error {
+	defer conn.Close()
+	if s.refuse != nil {
+		return s.refuse
+	}
+	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
+	ready()
+	for b := []byte{0}; ; {
+		if _, err := conn.Read(b); err != nil {
+			return err
+		}
+		if b[0] == goodBye {
+			return nil
+		}
+		if b[0] == slow {
+			<-s.goOn
+		}
+		if _, err := conn.Write(b); err != nil {
+			return err
+		}
+	}
+}
+
+// attach attaches device 5, or any, and serves it.
+func attach(t *testing.T, k *kernel, index, connections int) *bed {
+	t.Helper()
+	b := &bed{kernel: k, server: server{goOn: make(chan struct{})}, ended: make(chan error, 1)}
+	var err error
+	if b.Attachment, err = b.begin(t, index, connections); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	b.cancel = cancel
+	go func() { b.ended <- b.Serve(ctx) }()
+	t.Cleanup(func() {
+		cancel(nil)
+		<-b.Gone()
+	})
+	return b
+}
+
+func (b *bed) begin(t *testing.T, index, connections int) (*Attachment, error) {
+	r := &Reservation{index: index, backend: "via+x", sysfs: b.kernel.folder, locks: filepath.Join(b.kernel.folder, "run")}
+	if err := r.take(true); err != nil {
+		t.Fatal(err)
+	}
+	return Attach(t.Context(), Config{
+		Settings: Settings{Size: 8192, BlockSize: 512}, Connections: connections, Device: r, Serve: b.server.serve,
+		Driver: &Driver{call: b.kernel.call, close: func() {}},
+	})
+}
+
+// wantEnd wants Serve to return an error, and the device to be released.
+func (b *bed) wantEnd(t *testing.T, want error) {
+	t.Helper()
+	if err := <-b.ended; !errors.Is(err, want) {
+		t.Errorf("serve: %v, not %v", err, want)
+	}
+	if pid, err := Node(5).server(filepath.Join(b.kernel.folder, "run")); pid != 0 || err != nil {
+		t.Errorf("the device is still reserved: %d, %v", pid, err)
+	}
+	if n := b.Connections(); n != 0 {
+		t.Errorf("%d connections are left", n)
+	}
+}
+
+func TestConnectionsAreReplaced(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	k := newKernel(t)
+	b := attach(t, k, AnyIndex, 3)
+	if b.Node() != 5 || b.Connections() != 3 || k.size != 8192 {
+		t.Errorf("%v has %d connections, %d bytes", b.Node(), b.Connections(), k.size)
+	}
+	for i := range 3 {
+		k.serves(i)
+	}
+	// The driver notices late, twice, that a connection has ended.
+	k.mu.Lock()
+	k.ignores = 2
+	k.drop(1)
+	k.mu.Unlock()
+	for b.Replaced() < 1 {
+		time.Sleep(time.Millisecond)
+	}
+	for i := range 3 {
+		k.giveUp(i)
+	}
+	for b.Replaced() < 4 {
+		time.Sleep(time.Millisecond)
+	}
+	for i := range 3 {
+		k.serves(i)
+	}
+	if err := b.cfg.Driver.Disconnect(5); err != nil {
+		t.Error(err)
+	}
+	b.wantEnd(t, nil)
+}
+
+// The driver drops the device without a word.
+func TestDeviceIsReset(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	k := newKernel(t)
+	b := attach(t, k, 5, 2)
+	if err := os.Remove(k.pidFile()); err != nil {
+		t.Error(err)
+	}
+	k.giveUp(0)
+	k.giveUp(1)
+	b.wantEnd(t, nil)
+}
+
+func TestTakeOver(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	k := newKernel(t)
+	k.connected(2)
+	k.ignores = 3 // the process before is about to end
+	b := attach(t, k, AnyIndex, 7)
+	k.serves(0)
+	k.serves(1)
+	if k.size != 8192 || slices.Contains(k.calls, commandConnect) {
+		t.Errorf("size %d after the calls %v", k.size, k.calls)
+	}
+	cause := errors.New("enough")
+	b.cancel(cause)
+	b.wantEnd(t, cause)
+	if slices.Contains(k.calls, commandDisconnect) {
+		t.Error("the device was disconnected")
+	}
+}
+
+// What is under way is answered, and the device stays.
+func TestLeave(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	k := newKernel(t)
+	b := attach(t, k, 5, 2)
+	k.send(0, slow)
+	left := make(chan error, 1)
+	go func() { left <- b.Leave(context.Background()) }()
+	<-b.staying.Done()
+	close(b.server.goOn)
+	k.wantAnswer(0, slow)
+	b.wantEnd(t, nil)
+	if err := <-left; err != nil {
+		t.Error(err)
+	}
+	if slices.Contains(k.calls, commandDisconnect) || slices.Contains(k.calls, commandReconfigure) {
+		t.Errorf("calls %v", k.calls)
+	}
+	if err := b.End(t.Context()); err != nil {
+		t.Errorf("end after the end: %v", err)
+	}
+}
+
+// While the driver has no use for connections, the device can be left.
+func TestLeaveWithoutConnections(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	k := newKernel(t)
+	b := attach(t, k, 5, 1)
+	k.mu.Lock()
+	k.ignores = 1 << 30
+	k.drop(0)
+	k.mu.Unlock()
+	for b.Connections() > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if err := b.Leave(t.Context()); err != nil {
+		t.Error(err)
+	}
+	b.wantEnd(t, nil)
+}
+
+func TestAttachFails(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	k := newKernel(t)
+	b := &bed{kernel: k, server: server{refuse: io.ErrNoProgress}}
+	if _, err := b.begin(t, AnyIndex, 2); !errors.Is(err, io.ErrNoProgress) || len(k.calls) > 0 {
+		t.Errorf("server that fails: %v, calls %v", err, k.calls)
+	}
+	b = &bed{kernel: k}
+	r := &Reservation{index: 5, backend: "via+x", sysfs: k.folder, locks: filepath.Join(k.folder, "run")}
+	if err := r.take(false); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Attach(t.Context(), Config{
+		Connections: 1, Device: r, Serve: b.server.serve,
+		Driver: &Driver{call: func(uint8, attributes) ([]byte, error) { return nil, unix.EBUSY }},
+	})
+	if !errors.Is(err, ErrBusy) {
+		t.Errorf("device in use: %v", err)
+	}
+	if pid, err := Node(5).server(r.locks); pid != 0 || err != nil {
+		t.Errorf("the device is still reserved: %d, %v", pid, err)
+	}
+}
+
+func TestReserve(t *testing.T) {
+	k := newKernel(t)
+	k.connected(1)
+	take := func(index int, backend string, reattach bool) error {
+		r := &Reservation{index: index, backend: backend, sysfs: k.folder, locks: filepath.Join(k.folder, "run")}
+		defer r.Release()
+		return r.take(reattach)
+	}
+	for _, row := range []struct {
+		index    int
+		backend  string
+		reattach bool
+		busy     bool
+	}{
+		{5, "via+x", true, false},
+		{AnyIndex, "via+x", true, false},
+		{AnyIndex, "via+x", false, false}, // the driver chooses another
+		{AnyIndex, "via+y", true, false},
+		{6, "via+x", true, false},
+		{5, "via+x", false, true},
+		{5, "via+y", true, true},
+	} {
+		if err := take(row.index, row.backend, row.reattach); errors.Is(err, ErrBusy) != row.busy || err != nil && !row.busy {
+			t.Errorf("%+v: %v", row, err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(k.folder, "block/nbd5/backend"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := take(5, "via+x", true); !errors.Is(err, ErrBusy) {
+		t.Errorf("a device of another program: %v", err)
+	}
+}
