@@ -4,19 +4,24 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/viablk/viablk/config"
+	"github.com/viablk/viablk/internal/nbdkernel"
 )
 
 func (a *app) attachCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "attach [URI] [--device PATH] [--nbd URI]",
+		Use:   "attach [URI|nbdN] [--device PATH] [--nbd URI]",
 		Short: "Turn a remote disk into a local one",
 		Long: `Connect to the disk that a VIA URI names and serve it until SIGTERM: to the kernel,
 as the block device that --device names, or at an NBD URI, under the export name of
 that URI, or both.
+
+Instead of a URI, nbdN names a line of /etc/nbdtab with the option
+_viablk_transport=PROVIDER: what it says is attached as that device.
 
 A device that is in use when the process ends is left: its requests wait for
 --ctrl-loss-tmo, and the next process takes it over with --reattach.`,
@@ -26,11 +31,12 @@ A device that is in use when the process ends is left: its requests wait for
 		Args: cobra.MaximumNArgs(1),
 	}
 	options := addOptions(cmd, attachOptions, deviceOptions, commonOptions)
+	tab := cmd.Flags().String("nbdtab", "/etc/nbdtab", "`FILE` that says what is attached as a device")
 	stdio := addStdio(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		flags := options.given()
-		if len(args) == 1 {
-			flags["attach.uri"] = config.Flag{Name: "the URI argument", Value: args[0]}
+		if err := nameDisk(flags, args, *tab); err != nil {
+			return err
 		}
 		e, err := a.load(options.file, flags)
 		if err != nil {
@@ -43,6 +49,32 @@ A device that is in use when the process ends is left: its requests wait for
 		return a.attach(cmd.Context(), e.Config, in)
 	}
 	return cmd
+}
+
+// nameDisk adds to the flags what the argument says: a URI, or a device of which the
+// file tab says what is attached. Flags come before what that says.
+func nameDisk(flags config.Flags, args []string, tab string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if !isDevicePath(args[0]) {
+		flags["attach.uri"] = config.Flag{Name: "the URI argument", Value: args[0]}
+		return nil
+	}
+	n, err := nbdkernel.ParseNode(args[0])
+	if err != nil {
+		return usage("%w", err)
+	}
+	settings, err := config.Nbdtab(tab, strings.TrimPrefix(n.String(), "/dev/"))
+	if err != nil {
+		return &exit{exitConfiguration, err}
+	}
+	for key, value := range settings {
+		if _, given := flags[key]; !given {
+			flags[key] = config.Flag{Name: tab, Value: value}
+		}
+	}
+	return nil
 }
 
 // attach serves one remote disk until it is told to end. It takes the entrance
