@@ -26,7 +26,7 @@ VM := -tags vm
 TOOLS := fio:fio nbdkit:nbdkit nbdinfo:libnbd-bin nbdcopy:libnbd-bin \
 	nbdfuse:libnbd-bin qemu-img:qemu-utils qemu-io:qemu-utils \
 	qemu-nbd:qemu-utils nbd-server:nbd-server strace:strace mkfs.ext4:e2fsprogs losetup:util-linux \
-	ip:iproute2 tc:iproute2 nft:nftables iptables:iptables tshark:tshark \
+	systemd-analyze:systemd ip:iproute2 tc:iproute2 nft:nftables iptables:iptables tshark:tshark \
 	qemu-system-x86_64:qemu-system-x86 xz:xz-utils \
 	gcc:gcc /usr/include/stdlib.h:libc6-dev /usr/lib/python3/dist-packages/nbd.py:python3-libnbd
 

@@ -1,8 +1,9 @@
 package main
 
 import (
-	"errors"
+	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/internal/nbdkernel"
@@ -50,16 +51,51 @@ func (a *app) printDevice(argument string) error {
 			r.State = stateServed
 		}
 	}
-	if a.output == "json" {
+	switch a.output {
+	case "udev":
+		err = a.printProperties(&r)
+	case "json":
 		err = a.printJSON(r)
-	} else {
+	default:
 		err = a.printTable([][]string{
 			{"DEVICE", "STATE", "PID", "SIZE", "CONNECTIONS", "DISK"},
 			{r.Path, r.State, strconv.Itoa(r.PID), config.Size(r.Size).String(), strconv.Itoa(r.Connections), r.Backend},
 		})
 	}
-	if r.State != stateServed {
-		err = errors.Join(err, &exit{code: exitFalse})
+	if err == nil && r.State != stateServed {
+		err = &exit{code: exitFalse}
 	}
 	return err
+}
+
+// printProperties prints what a rule of udev imports of a device that viablk attached.
+func (a *app) printProperties(r *deviceReport) error {
+	u, err := config.ParseURI(r.Backend)
+	if err != nil {
+		return &exit{code: exitFalse} // it is not one
+	}
+	name := "default"
+	if u.Export != "" {
+		name = udevName(u.Export)
+	}
+	if _, err := fmt.Fprintf(a.stdout, "VIABLK_EXPORT=%s\nVIABLK_URI=%s\n", name, u); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+	return nil
+}
+
+// udevName writes a name as udev writes those of its links: what could be taken for
+// something else is \xNN.
+func udevName(s string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		c := s[i]
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', strings.IndexByte("#+-.:=@_", c) >= 0 && (c != '.' || i > 0):
+			b.WriteByte(c)
+		default:
+			fmt.Fprintf(&b, `\x%02x`, c)
+		}
+	}
+	return b.String()
 }

@@ -29,13 +29,18 @@ func (a *app) statusCommand() *cobra.Command {
 behind --admin. The exit code is 75 if there is none.
 
 Of a block device of the kernel, /dev/nbdN, show what it is attached to and which
-process serves it. The exit code is 2 if none does.`,
-		Args: cobra.MaximumNArgs(1),
+process serves it. The exit code is 2 if none does. With -o udev, print properties for
+a rule of udev.`,
+		Args:        cobra.MaximumNArgs(1),
+		Annotations: map[string]string{moreOutputs: "udev"},
 	}
 	options := addOptions(cmd, adminOption)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 1 {
 			return a.printDevice(args[0])
+		}
+		if a.output == "udev" {
+			return usage("--output udev is for a device: name it")
 		}
 		e, err := a.load(options.file, options.given())
 		if err != nil {

@@ -34,8 +34,12 @@ func TestDevice(t *testing.T) {
 		Modules: []string{"nbd nbds_max=4", "ext4"},
 		Tools: []string{
 			"e2fsprogs/mkfs.ext4", "e2fsprogs/e2fsck", "nbd-client/nbd-client", "util-linux/setpriv", "util-linux/blockdev",
+			"udev/lib/systemd/systemd-udevd", "udev/udevadm", "udev/lib/udev/rules.d/50-udev-default.rules",
 		},
-		Files: map[string]string{"/usr/bin/viablk": Program(t, modulePath+"/cmd/viablk")},
+		Files: map[string]string{
+			"/usr/bin/viablk":                   Program(t, modulePath+"/cmd/viablk"),
+			"/etc/udev/rules.d/60-viablk.rules": "../../contrib/udev/60-viablk.rules",
+		},
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 8*patience)
 	defer cancel()
@@ -54,6 +58,7 @@ func TestDevice(t *testing.T) {
 		{"target restarted with another size", bed.testResize},
 		{"several connections", bed.testConnections},
 		{"nbd-client", bed.testForeignClient},
+		{"links", bed.testLinks},
 	} {
 		if !t.Run(test.name, test.run) {
 			break // it may have left its device
@@ -69,7 +74,7 @@ func (b *deviceBed) startTarget(t *testing.T) {
 		"--heartbeat", "30s", // it is stopped for a while
 		"--listen", "nbd://127.0.0.1/", "--export", "disk=file:/disk", "--export", "small=file:/small")
 	must(t, err)
-	must(t, b.Await(b.ctx, "disk", "viablk", "list", "via+shm:///?socket="+targetSocket))
+	b.await(t, "disk", "viablk", "list", "via+shm:///?socket="+targetSocket)
 }
 
 // attach attaches a disk and returns the command, when the device is there.
@@ -109,6 +114,14 @@ func (b *deviceBed) run(t *testing.T, args ...string) string {
 		t.Fatal(r)
 	}
 	return r.Stdout
+}
+
+// await waits until the output of a command contains a text.
+func (b *deviceBed) await(t *testing.T, text string, args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	must(t, b.Await(ctx, text, args...))
 }
 
 // refused runs a command that is to be refused in one line with an exit code.
@@ -203,7 +216,7 @@ func (b *deviceBed) testProcessKilled(t *testing.T) {
 	must(t, b.target.Signal(syscall.SIGSTOP))
 	writer, err := b.Start(b.ctx, "sh", "-ec", fill)
 	must(t, err)
-	must(t, b.Await(b.ctx, "busy", "sh", "-c", "read r w < /sys/block/nbd0/inflight; [ $((r + w)) -gt 0 ] && echo busy"))
+	b.await(t, "busy", "sh", "-c", "read r w < /sys/block/nbd0/inflight; [ $((r + w)) -gt 0 ] && echo busy")
 	must(t, first.Signal(syscall.SIGKILL))
 	first.Wait()
 	if r := b.Run(b.ctx, "viablk", "status", "/dev/nbd0"); r.Code != 2 || !strings.Contains(r.Stdout, "waiting") {
@@ -307,4 +320,24 @@ func (b *deviceBed) testForeignClient(t *testing.T) {
 	if r := c.Wait(); !r.OK() { // somebody detached the device
 		t.Error(r)
 	}
+}
+
+// testLinks has udev make links to a device that /etc/nbdtab describes, and to its
+// partition.
+func (b *deviceBed) testLinks(t *testing.T) {
+	b.script(t, "/usr/lib/systemd/systemd-udevd --daemon --resolve-names=never && echo 'nbd0 /run/t.sock small _viablk_transport=shm,bs=4096' > /etc/nbdtab")
+	c, err := b.Start(b.ctx, "viablk", "attach", "nbd0")
+	must(t, err)
+	b.await(t, "/dev/nbd0", "readlink", "-f", "/dev/disk/by-viablk/small")
+	// A table of one partition, from block 8 on.
+	b.script(t, `
+		[ $(blockdev --getss /dev/nbd0) = 4096 ]
+		{ head -c 446 /dev/zero; printf '\0\0\0\0\203\0\0\0\010\0\0\0\0\1\0\0'; head -c 48 /dev/zero; printf '\125\252'; } > /table
+		dd if=/table of=/dev/nbd0 conv=fsync 2>/dev/null && blockdev --rereadpt /dev/nbd0`)
+	b.await(t, "/dev/nbd0p1", "readlink", "-f", "/dev/disk/by-viablk/small-part1")
+	b.script(t, "mkfs.ext4 -q /dev/disk/by-viablk/small-part1 && mount /dev/nbd0p1 /mnt")
+	b.refused(t, 75, "/dev/nbd0 is mounted at /mnt: unmount it first", "viablk", "detach", "/dev/nbd0")
+	b.script(t, "umount /mnt")
+	b.detach(t, c)
+	b.await(t, "gone", "sh", "-c", "[ -e /dev/disk/by-viablk/small ] || echo gone")
 }

@@ -110,6 +110,9 @@ func (a *Attachment) create(ctx context.Context) error {
 	if err := a.cfg.Device.chosen(ctx, n); err != nil {
 		return errors.Join(err, a.cfg.Driver.Disconnect(n))
 	}
+	if err := n.announce(a.cfg.Device.sysfs); err != nil {
+		a.cfg.Log.Warn("links to the device may be missing", "error", err)
+	}
 	return nil
 }
 

@@ -36,7 +36,7 @@ const (
 )
 
 func newKernel(t *testing.T) *kernel {
-	return &kernel{t: t, folder: plant(t, map[string]string{"block/nbd5/size": "8\n", "block/nbd5/backend": "via+x"})}
+	return &kernel{t: t, folder: plant(t, map[string]string{"block/nbd5/size": "8\n", "block/nbd5/backend": "via+x", "block/nbd5/uevent": ""})}
 }
 
 func (k *kernel) pidFile() string { return filepath.Join(k.folder, "block/nbd5/pid") }
@@ -255,6 +255,9 @@ func TestConnectionsAreReplaced(t *testing.T) {
 	}
 	for i := range 3 {
 		k.serves(i)
+	}
+	if event, err := os.ReadFile(filepath.Join(k.folder, "block/nbd5/uevent")); string(event) != "change" || err != nil {
+		t.Errorf("announced by %q, %v", event, err)
 	}
 	if err := b.cfg.Driver.Disconnect(5); err != nil {
 		t.Error(err)

@@ -96,6 +96,16 @@ func (n Node) state(root string) (s State, err error) {
 	return s, err
 }
 
+// announce has the kernel tell of the device once more: when it did first, it did not
+// know to what the device is connected.
+func (n Node) announce(root string) error {
+	err := os.WriteFile(filepath.Join(root, "block", n.name(), "uevent"), []byte("change"), 0)
+	if err != nil {
+		return fmt.Errorf("announce %s: %w", n, err)
+	}
+	return nil
+}
+
 // findBackend returns the first device that is connected to a backend.
 func findBackend(root, backend string) (Node, bool, error) {
 	folders, err := filepath.Glob(filepath.Join(root, "block", "nbd*"))
