@@ -31,9 +31,10 @@ func diskURI(name string) string { return "via+shm:///" + name + "?socket=" + ta
 // driver is not there at first.
 func TestDevice(t *testing.T) {
 	v := Boot(t, Config{
-		Modules: []string{"nbd nbds_max=4", "ext4"},
+		Memory:  768,
+		Modules: []string{"nbd nbds_max=4", "ext4", "xfs"},
 		Tools: []string{
-			"e2fsprogs/mkfs.ext4", "e2fsprogs/e2fsck", "nbd-client/nbd-client", "util-linux/setpriv", "util-linux/blockdev",
+			"e2fsprogs/mkfs.ext4", "e2fsprogs/e2fsck", "nbd-client/nbd-client", "fio/fio", "xfsprogs/mkfs.xfs", "xfsprogs/xfs_repair", "util-linux/fstrim", "util-linux/setpriv", "util-linux/blockdev",
 			"udev/lib/systemd/systemd-udevd", "udev/udevadm", "udev/lib/udev/rules.d/50-udev-default.rules",
 		},
 		Files: map[string]string{
@@ -44,7 +45,7 @@ func TestDevice(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 8*patience)
 	defer cancel()
 	bed := &deviceBed{VM: v, ctx: ctx}
-	v.Must("sh", "-c", "truncate -s 64M /disk && truncate -s 8M /small && mkdir -p /mnt")
+	v.Must("sh", "-c", "cd /tmp && truncate -s 64M disk && truncate -s 8M small && truncate -s 320M large && mkdir -p /mnt")
 	bed.startTarget(t)
 	for _, test := range []struct {
 		name string
@@ -53,10 +54,13 @@ func TestDevice(t *testing.T) {
 		{"refusals", bed.testRefusals},
 		{"life", bed.testLife},
 		{"read-only", bed.testReadOnly},
+		{"load", bed.testLoad},
 		{"process killed", bed.testProcessKilled},
 		{"process ended", bed.testProcessEnded},
+		{"target stands still", bed.testStall},
 		{"target restarted with another size", bed.testResize},
 		{"several connections", bed.testConnections},
+		{"target killed", bed.testTargetKilled},
 		{"nbd-client", bed.testForeignClient},
 		{"links", bed.testLinks},
 	} {
@@ -72,7 +76,7 @@ func (b *deviceBed) startTarget(t *testing.T) {
 	var err error
 	b.target, err = b.Start(b.ctx, "viablk", "target", "--admin", targetStatus, "--listen", "via+shm:///?socket="+targetSocket,
 		"--heartbeat", "30s", // it is stopped for a while
-		"--listen", "nbd://127.0.0.1/", "--export", "disk=file:/disk", "--export", "small=file:/small")
+		"--listen", "nbd://127.0.0.1/", "--export", "disk=file:/tmp/disk", "--export", "small=file:/tmp/small", "--export", "large=file:/tmp/large")
 	must(t, err)
 	b.await(t, "disk", "viablk", "list", "via+shm:///?socket="+targetSocket)
 }
@@ -207,6 +211,23 @@ func (b *deviceBed) testReadOnly(t *testing.T) {
 	b.detach(t, c)
 }
 
+// testLoad is fio on the device, past the kernel's cache, and in a file of xfs,
+// through it; then the file is trimmed away at the target.
+func (b *deviceBed) testLoad(t *testing.T) {
+	c := b.attach(t, "large", "--connections", "2")
+	const fio = "fio --minimal --name=v --rw=randwrite --bsrange=4k-128k --iodepth=16 --size=16m --verify=crc32c --do_verify=1 "
+	b.script(t, fio+"--filename=/dev/nbd0 --ioengine=libaio --direct=1 > /dev/null")
+	b.script(t, "mkfs.xfs -q -f /dev/nbd0 && mount /dev/nbd0 /mnt")
+	b.script(t, fio+"--filename=/mnt/file --ioengine=psync --fallocate=none --end_fsync=1 > /dev/null; sha256sum /mnt/file > /xsum")
+	b.script(t, "umount /mnt && xfs_repair -n /dev/nbd0 2> /dev/null && mount /dev/nbd0 /mnt && sha256sum -c /xsum")
+	b.script(t, `
+		before=$(du -k /tmp/large | cut -f1)
+		rm /mnt/file && sync && fstrim /mnt
+		after=$(du -k /tmp/large | cut -f1)
+		[ $after -lt $((before - 12000)) ] && umount /mnt && xfs_repair -n /dev/nbd0 2> /dev/null`)
+	b.detach(t, c)
+}
+
 // testProcessKilled kills the process of a mounted device in the middle of writes, and
 // another one goes on where it was. The target stands still meanwhile, so that there
 // are requests under way.
@@ -255,6 +276,38 @@ func (b *deviceBed) testProcessEnded(t *testing.T) {
 	b.detach(t, second)
 }
 
+// testStall has the target stand still for longer than the kernel waits: it gives the
+// connection up, gets another when the requests of that are over, and sends them again.
+// A device whose process is gone, and that nobody uses, is detached.
+func (b *deviceBed) testStall(t *testing.T) {
+	const gaveUp = "Connection timed out, retrying"
+	before := strings.Count(b.Console(), gaveUp)
+	c := b.attach(t, "disk", "--io-timeout", "2s")
+	b.script(t, "mount /dev/nbd0 /mnt")
+	must(t, b.target.Signal(syscall.SIGSTOP))
+	writer, err := b.Start(b.ctx, "sh", "-ec", fill)
+	must(t, err)
+	for strings.Count(b.Console(), gaveUp) == before {
+		select {
+		case <-c.ended:
+			t.Fatal(c.Wait())
+		case <-time.After(pause):
+		}
+	}
+	must(t, b.target.Signal(syscall.SIGCONT))
+	if r := writer.Wait(); !r.OK() {
+		t.Fatal(r)
+	}
+	if out := b.run(t, "viablk", "status", "-o", "json"); strings.Contains(out, `"replaced": 0`) {
+		t.Errorf("no connection was replaced: %s", out)
+	}
+	b.script(t, "umount /mnt && e2fsck -fn /dev/nbd0 && mount /dev/nbd0 /mnt && sha256sum -c /sum && umount /mnt")
+	must(t, c.Signal(syscall.SIGKILL))
+	c.Wait()
+	b.run(t, "viablk", "detach", "/dev/nbd0")
+	b.script(t, "[ ! -e /sys/block/nbd0/pid ]")
+}
+
 // testResize makes a disk larger while its device has no process: the target is
 // started again, and the process that waited for it takes the device over.
 func (b *deviceBed) testResize(t *testing.T) {
@@ -274,14 +327,37 @@ func (b *deviceBed) testResize(t *testing.T) {
 		case <-time.After(pause):
 		}
 	}
-	b.script(t, "truncate -s 12M /small")
+	b.script(t, "truncate -s 12M /tmp/small")
 	b.startTarget(t)
 	must(t, second.Await(b.ctx, "/dev/nbd0"))
 	if got := b.run(t, "blockdev", "--getsize64", "/dev/nbd0"); got != "12582912\n" {
 		t.Errorf("the device has %s bytes", got)
 	}
-	b.script(t, "dd if=/dev/urandom of=/noise bs=1M count=12 2>/dev/null && dd if=/noise of=/dev/nbd0 bs=1M conv=fsync 2>/dev/null && cmp /noise /small")
+	b.script(t, "dd if=/dev/urandom of=/noise bs=1M count=12 2>/dev/null && dd if=/noise of=/dev/nbd0 bs=1M conv=fsync 2>/dev/null && cmp /noise /tmp/small")
 	b.detach(t, second)
+}
+
+// testTargetKilled kills the target of a mounted device: requests fail, and what had
+// been synchronised is there again when the target is.
+func (b *deviceBed) testTargetKilled(t *testing.T) {
+	c := b.attach(t, "disk")
+	b.script(t, "mount /dev/nbd0 /mnt;"+fill)
+	must(t, b.target.Signal(syscall.SIGKILL))
+	b.target.Wait()
+	r := b.Run(b.ctx, "dd", "if=/dev/zero", "of=/mnt/lost", "bs=64k", "count=4", "conv=fsync")
+	if r.OK() || !strings.Contains(r.Stderr, "Input/output error") && !strings.Contains(r.Stderr, "Read-only file system") {
+		t.Errorf("a write without target: %v", r)
+	}
+	b.refused(t, 75, "/dev/nbd0 is mounted at /mnt", "viablk", "detach", "/dev/nbd0")
+	b.run(t, "viablk", "detach", "/dev/nbd0", "--force")
+	if r := c.Wait(); !r.OK() {
+		t.Error(r)
+	}
+	b.script(t, "umount /mnt")
+	b.startTarget(t)
+	c = b.attach(t, "disk")
+	b.script(t, "e2fsck -fp /dev/nbd0 > /dev/null || [ $? = 1 ]; mount /dev/nbd0 /mnt && sha256sum -c /sum && umount /mnt && e2fsck -fn /dev/nbd0")
+	b.detach(t, c)
 }
 
 // testConnections gives the kernel several connections, has it lose some, and all.
