@@ -1,6 +1,7 @@
 package nbd
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net"
 	"os"
@@ -63,6 +64,17 @@ func TestDeviceIsToldWhoComes(t *testing.T) {
 	})
 	t.Run("certificate of nobody", func(t *testing.T) {
 		f := serveTLS(t, TLS{Config: certificates(t).lenient}, Limits{}, Export{Name: "disk", Device: g})
+		p := f.dial()
+		p.greet(bothFlags)
+		p.startTLS("alice")
+		p.option(optGo, goData("disk"))
+		p.infos(optGo)
+		g.want(t, self)
+	})
+	t.Run("certificate that nobody checks", func(t *testing.T) {
+		unchecked := certificates(t).lenient.Clone()
+		unchecked.ClientAuth = tls.RequireAnyClientCert
+		f := serveTLS(t, TLS{Config: unchecked}, Limits{}, Export{Name: "disk", Device: g})
 		p := f.dial()
 		p.greet(bothFlags)
 		p.startTLS("alice")

@@ -15,7 +15,8 @@ import (
 // TLS is how a server speaks TLS. The zero value does not.
 type TLS struct {
 	// Config has the server's certificate and, if clients are to prove who they are,
-	// the authorities that vouch for them. nil: STARTTLS is not offered.
+	// a check of theirs: tls.RequireAndVerifyClientCert, or VerifyConnection beside
+	// tls.RequireAnyClientCert. nil: STARTTLS is not offered.
 	Config *tls.Config
 
 	// Required refuses everything but STARTTLS and ABORT before TLS is up.
@@ -32,8 +33,9 @@ type TLS struct {
 // is lost in between.
 type secure struct {
 	*tls.Conn
-	wire   *wire
-	sealed []byte // a record's plaintext that is being put together
+	wire     *wire
+	verified bool   // after the handshake, the client's certificate
+	sealed   []byte // a record's plaintext that is being put together
 }
 
 const (
@@ -69,7 +71,14 @@ func (wouldBlock) Temporary() bool { return true }
 // newSecure speaks TLS on conn, as a server; the handshake is still to come.
 func newSecure(conn net.Conn, config *tls.Config) *secure {
 	w := &wire{Conn: conn}
-	return &secure{Conn: tls.Server(w, config), wire: w}
+	return &secure{Conn: tls.Server(w, config), wire: w, verified: verifies(config)}
+}
+
+// verifies reports whether a handshake succeeds only if somebody who is trusted
+// vouches for the client.
+func verifies(config *tls.Config) bool {
+	return config.ClientAuth == tls.RequireAndVerifyClientCert ||
+		config.ClientAuth == tls.RequireAnyClientCert && config.VerifyConnection != nil
 }
 
 // names returns the names in the certificate that the client proved to be its own:
@@ -79,10 +88,10 @@ func (s *secure) names() []string {
 		return nil
 	}
 	state := s.ConnectionState()
-	if len(state.VerifiedChains) == 0 {
+	if !s.verified || len(state.PeerCertificates) == 0 {
 		return nil
 	}
-	leaf := state.VerifiedChains[0][0]
+	leaf := state.PeerCertificates[0]
 	return slices.Concat([]string{leaf.Subject.CommonName}, leaf.DNSNames)
 }
 

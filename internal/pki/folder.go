@@ -43,9 +43,36 @@ func ServerConfig(folder string, verify bool) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, pool
-	c.VerifyConnection = revoked.check
+	// Clients are not told which authorities there are. In TLS 1.3 crypto/tls asks
+	// for RSA-PSS and not for the older RSA; GnuTLS 3.7, when it looks through
+	// its certificates for one of an authority that was named, takes that to mean
+	// that RSA keys will not do, and shows none.
+	c.ClientAuth = tls.RequireAnyClientCert
+	c.VerifyConnection = func(state tls.ConnectionState) error {
+		if err := vouched(pool, state.PeerCertificates); err != nil {
+			return err
+		}
+		return revoked.check(state)
+	}
 	return c, nil
+}
+
+// vouched checks that one of the authorities vouches for a client, as crypto/tls
+// does it for a server that tells its clients who they are.
+func vouched(authorities *x509.CertPool, chain []*x509.Certificate) error {
+	between := x509.NewCertPool()
+	for _, cert := range chain[1:] {
+		between.AddCert(cert)
+	}
+	_, err := chain[0].Verify(x509.VerifyOptions{
+		Roots:         authorities,
+		Intermediates: between,
+		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+	if err != nil {
+		return &tls.CertificateVerificationError{UnverifiedCertificates: chain, Err: err}
+	}
+	return nil
 }
 
 // ClientConfig returns how a client speaks TLS with the certificates in folder. It

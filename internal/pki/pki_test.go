@@ -43,7 +43,13 @@ func newAuthority(t *testing.T) (ca, server, client string) {
 // handshake runs both ends and returns their errors.
 func handshake(t *testing.T, server, client *tls.Config) (state tls.ConnectionState, serverErr, clientErr error) {
 	t.Helper()
-	left, right := net.Pipe()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	right, err := net.Dial("tcp", l.Addr().String())
+	must(t, err)
+	left, err := l.Accept()
+	must(t, err)
 	defer left.Close()
 	defer right.Close()
 	s, c := tls.Server(left, server), tls.Client(right, client)
@@ -88,8 +94,8 @@ func TestBothEnds(t *testing.T) {
 			if ok := serverErr == nil && clientErr == nil; ok != row.ok {
 				t.Fatalf("server %v, client %v", serverErr, clientErr)
 			}
-			if row.ok && (state.Version != tls.VersionTLS13 || state.VerifiedChains[0][0].Subject.CommonName != "alice") {
-				t.Errorf("version %#x, %v", state.Version, state.VerifiedChains)
+			if row.ok && (state.Version != tls.VersionTLS13 || state.PeerCertificates[0].Subject.CommonName != "alice") {
+				t.Errorf("version %#x, %v", state.Version, state.PeerCertificates)
 			}
 		})
 	}
@@ -119,6 +125,28 @@ func TestBothEnds(t *testing.T) {
 			t.Error("a server's certificate is taken for a client's")
 		}
 	})
+}
+
+// GnuTLS 3.7 shows no RSA certificate to a server of TLS 1.3 that names authorities
+// and asks for RSA-PSS, as crypto/tls does: none are named.
+func TestAuthoritiesAreNotNamed(t *testing.T) {
+	_, server, client := newAuthority(t)
+	s, err := ServerConfig(server, true)
+	must(t, err)
+	c, err := ClientConfig(client, "storage.example", true)
+	must(t, err)
+	asked := 0
+	own := c.Certificates[0]
+	c.GetClientCertificate = func(request *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		asked++
+		if len(request.AcceptableCAs) != 0 {
+			t.Errorf("the server names %q", request.AcceptableCAs)
+		}
+		return &own, nil
+	}
+	if _, a, b := handshake(t, s, c); a != nil || b != nil || asked != 1 {
+		t.Errorf("server %v, client %v, asked %d times", a, b, asked)
+	}
 }
 
 func TestRevocation(t *testing.T) {
