@@ -192,7 +192,8 @@ var agreements = []struct {
 	{"H-22 EXTENDED_HEADERS with data", refused(optExtendedHeaders, repErrInvalid, []byte("x"))},
 	{"H-22 EXTENDED_HEADERS twice", greeted(func(p *peer) {
 		p.speak(extended)
-		p.speak(extended)
+		p.option(optExtendedHeaders)
+		p.wantReply(optExtendedHeaders, repErrInvalid)
 		p.option(optGo, goData(""))
 		p.infos(optGo)
 		p.wantAlive()

@@ -211,12 +211,15 @@ func (n *negotiation) list(data []byte) error {
 	return n.write(appendReplyHeader(b, optList, repAck, 0))
 }
 
-// agree answers STRUCTURED_REPLY and EXTENDED_HEADERS, however often they come.
-// Extended headers include structured replies, and there is no way back.
+// agree answers STRUCTURED_REPLY and EXTENDED_HEADERS. Extended headers include
+// structured replies, and there is no way back; asked for twice they are refused,
+// as QEMU does it, and stay agreed.
 func (n *negotiation) agree(option uint32, data []byte) error {
 	switch {
 	case len(data) != 0:
 		return n.refuse(option, repErrInvalid, "the option takes no data")
+	case option == optExtendedHeaders && n.dialect == extended:
+		return n.refuse(option, repErrInvalid, "extended headers are agreed already")
 	case option == optExtendedHeaders:
 		n.dialect = extended
 	case n.dialect == extended:
