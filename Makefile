@@ -1,6 +1,7 @@
 # make build       the static binary, bin/viablk
 # make test        every test, under the race detector
 # make test-vm     the tests in virtual machines with a real kernel
+# make test-foreign  the suites of nbd, libnbd and QEMU against our NBD servers, and how many cases ran
 # make conformance the conformance kit on every provider, and how many cases it ran
 # make check       format, vet, staticcheck, modules, architecture
 # make bench       every benchmark, VIA beside eventfds and copies, fio beside nbdkit,
@@ -22,6 +23,9 @@ FUZZ_RUNS := 5000
 # The tag of the tests in virtual machines; it adds files and takes none away.
 VM := -tags vm
 
+# The tag of the suites of other projects, likewise.
+FOREIGN := -tags foreign
+
 # A command or file that is there when its Debian package is.
 TOOLS := fio:fio nbdkit:nbdkit nbdinfo:libnbd-bin nbdcopy:libnbd-bin \
 	nbdfuse:libnbd-bin qemu-img:qemu-utils qemu-io:qemu-utils \
@@ -30,7 +34,12 @@ TOOLS := fio:fio nbdkit:nbdkit nbdinfo:libnbd-bin nbdcopy:libnbd-bin \
 	qemu-system-x86_64:qemu-system-x86 xz:xz-utils \
 	gcc:gcc /usr/include/stdlib.h:libc6-dev /usr/lib/python3/dist-packages/nbd.py:python3-libnbd
 
-.PHONY: build test test-vm conformance check bench bench-nbd nbd-conformance mutants stress simulate fuzz-smoke deps clean
+# The same for what builds and runs the suites of other projects.
+FOREIGN_TOOLS := make:make pkg-config:pkg-config bison:bison flex:flex certtool:gnutls-bin jq:jq \
+	/usr/bin/python3-config:python3-dev /usr/include/glib-2.0/glib.h:libglib2.0-dev \
+	/usr/include/gnutls/gnutls.h:libgnutls28-dev /usr/include/libxml2/libxml/parser.h:libxml2-dev
+
+.PHONY: build test test-foreign test-vm conformance check bench bench-nbd nbd-conformance mutants stress simulate fuzz-smoke deps clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/viablk ./cmd/viablk
@@ -48,6 +57,13 @@ test: deps
 test-vm: deps
 	CGO_ENABLED=1 $(GO) test $(VM) -race -shuffle=on -count=1 -timeout 30m -p 1 ./integration/vm/...
 
+# The servers are built with the race detector, as the tests are. Cases that do not
+# apply are printed with their reasons.
+test-foreign: TOOLS += $(FOREIGN_TOOLS)
+test-foreign: deps
+	CGO_ENABLED=1 $(GO) test $(FOREIGN) -race -v -count=1 -timeout 20m ./integration/nbdsuite | \
+		grep -vE '^ *(=== |--- PASS)'
+
 # The providers' tests of the kit alone, which "go test" runs silently: a line for
 # each, with the cases of each conformance level, and failures.
 conformance:
@@ -57,8 +73,8 @@ conformance:
 check: bin/gofumpt-$(GOFUMPT) bin/staticcheck-$(STATICCHECK)
 	@unformatted=$$(git ls-files -co --exclude-standard '*.go' | xargs bin/gofumpt-$(GOFUMPT) -l) && \
 	if [ -n "$$unformatted" ]; then echo "gofumpt -l: $$unformatted"; exit 1; fi
-	$(GO) vet $(VM) ./...
-	bin/staticcheck-$(STATICCHECK) $(VM) ./...
+	$(GO) vet $(VM),foreign ./...
+	bin/staticcheck-$(STATICCHECK) $(VM),foreign ./...
 	$(GO) mod tidy -diff
 	$(GO) test .
 

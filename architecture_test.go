@@ -39,6 +39,9 @@ var arrows = map[string][]string{
 
 	"integration/conformance": {},
 
+	"integration/nbdsuite":      {},
+	"integration/nbdsuite/shim": {},
+
 	"integration/foreign":  {"via"},
 	"integration/vm":       {"integration/vm/agent"},
 	"integration/vm/agent": {},
