@@ -61,7 +61,7 @@ test-vm: deps
 # apply are printed with their reasons.
 test-foreign: TOOLS += $(FOREIGN_TOOLS)
 test-foreign: deps
-	CGO_ENABLED=1 $(GO) test $(FOREIGN) -race -v -count=1 -timeout 20m ./integration/nbdsuite | \
+	CGO_ENABLED=1 $(GO) test $(FOREIGN) -race -v -count=1 -parallel 4 -timeout 20m ./integration/nbdsuite | \
 		grep -vE '^ *(=== |--- PASS)'
 
 # The providers' tests of the kit alone, which "go test" runs silently: a line for

@@ -224,10 +224,14 @@ func cases(t *testing.T, suite string, names []string, reasons map[string]string
 		"nbdsuite: %s: %d cases: %d run, %d passed, %d do not apply\n",
 		suite, len(names), count.ran, count.passed, len(reasons),
 	)
+	apart := make(map[string][]string)
 	for _, name := range names {
-		if reasons[name] != "" {
-			fmt.Printf("nbdsuite:   %s does not apply: %s\n", name, reasons[name])
+		if reason := reasons[name]; reason != "" {
+			apart[reason] = append(apart[reason], name)
 		}
+	}
+	for _, reason := range slices.Sorted(maps.Keys(apart)) {
+		fmt.Printf("nbdsuite:   %s: %s\n", reason, strings.Join(apart[reason], " "))
 	}
 }
 

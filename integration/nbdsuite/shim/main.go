@@ -30,6 +30,9 @@ const (
 // errForeign wraps the reasons why viablk cannot stand in for a command.
 var errForeign = errors.New("left to the foreign server")
 
+// errNothing says that a command serves no disk: it asks the server something.
+var errNothing = errors.New("no disk")
+
 // foreign returns such a reason.
 func foreign(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", errForeign, fmt.Sprintf(format, args...))
@@ -53,6 +56,9 @@ func main() {
 	c, err := parsers[name](args)
 	if err == nil {
 		err = c.prepare()
+	}
+	if errors.Is(err, errNothing) {
+		fail(become(name, args))
 	}
 	if errors.Is(err, errForeign) {
 		note("theirs", name, args, err.Error())

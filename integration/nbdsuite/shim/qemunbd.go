@@ -63,7 +63,7 @@ func parseQemuNbd(args []string) (*command, error) {
 		}
 	}
 	if e.Backend == "" {
-		return nil, foreign("no file")
+		return nil, errNothing
 	}
 	if !raw { // then it cannot be changed by a write to half of a sector
 		e.MinimumBlock = 512
