@@ -35,7 +35,7 @@ TOOLS := fio:fio nbdkit:nbdkit nbdinfo:libnbd-bin nbdcopy:libnbd-bin \
 	gcc:gcc /usr/include/stdlib.h:libc6-dev /usr/lib/python3/dist-packages/nbd.py:python3-libnbd
 
 # The same for what builds and runs the suites of other projects.
-FOREIGN_TOOLS := make:make pkg-config:pkg-config bison:bison flex:flex certtool:gnutls-bin jq:jq \
+FOREIGN_TOOLS := make:make g++:g++ hexdump:bsdextrautils pkg-config:pkg-config bison:bison flex:flex certtool:gnutls-bin jq:jq \
 	/usr/bin/python3-config:python3-dev /usr/include/glib-2.0/glib.h:libglib2.0-dev \
 	/usr/include/gnutls/gnutls.h:libgnutls28-dev /usr/include/libxml2/libxml/parser.h:libxml2-dev
 
@@ -61,7 +61,7 @@ test-vm: deps
 # apply are printed with their reasons.
 test-foreign: TOOLS += $(FOREIGN_TOOLS)
 test-foreign: deps
-	CGO_ENABLED=1 $(GO) test $(FOREIGN) -race -v -count=1 -parallel 4 -timeout 20m ./integration/nbdsuite | \
+	CGO_ENABLED=1 $(GO) test $(FOREIGN) -race -v -count=1 -parallel 6 -timeout 20m ./integration/nbdsuite | \
 		grep -vE '^ *(=== |--- PASS)'
 
 # The providers' tests of the kit alone, which "go test" runs silently: a line for

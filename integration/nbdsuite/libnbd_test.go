@@ -68,7 +68,8 @@ func libnbdNames(t *testing.T, source string) []string {
 	return append(names, "python/test-aio-connect-unix.sh")
 }
 
-// TestLibnbd runs libnbd's own tests, whose servers are viablk.
+// TestLibnbd runs libnbd's own tests, whose servers are targets, and initiators of
+// targets.
 func TestLibnbd(t *testing.T) {
 	source := libnbdSource(t)
 	reasons := make(map[string]string)
@@ -84,13 +85,13 @@ func TestLibnbd(t *testing.T) {
 		}
 	}
 	path := shims(t)
-	cases(t, "libnbd", names, reasons, func(t *testing.T, name string) {
+	inEachWay(t, "libnbd", names, reasons, func(t *testing.T, w way, name string) {
 		part, test, _ := strings.Cut(name, "/")
 		command := []string{"./" + test}
 		if strings.HasSuffix(test, ".py") {
 			command = []string{"/usr/bin/python3", test}
 		}
-		n := newNotes(t, path)
+		n := newNotes(t, path, w)
 		env := append(n.environment(t), "srcdir=.")
 		out, code := run(t, libnbdLimit, filepath.Join(source, part), env, "../run", command...)
 		if code == 77 {

@@ -44,13 +44,14 @@ done
 exec /usr/bin/qemu-system-x86_64 "${args[@]}"
 `
 
-// TestQemu runs cases of QEMU's suite, whose server is viablk.
+// TestQemu runs cases of QEMU's suite, whose server is a target, or the initiator of
+// one.
 func TestQemu(t *testing.T) {
 	source := iotestSource(t)
 	path := shims(t)
 	must(t, os.WriteFile(filepath.Join(path, "qemu"), []byte(qemu), 0o755))
-	cases(t, "qemu-iotests", iotests, iotestReasons, func(t *testing.T, name string) {
-		n := newNotes(t, path)
+	inEachWay(t, "qemu-iotests", iotests, iotestReasons, func(t *testing.T, w way, name string) {
+		n := newNotes(t, path, w)
 		images := t.TempDir()
 		env := append(
 			n.environment(t), "QEMU_PROG="+filepath.Join(path, "qemu"), "QEMU_NBD_PROG="+filepath.Join(path, "qemu-nbd"),

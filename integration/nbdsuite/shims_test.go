@@ -27,20 +27,25 @@ func shims(t *testing.T) string {
 type notes struct {
 	path   string // of the shims
 	folder string
+	chain  bool
 	text   string
 }
 
-// newNotes returns a place for notes.
-func newNotes(t *testing.T, path string) *notes {
-	return &notes{path: path, folder: t.TempDir()}
+// newNotes returns a place for notes of servers that serve in a way.
+func newNotes(t *testing.T, path string, w way) *notes {
+	return &notes{path: path, folder: t.TempDir(), chain: w.name == "chain"}
 }
 
 // environment is what a case gets for the shims.
 func (n *notes) environment(t *testing.T) []string {
-	return []string{
+	env := []string{
 		"PATH=" + n.path + ":" + toolPath,
 		"VIABLK_SHIM_PROGRAM=" + program(t, viablk), "VIABLK_SHIM_FOLDER=" + n.folder,
 	}
+	if n.chain {
+		env = append(env, "VIABLK_SHIM_CHAIN=1")
+	}
+	return env
 }
 
 // check fails the test if viablk did not start, or if another server did and is

@@ -189,15 +189,10 @@ func succeed(t testing.TB, limit time.Duration, folder string, env []string, nam
 // tail returns the end of an output.
 func tail(text string) string { return text[max(0, len(text)-6<<10):] }
 
-// tally counts the cases of a suite.
-type tally struct {
-	mu          sync.Mutex
-	ran, passed int
-}
-
-// cases runs those cases of a suite that apply, in parallel, and prints how many
-// there are. Each name in reasons has to be the name of a case.
-func cases(t *testing.T, suite string, names []string, reasons map[string]string, test func(t *testing.T, name string)) {
+// inEachWay runs those cases of a suite that apply, in each of the ways, in parallel,
+// and prints how many there are, and why the others do not. Each name in reasons has
+// to be the name of a case.
+func inEachWay(t *testing.T, suite string, names []string, reasons map[string]string, test func(t *testing.T, w way, name string)) {
 	t.Helper()
 	if len(names) == 0 {
 		t.Fatalf("%s has no cases", suite)
@@ -207,23 +202,25 @@ func cases(t *testing.T, suite string, names []string, reasons map[string]string
 			t.Errorf("%s has no case %s, which is said not to apply", suite, name)
 		}
 	}
-	var count tally
-	t.Run("cases", func(t *testing.T) {
-		for _, name := range names {
-			if reasons[name] != "" {
-				continue
+	for _, w := range ways {
+		var count tally
+		t.Run(w.name, func(t *testing.T) {
+			for _, name := range names {
+				if reasons[name] != "" {
+					continue
+				}
+				t.Run(strings.ReplaceAll(name, "/", "-"), func(t *testing.T) {
+					t.Parallel()
+					t.Cleanup(func() { count.add(!t.Failed()) })
+					test(t, w, name)
+				})
 			}
-			t.Run(strings.ReplaceAll(name, "/", "-"), func(t *testing.T) {
-				t.Parallel()
-				t.Cleanup(func() { count.add(!t.Failed()) })
-				test(t, name)
-			})
-		}
-	})
-	fmt.Printf(
-		"nbdsuite: %s: %d cases: %d run, %d passed, %d do not apply\n",
-		suite, len(names), count.ran, count.passed, len(reasons),
-	)
+		})
+		fmt.Printf(
+			"nbdsuite: %s, %s: %d cases: %d run, %d passed, %d do not apply\n",
+			suite, w.name, len(names), count.ran, count.passed, len(reasons),
+		)
+	}
 	apart := make(map[string][]string)
 	for _, name := range names {
 		if reason := reasons[name]; reason != "" {
@@ -231,8 +228,14 @@ func cases(t *testing.T, suite string, names []string, reasons map[string]string
 		}
 	}
 	for _, reason := range slices.Sorted(maps.Keys(apart)) {
-		fmt.Printf("nbdsuite:   %s: %s\n", reason, strings.Join(apart[reason], " "))
+		fmt.Printf("nbdsuite:   not applicable, %s: %s\n", reason, strings.Join(apart[reason], " "))
 	}
+}
+
+// tally counts the cases of a suite.
+type tally struct {
+	mu          sync.Mutex
+	ran, passed int
 }
 
 // add counts a case.

@@ -82,20 +82,16 @@ func TestTester(t *testing.T) {
 		t.Fatalf("no list of cases in:\n%s", list)
 	}
 	names := strings.Fields(strings.ReplaceAll(string(found[1]), "\\\n", " "))
-	for _, w := range ways {
-		t.Run(w.name, func(t *testing.T) {
-			cases(t, "nbd-tester-client, "+w.name, names, testerReasons, func(t *testing.T, name string) {
-				switch name {
-				case "inetd":
-					testInetd(t, source, w)
-				case "cfgmulti":
-					testSeveral(t, source, w)
-				default:
-					testTester(t, source, w, name)
-				}
-			})
-		})
-	}
+	inEachWay(t, "nbd-tester-client", names, testerReasons, func(t *testing.T, w way, name string) {
+		switch name {
+		case "inetd":
+			testInetd(t, source, w)
+		case "cfgmulti":
+			testSeveral(t, source, w)
+		default:
+			testTester(t, source, w, name)
+		}
+	})
 }
 
 // testTester runs one of testerCases.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -60,6 +61,9 @@ func (c *command) prepare() error {
 	if c.tls.mode != "" && c.tls.mode != "off" && c.tls.certificates == "" {
 		return foreign("TLS without certificates")
 	}
+	if os.Getenv(chainVariable) != "" && len(c.exports) > 1 {
+		return foreign("several disks through a chain, whose initiator serves one")
+	}
 	if c.scriptSocket {
 		place, err := os.MkdirTemp("", "shim")
 		if err != nil {
@@ -79,14 +83,18 @@ func (c *command) arguments() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	args := []string{"viablk", "target", "--admin", "none", "--config", config}
+	subcommand, listen, export := "target", "--listen", ""
+	if os.Getenv(chainVariable) != "" {
+		subcommand, listen, export = "up", "--nbd", url.PathEscape(c.exports[0].Name)
+	}
+	args := []string{"viablk", subcommand, "--admin", "none", "--config", config}
 	switch {
 	case c.stdio:
 		args = append(args, "--stdio")
 	case c.socket != "":
-		args = append(args, "--listen", "nbd+unix:///?socket="+c.socket)
+		args = append(args, listen, "nbd+unix:///"+export+"?socket="+c.socket)
 	case c.port != "":
-		args = append(args, "--listen", "nbd://127.0.0.1:"+c.port, "--listen", "nbd://[::1]:"+c.port)
+		args = append(args, listen, "nbd://[::]:"+c.port+"/"+export)
 	}
 	return args, nil
 }

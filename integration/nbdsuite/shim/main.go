@@ -3,10 +3,11 @@
 // suites start servers themselves, with command lines of their own. What viablk
 // cannot do is left to the server of that name.
 //
-// Its first argument is the name, the others are those of the server. The
-// environment has the program in VIABLK_SHIM_PROGRAM, a folder for its files in
-// VIABLK_SHIM_FOLDER, and the folders of the other programs in PATH, behind that of
-// the shims. It appends a line to the file "starts" in the folder for each start: which
+// Its first argument is the name, the others are those of the server. In the
+// environment are the program, VIABLK_SHIM_PROGRAM, a folder for files of the shims,
+// VIABLK_SHIM_FOLDER, VIABLK_SHIM_CHAIN if clients are to get to the disk by way of a
+// target and an initiator, and PATH, where the shims come first and the real servers
+// behind them. Each start appends a line to the file "starts" in the folder: which
 // server it became, and why.
 package main
 
@@ -25,6 +26,7 @@ import (
 const (
 	programVariable = "VIABLK_SHIM_PROGRAM"
 	folderVariable  = "VIABLK_SHIM_FOLDER"
+	chainVariable   = "VIABLK_SHIM_CHAIN"
 )
 
 // errForeign wraps the reasons why viablk cannot stand in for a command.
