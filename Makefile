@@ -35,8 +35,9 @@ TOOLS := fio:fio nbdkit:nbdkit nbdinfo:libnbd-bin nbdcopy:libnbd-bin \
 	gcc:gcc /usr/include/stdlib.h:libc6-dev /usr/lib/python3/dist-packages/nbd.py:python3-libnbd
 
 # The same for what builds and runs the suites of other projects.
-FOREIGN_TOOLS := make:make g++:g++ hexdump:bsdextrautils pkg-config:pkg-config bison:bison flex:flex certtool:gnutls-bin jq:jq \
-	/usr/bin/python3-config:python3-dev /usr/include/glib-2.0/glib.h:libglib2.0-dev \
+FOREIGN_TOOLS := make:make g++:g++ pod2man:perl hexdump:bsdextrautils pkg-config:pkg-config \
+	bison:bison flex:flex certtool:gnutls-bin jq:jq /usr/bin/python3-config:python3-dev \
+	/usr/include/glib-2.0/glib.h:libglib2.0-dev \
 	/usr/include/gnutls/gnutls.h:libgnutls28-dev /usr/include/libxml2/libxml/parser.h:libxml2-dev
 
 .PHONY: build test test-foreign test-vm conformance check bench bench-nbd nbd-conformance mutants stress simulate fuzz-smoke deps clean
