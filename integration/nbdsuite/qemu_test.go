@@ -26,11 +26,23 @@ var iotestReasons = map[string]string{
 }
 
 // iotestSource returns the folder of QEMU's suite, in the version of the qemu-img
-// and qemu-io that are installed.
+// and qemu-io that are installed. It gives servers a second to start, which may be
+// too little or too much: here it waits for them.
 func iotestSource(t *testing.T) string {
 	version := succeed(t, fetchLimit, keep, nil, "dpkg-query", "-W", "-f", "${source:Version}", "qemu-utils")
 	parts := []string{"--wildcards", "*/tests/qemu-iotests", "*/python"}
-	return filepath.Join(sources(t, "qemu", "="+version, parts, nil), "tests/qemu-iotests")
+	folder := sources(t, "qemu", "="+version, parts, func(t *testing.T, folder string) {
+		path := filepath.Join(folder, "tests/qemu-iotests/common.rc")
+		text, err := os.ReadFile(path)
+		must(t, err)
+		const old = "sleep 1 # FIXME: qemu-nbd needs to be listening before we continue"
+		if strings.Count(string(text), old) != 1 {
+			t.Fatalf("%s does not wait for servers as it used to", path)
+		}
+		wait := `until [ -s "${QEMU_TEST_DIR}/qemu-nbd.pid" ]; do sleep 0.1; done`
+		must(t, os.WriteFile(path, []byte(strings.Replace(string(text), old, wait, 1)), 0o600))
+	})
+	return filepath.Join(folder, "tests/qemu-iotests")
 }
 
 // qemu is a script that runs QEMU as the suite wants it: Debian's is built without

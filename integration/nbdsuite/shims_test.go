@@ -40,7 +40,7 @@ func newNotes(t *testing.T, path string, w way) *notes {
 func (n *notes) environment(t *testing.T) []string {
 	env := []string{
 		"PATH=" + n.path + ":" + toolPath,
-		"VIABLK_SHIM_PROGRAM=" + program(t, viablk), "VIABLK_SHIM_FOLDER=" + n.folder,
+		"VIABLK_SHIM_PROGRAM=" + program(t, fast(t)), "VIABLK_SHIM_FOLDER=" + n.folder,
 	}
 	if n.chain {
 		env = append(env, "VIABLK_SHIM_CHAIN=1")

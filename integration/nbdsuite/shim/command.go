@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -132,6 +133,7 @@ func (c *command) run() error {
 		return err
 	}
 	if c.exitWithParent {
+		runtime.LockOSThread() // it is the thread's, and that of what the thread becomes
 		if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGTERM), 0, 0, 0); err != nil {
 			return err
 		}
