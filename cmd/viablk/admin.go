@@ -120,14 +120,20 @@ func adminPart(l net.Listener, status func() processStatus) part {
 	}
 }
 
-// askStatus gets the status of the process behind a status socket.
+// askStatus gets the status of the process behind a status socket. Its PID is what the
+// kernel says, which may be followed by signals.
 func askStatus(ctx context.Context, path string) (processStatus, error) {
+	pid := 0
 	client := http.Client{
 		Timeout: 5 * time.Second,
 		Transport: &http.Transport{
 			DisableKeepAlives: true,
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				return new(net.Dialer).DialContext(ctx, "unix", path)
+				c, err := new(net.Dialer).DialContext(ctx, "unix", path)
+				if err == nil {
+					pid = nbd.ListenerPID(c)
+				}
+				return c, err
 			},
 		},
 	}
@@ -147,6 +153,7 @@ func askStatus(ctx context.Context, path string) (processStatus, error) {
 	if err := json.NewDecoder(response.Body).Decode(&status); err != nil {
 		return status, fmt.Errorf("ask %q: %w", path, err)
 	}
+	status.PID = pid
 	return status, nil
 }
 

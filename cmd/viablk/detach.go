@@ -129,6 +129,9 @@ func (p *processStatus) servesAt(path string) bool {
 
 // endProcess ends a process in peace, and waits for it.
 func endProcess(ctx context.Context, pid int) error {
+	if pid <= 0 {
+		return errors.New("the process that serves there is not known, or in another namespace")
+	}
 	process, err := os.FindProcess(pid)
 	if err != nil {
 		return fmt.Errorf("end process %d: %w", pid, err)

@@ -30,6 +30,16 @@ func identity(c net.Conn, s *secure) string {
 	return c.RemoteAddr().Network()
 }
 
+// ListenerPID returns the process that listens at the UNIX socket to which c is a
+// connection, 0 if that is not known.
+func ListenerPID(c net.Conn) int {
+	peer, err := peerOf(c)
+	if err != nil {
+		return 0
+	}
+	return int(peer.Pid)
+}
+
 // peerOf returns the process that connected a UNIX socket.
 func peerOf(c net.Conn) (peer *unix.Ucred, err error) {
 	s, ok := c.(syscall.Conn)

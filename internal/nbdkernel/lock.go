@@ -29,7 +29,7 @@ func takeLock(folder string, n Node) (*lock, error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", n, err)
 	}
-	file, err := os.OpenFile(lockPath(folder, n), os.O_RDWR|os.O_CREATE, 0o600)
+	file, err := os.OpenFile(lockPath(folder, n), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", n, err)
 	}
