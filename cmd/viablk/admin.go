@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -120,40 +121,50 @@ func adminPart(l net.Listener, status func() processStatus) part {
 	}
 }
 
+// askPatience is how long a process may take to say its status.
+const askPatience = 5 * time.Second
+
 // askStatus gets the status of the process behind a status socket. Its PID is what the
 // kernel says, which may be followed by signals.
 func askStatus(ctx context.Context, path string) (processStatus, error) {
-	pid := 0
-	client := http.Client{
-		Timeout: 5 * time.Second,
-		Transport: &http.Transport{
-			DisableKeepAlives: true,
-			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-				c, err := new(net.Dialer).DialContext(ctx, "unix", path)
-				if err == nil {
-					pid = nbd.ListenerPID(c)
-				}
-				return c, err
-			},
-		},
+	status, err := getStatus(ctx, path)
+	if err != nil {
+		return status, fmt.Errorf("ask %q: %w", path, err)
 	}
-	var status processStatus
+	return status, nil
+}
+
+// getStatus makes the request by hand: another server may be there, which the client of
+// package http would log.
+func getStatus(ctx context.Context, path string) (status processStatus, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askPatience)
+	defer cancel()
+	c, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	if err != nil {
+		return status, err
+	}
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://viablk/status", nil)
 	if err != nil {
 		return status, err
 	}
-	response, err := client.Do(request)
+	request.Close = true
+	if err := request.Write(c); err != nil {
+		return status, err
+	}
+	response, err := http.ReadResponse(bufio.NewReader(c), request)
 	if err != nil {
-		return status, fmt.Errorf("ask %q: %w", path, err)
+		return status, err
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return status, fmt.Errorf("ask %q: %s", path, response.Status)
+		return status, errors.New(response.Status)
 	}
 	if err := json.NewDecoder(response.Body).Decode(&status); err != nil {
-		return status, fmt.Errorf("ask %q: %w", path, err)
+		return status, err
 	}
-	status.PID = pid
+	status.PID = nbd.ListenerPID(c)
 	return status, nil
 }
 
