@@ -267,6 +267,7 @@ func (e *endpoint) assign(c *cq) (*lane, error) {
 			best = newLane(e, len(lanes)+1, p)
 			lanes = append(slices.Clone(lanes), best)
 			e.lanes.Store(&lanes)
+			ring(e.wake) // the goroutine attends to it, should nobody else
 		}
 	}
 	e.assigned[c] = &assignment{lane: best, links: 1}

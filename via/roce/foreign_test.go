@@ -45,12 +45,10 @@ func counted(t *testing.T, p *roce.Provider, at netip.AddrPort) rc.Counters {
 	return rc.Counters{}
 }
 
-// A foreign peer whose message finds no receive is asked to wait, and its message
-// arrives when there is one.
-func TestForeignPeerWaitsForReceive(t *testing.T) {
-	n := port.NewNetwork(1, 9000)
-	p := roce.New(roce.Options{Open: n.Open})
-	x, y := openForeign(t, p, nearForeign), openForeign(t, p, farForeign)
+// foreignPair returns two ends that are connected without a connection manager.
+func foreignPair(t *testing.T, p *roce.Provider) (x, y *foreign.End) {
+	t.Helper()
+	x, y = openForeign(t, p, nearForeign), openForeign(t, p, farForeign)
 	hx, err := x.Adapter().(roce.OutOfBand).Prepare(farForeign.Addr(), 0, x.Config())
 	check(t, err)
 	hy, err := y.Adapter().(roce.OutOfBand).Prepare(nearForeign.Addr(), 0, y.Config())
@@ -62,6 +60,37 @@ func TestForeignPeerWaitsForReceive(t *testing.T) {
 	check(t, err)
 	check(t, x.Start(lx))
 	check(t, y.Start(ly))
+	return x, y
+}
+
+// A lane that an endpoint gets while its goroutine sleeps is attended as the first one
+// is, if its consumer does not poll.
+func TestLaterLanesAreAttended(t *testing.T) {
+	n := port.NewNetwork(1, 9000)
+	p := roce.New(roce.Options{Open: n.Open})
+	x, y := foreignPair(t, p)
+	time.Sleep(100 * time.Millisecond) // the first lanes have nothing to do any more
+	later, quiet := foreignPair(t, p)
+	check(t, later.Post(later.Work(via.OpSend, 0, 64)))
+	within(t, "the later pair's RNR NAK", func() bool {
+		for _, e := range p.Statistics() {
+			if e.Local == farForeign && len(e.Lanes) == 2 {
+				return e.Lanes[1].Links[0].Counters.RNRsSent != 0
+			}
+		}
+		return false
+	})
+	for _, e := range []*foreign.End{x, y, later, quiet} {
+		check(t, e.Close())
+	}
+}
+
+// A foreign peer whose message finds no receive is asked to wait, and its message
+// arrives when there is one.
+func TestForeignPeerWaitsForReceive(t *testing.T) {
+	n := port.NewNetwork(1, 9000)
+	p := roce.New(roce.Options{Open: n.Open})
+	x, y := foreignPair(t, p)
 
 	const size, messages = 10_000, 5
 	for i := range messages {
