@@ -87,7 +87,7 @@ func TestBenchUnderLoss(t *testing.T) {
 	b := netbed.New(t, netbed.Options{MTU: 4500})
 	startBenchPeer(t, b)
 	faults := losing(0.05)(b)
-	rows := benchVia(t, b, "--quick", "--mode", "pingpong,window,rdma-write,rdma-read", "--wait", "poll,spin,sleep", "--count", "100")
+	rows := benchVia(t, b, "--quick", "--mode", "pingpong,window,rdma-write,rdma-read", "--wait", "poll,spin,sleep", "--count", "200")
 	if len(rows) != 4*3*3 {
 		t.Errorf("%d rows, want %d", len(rows), 4*3*3)
 	}

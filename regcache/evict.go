@@ -16,7 +16,7 @@ import (
 
 // evicted is called by the policy, on any goroutine and with the policy's locks
 // held: it clears a bit, of this region or of the one whose trial ends for it, and
-// leaves the rest to the reaper. It takes no lock, waits for nothing and does not
+// leaves the rest to the reaper, or to the miss that offered. It takes no lock, waits for nothing and does not
 // allocate.
 func (c *Cache) evicted(r *region) {
 	if r = c.trial.admit(r); r == nil {

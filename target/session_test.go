@@ -164,7 +164,7 @@ func TestManyOpens(t *testing.T) {
 	s := r.attach(t, "bad")
 	descriptors := openDescriptors(t)
 	opened := 1
-	for id := range uint32(5000) {
+	for id := range uint32(10_000) {
 		switch status := s.tryOpen(t, id+10, "bad", wire.OpenReadOnly); status {
 		case wire.StatusOK:
 			opened++

@@ -324,7 +324,7 @@ func TestAbruptClose(t *testing.T) {
 			v := f.enter("", p.dialect)
 			if i%2 == 0 {
 				for j := range uint64(64) {
-					v.put(p.request(0, cmdRead, j, 0, 256<<10))
+					v.put(p.request(0, cmdRead, j, 0, 1<<20))
 				}
 			} else {
 				v.put(p.request(0, cmdWrite, 1, 0, 1<<20), pattern(i*40_000, 1))

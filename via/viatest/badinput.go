@@ -316,9 +316,8 @@ func badDevices(e *env) {
 }
 
 // goneHandles uses the handle of a region that is gone, when nothing else has its
-// slot and when another region has.
-// goneHandles waits for the slot to come again at one level: the table of regions
-// is the NIC's, and knows none.
+// slot and when another region has. It waits for the slot to come again at one level:
+// the table of regions is the NIC's, and knows none.
 func goneHandles(e *env) {
 	e.connect()
 	claimed := e.client.nic.Limits().ReliabilityLevels & e.server.nic.Limits().ReliabilityLevels
