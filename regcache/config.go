@@ -51,7 +51,7 @@ type Policy string
 
 // The policies.
 const (
-	// PolicyRistretto keeps what is used often (TinyLFU). It is the default:
+	// PolicyRistretto keeps what is used often (TinyLFU). It is the default where nothing is known of the NIC:
 	// rings of buffers a little larger than the budget are the worst case of
 	// recency and the best of frequency.
 	PolicyRistretto Policy = "ristretto"

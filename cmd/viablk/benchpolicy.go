@@ -8,6 +8,7 @@ import (
 
 	"github.com/viablk/viablk/internal/chart"
 	"github.com/viablk/viablk/internal/regbench"
+	"github.com/viablk/viablk/regcache"
 )
 
 // policyResult is what "viablk bench policy" measured over a provider.
@@ -21,6 +22,7 @@ func (a *app) benchPolicyCommand() *cobra.Command {
 	var o memoryBench
 	var grid bool
 	var least float64
+	var policy string
 	cmd := &cobra.Command{
 		Use:   "policy",
 		Short: "Measure what keeps registrations, and the decision to copy or register",
@@ -49,6 +51,7 @@ below.`,
 	}
 	o.register(cmd, "nothing", "ucx", "cibr")
 	cmd.Flags().BoolVar(&grid, "decide", false, "measure the decision, too: two minutes for each of --charge")
+	cmd.Flags().StringVar(&policy, "policy", "auto", "with --decide, keep registrations by `POLICY`: auto (as suits the price), ristretto or clock")
 	cmd.Flags().Float64Var(&least, "least", 0, "with --decide, fail if a ratio is below `RATIO`")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		list, sizes, err := o.complete()
@@ -63,8 +66,15 @@ below.`,
 		if o.quick {
 			p.Ops, d.Rounds, d.Slice, d.Warm = 100, 1, time.Millisecond, 16
 		}
-		if least > 0 && !grid {
-			return usage("--least is of --decide")
+		if !grid && (least > 0 || cmd.Flags().Changed("policy")) {
+			return usage("--least and --policy are of --decide")
+		}
+		switch d.Policy = regcache.Policy(policy); d.Policy {
+		case regcache.PolicyRistretto, regcache.PolicyClock:
+		case "auto":
+			d.Policy = ""
+		default:
+			return usage("--policy %q is not auto, ristretto or clock", policy)
 		}
 		ctx, stop := untilSignal(cmd.Context())
 		defer stop()

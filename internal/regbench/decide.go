@@ -21,6 +21,7 @@ type DecideConfig struct {
 	Ops       int           // least operations of a round; 128
 	Slice     time.Duration // least time of a round; 15 ms
 	Warm      int           // decisions of auto before the rounds of a cell; 2048
+	Policy    regcache.Policy
 	Progress  func(done, total int)
 }
 
@@ -101,7 +102,7 @@ func Decide(ctx context.Context, p via.Provider, at Address, c DecideConfig) (d 
 	defer func() { err = errors.Join(err, r.close()) }()
 	var ends [len(modes)]*end
 	for i, m := range modes {
-		e, err := r.attach(m, 0)
+		e, err := r.attach(m, c.Policy, 0)
 		if err != nil {
 			return d, err
 		}

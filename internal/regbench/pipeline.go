@@ -52,7 +52,7 @@ func Pipeline(ctx context.Context, p via.Provider, at Address, c PipelineConfig)
 	defer func() { err = errors.Join(err, r.close()) }()
 	var ends []*end
 	for _, chunk := range append([]int{64 << 20}, c.Chunks...) {
-		e, err := r.attach(regcache.CopyBounce, chunk)
+		e, err := r.attach(regcache.CopyBounce, "", chunk)
 		if err != nil {
 			return nil, err
 		}

@@ -134,7 +134,7 @@ func TestRoundsHaveWholeGranules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := r.attach(modes[0], 0)
+	e, err := r.attach(modes[0], "", 0)
 	if err != nil {
 		t.Fatal(err)
 	}

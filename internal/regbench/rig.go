@@ -119,8 +119,8 @@ type end struct {
 	seen    byte  // so that reads are not in vain
 }
 
-// attach attaches the disk. mode and chunk are the initiator's.
-func (r *rig) attach(mode regcache.CopyMode, chunk int) (e *end, err error) {
+// attach attaches the disk. mode, policy and chunk are the initiator's.
+func (r *rig) attach(mode regcache.CopyMode, policy regcache.Policy, chunk int) (e *end, err error) {
 	e = &end{}
 	defer func() {
 		if err != nil {
@@ -132,7 +132,7 @@ func (r *rig) attach(mode regcache.CopyMode, chunk int) (e *end, err error) {
 	}
 	e.nic.ErrorCallback(func(via.AsyncError) {})
 	e.device, err = initiator.Dial(context.Background(), initiator.Config{
-		NIC: e.nic, Host: r.host, Export: strconv.Itoa(r.ends), CopyMode: mode, RegisterMax: budget, Chunk: chunk,
+		NIC: e.nic, Host: r.host, Export: strconv.Itoa(r.ends), CopyMode: mode, RegisterMax: budget, Policy: policy, Chunk: chunk,
 	})
 	if err != nil {
 		return e, err
