@@ -1,7 +1,6 @@
 package target
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"sync"
@@ -55,7 +54,7 @@ func newExportTable(list []Export) (*exportTable, error) {
 		case t.byName[e.Name] != nil:
 			return nil, fmt.Errorf("two exports are named %q", e.Name)
 		}
-		x := &exported{Export: e, info: e.Device.Info(), uuid: nameUUID(e.Name), verifier: 1}
+		x := &exported{Export: e, info: e.Device.Info(), uuid: diskUUID(&e), verifier: verifierOf(e.Device)}
 		if e.ReadOnly {
 			x.info.Features |= block.ReadOnly
 		}
@@ -81,16 +80,6 @@ func (t *exportTable) chooseDefault() error {
 		t.byName[""] = x
 	}
 	return nil
-}
-
-// nameUUID derives a UUID (version 8) from an export's name: the same disk keeps
-// it over restarts of the target.
-func nameUUID(name string) [16]byte {
-	h := sha256.Sum256([]byte("viablk export " + name))
-	u := [16]byte(h[:16])
-	u[6] = u[6]&0x0f | 0x80
-	u[8] = u[8]&0x3f | 0x80
-	return u
 }
 
 // open books an export for a session, or says why not.

@@ -89,18 +89,21 @@ type adjusted struct {
 	info Info
 }
 
-func (d *adjusted) Info() Info { return d.info }
+func (d *adjusted) Info() Info         { return d.info }
+func (d *adjusted) Survival() Survival { return SurvivalOf(d.Device) }
 
 type adjustedMapped struct {
 	Mapped
 	info Info
 }
 
-func (d *adjustedMapped) Info() Info { return d.info }
+func (d *adjustedMapped) Info() Info         { return d.info }
+func (d *adjustedMapped) Survival() Survival { return SurvivalOf(d.Mapped) }
 
 type adjustedWindowed struct {
 	Windowed
 	info Info
 }
 
-func (d *adjustedWindowed) Info() Info { return d.info }
+func (d *adjustedWindowed) Info() Info         { return d.info }
+func (d *adjustedWindowed) Survival() Survival { return SurvivalOf(d.Windowed) }

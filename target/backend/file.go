@@ -48,6 +48,9 @@ const inlineRead = 256 << 10
 
 func (f *file) Info() block.Info { return f.info }
 
+// Survival implements [block.Surviving]: the page cache is not the process's.
+func (f *file) Survival() block.Survival { return block.WrittenSurvives }
+
 func (f *file) NewQueue(depth int) (block.Queue, error) {
 	return f.executor.NewQueue(depth, block.PayloadLimit)
 }

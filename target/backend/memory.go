@@ -76,6 +76,9 @@ func plainInfo(size int64, features block.Features, readOnly bool) block.Info {
 
 func (m *memory) Info() block.Info { return m.info }
 
+// Survival implements [block.Surviving].
+func (m *memory) Survival() block.Survival { return block.NothingSurvives }
+
 // Memory is [block.Mapped].
 func (m *memory) Memory() []byte { return m.bytes }
 

@@ -17,6 +17,9 @@ func openNull(size int64, readOnly bool) (block.Device, error) {
 
 func (n *null) Info() block.Info { return n.info }
 
+// Survival implements [block.Surviving]: there is nothing to lose.
+func (n *null) Survival() block.Survival { return block.WrittenSurvives }
+
 func (n *null) NewQueue(depth int) (block.Queue, error) {
 	return block.NewInlineQueue(depth, block.PayloadLimit, n.run)
 }

@@ -30,6 +30,9 @@ func newWrapper(inner block.Device, rules wrapperRules) block.Device {
 func (w *wrapper) Info() block.Info { return w.inner.Info() }
 func (w *wrapper) Close() error     { return w.inner.Close() }
 
+// Survival implements [block.Surviving].
+func (w *wrapper) Survival() block.Survival { return block.SurvivalOf(w.inner) }
+
 // fate returns the fault that hits r, or nil.
 func (w *wrapper) fate(r *block.Request) *fault {
 	var hit *fault

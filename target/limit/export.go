@@ -77,6 +77,9 @@ type Session struct {
 // Info implements [block.Device].
 func (s *Session) Info() block.Info { return s.export.device.Info() }
 
+// Survival implements [block.Surviving].
+func (s *Session) Survival() block.Survival { return block.SurvivalOf(s.export.device) }
+
 // Close implements [block.Device]. The disk stays open.
 func (s *Session) Close() error { return nil }
 
