@@ -43,7 +43,7 @@ func (q *Queue) progress() {
 
 // resume cuts the requests that waited for slots or memory, in order.
 func (q *Queue) resume() {
-	for !q.waiting.empty() && q.cut(q.waiting.first()) {
+	for q.failure == nil && !q.waiting.empty() && q.cut(q.waiting.first()) {
 		if q.failure != nil {
 			return // nothing waits any more
 		}
@@ -105,9 +105,8 @@ func (q *Queue) immediate(i wire.Immediate, placed bool, length uint32) error {
 		sl.mode == wire.ModeInline && q.ops[sl.op].request.Op != block.Write {
 		return errAnswer
 	}
-	q.freeSlots = append(q.freeSlots, at)
-	q.settle(sl, nil)
-	return nil
+	q.freeSlot(at)
+	return q.settle(sl, nil)
 }
 
 // What breaks the protocol, so that the connection goes.
@@ -116,7 +115,8 @@ var (
 	errStale  = errors.New("answer for another command of its slot")
 	errAnswer = errors.New("answer does not fit the command")
 
-	errCredits = errors.New("change of credits, which were granted for good")
+	errDraining = errors.New("the target is going down")
+	errCredits  = errors.New("change of credits, which were granted for good")
 )
 
 // answered finds the command that an answer is for, and ends it.
@@ -127,6 +127,13 @@ func (q *Queue) answered(number uint16) (*slot, uint16, error) {
 	}
 	q.slots[at].busy = false
 	return &q.slots[at], at, nil
+}
+
+// freeSlot gives a slot back, unless the target has fewer by now.
+func (q *Queue) freeSlot(at uint16) {
+	if int(at) < q.credits {
+		q.freeSlots = append(q.freeSlots, at)
+	}
 }
 
 // reply handles a reply capsule: inline data, extents, or an error.
@@ -147,13 +154,15 @@ func (q *Queue) reply(rc *carrier.Receive, length uint32) error {
 	}
 	o := &q.ops[sl.op]
 	r := o.request
+	if reply.Status == wire.StatusShutdown && q.device.keeper != nil {
+		return errDraining // it was not executed, and is sent again later
+	}
 	if reply.Status != wire.StatusOK {
-		q.freeSlots = append(q.freeSlots, at)
+		q.freeSlot(at)
 		if err := q.carrier.Post(rc); err != nil {
 			return err
 		}
-		q.settle(sl, reply.Status.Errno())
-		return nil
+		return q.settle(sl, reply.Status.Errno())
 	}
 	moved, inline := uint32(0), r.Op == block.Read && sl.mode == wire.ModeInline
 	if r.Op == block.Read || r.Op == block.Write {
@@ -169,12 +178,11 @@ func (q *Queue) reply(rc *carrier.Receive, length uint32) error {
 	case inline:
 		return q.inlineData(rc, sl, at, r)
 	}
-	q.freeSlots = append(q.freeSlots, at)
+	q.freeSlot(at)
 	if err := q.carrier.Post(rc); err != nil {
 		return err
 	}
-	q.settle(sl, nil)
-	return nil
+	return q.settle(sl, nil)
 }
 
 // takeExtents hands the answer to a Status on, as far as the caller has memory.
@@ -198,31 +206,34 @@ func takeExtents(r *block.Request, list []byte, length uint32) error {
 func (q *Queue) inlineData(rc *carrier.Receive, sl *slot, at uint16, r *block.Request) error {
 	if r.Memory&reservedAny == 0 {
 		q.bounced(regcache.Choice{}, copy(r.Data, rc.Data[:sl.length]), 0)
-		q.freeSlots = append(q.freeSlots, at)
+		q.freeSlot(at)
 		if err := q.carrier.Post(rc); err != nil {
 			return err
 		}
-		q.settle(sl, nil)
-		return nil
+		return q.settle(sl, nil)
 	}
 	r.Data = rc.Data[:sl.length:sl.length]
 	r.Memory = reservedAny | reservedHeld | uint64(at)
 	sl.held, sl.receive = true, rc.Index()
-	q.settle(sl, nil)
-	return nil
+	return q.settle(sl, nil)
 }
 
 // settle ends a command of a request, and the request with its last command.
-func (q *Queue) settle(sl *slot, err error) {
+func (q *Queue) settle(sl *slot, err error) error {
 	o := &q.ops[sl.op]
 	o.pending--
 	if err != nil && o.err == nil {
 		o.err = err
 	}
 	q.arrive(o, sl, err == nil)
-	if o.pending == 0 && o.cut >= o.request.Length {
-		q.finish(sl.op)
+	if o.pending != 0 || o.cut < o.request.Length {
+		return nil
 	}
+	if err := q.count(o); err != nil {
+		return err
+	}
+	q.finish(sl.op)
+	return nil
 }
 
 // finish hands a request back.

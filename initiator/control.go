@@ -1,6 +1,7 @@
 package initiator
 
 import (
+	"context"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -29,7 +30,7 @@ func (s *session) routineControl(c *carrier.Carrier) {
 	k := &controller{s: s, c: c, beat: newBeat(s.beat)}
 	err := k.serve()
 	if err != nil {
-		s.cfg.Log.Error("session ended", "error", err)
+		s.cfg.Log.Log(context.Background(), s.cfg.lossLevel(), "session ended", "error", err)
 	}
 	s.mu.Lock()
 	s.cause = err

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/bits"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/viablk/viablk/internal/block"
@@ -28,7 +30,14 @@ type Config struct {
 	InlineMax int           // bytes of payload inside a message; 0 leaves it to the target
 	MaxIO     int           // bytes of one command; 0 leaves it to the target
 	Timeout   time.Duration // of connecting and logging in; 10 s
-	Log       *slog.Logger  // nil discards
+
+	// LossTimeout is how long requests wait while the target is away, after which they
+	// fail with EIO until it is back; Forever is no limit. With 0, a disk that lost its
+	// target fails for good.
+	LossTimeout    time.Duration
+	ReconnectDelay time.Duration // the longest pause between two attempts to reach it; 1 s
+
+	Log *slog.Logger // nil discards
 
 	// CopyMode says how payload in memory of the caller's moves; "" is auto.
 	CopyMode regcache.CopyMode
@@ -43,8 +52,12 @@ type Config struct {
 	Chunk     int             // bytes in which a copied request overlaps with its transfer; 0 is 128 KiB
 }
 
+// Forever is a LossTimeout without an end.
+const Forever = time.Duration(math.MaxInt64)
+
 const (
 	defaultTimeout = 10 * time.Second
+	defaultDelay   = time.Second
 	missedBeats    = 3 // heartbeats without an answer until the target is dead
 	sessionConns   = 256
 	pathEpoch      = 1
@@ -82,27 +95,46 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Timeout == 0 {
 		c.Timeout = defaultTimeout
 	}
+	if c.ReconnectDelay == 0 {
+		c.ReconnectDelay = defaultDelay
+	}
+	if c.LossTimeout < 0 || c.ReconnectDelay < 0 || c.Timeout < 0 {
+		return c, fmt.Errorf("loss timeout %v, reconnect delay %v or timeout %v out of range", c.LossTimeout, c.ReconnectDelay, c.Timeout)
+	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	return c, nil
 }
 
+// lossLevel is how bad it is to lose a target: its keeper says so too.
+func (c *Config) lossLevel() slog.Level {
+	if c.LossTimeout > 0 {
+		return slog.LevelInfo
+	}
+	return slog.LevelError
+}
+
 // Device is a disk at a target. It implements the device contract, and
 // io.ReaderAt and io.WriterAt for callers that want a file. Its methods are safe
 // for concurrent use.
 type Device struct {
-	session *session
-	info    block.Info
-	export  wire.OpenResponse
-	memory  memory
+	cfg      Config
+	first    *session
+	keeper   *keeper // of later sessions; nil if there are none
+	info     block.Info
+	export   wire.OpenResponse // as it was at first
+	verifier uint64            // the export's by now; of the keeper
+	memory   memory
+	durable  atomic.Uint64 // writes that a Flush covered
 
-	mu     sync.Mutex
-	disk   *block.Disk // of the file-like methods, opened at first use
-	conns  map[uint16]*Queue
-	last   uint16 // index that was given out last
-	past   QueueStats
-	closed bool
+	mu         sync.Mutex
+	disk       *block.Disk // of the file-like methods, opened at first use
+	conns      map[uint16]*Queue
+	last       uint16 // index that was given out last
+	past       QueueStats
+	pastWrites uint64 // of queues that are closed
+	closed     bool
 }
 
 // Dial logs in at a target and opens an export.
@@ -113,29 +145,32 @@ func Dial(ctx context.Context, cfg Config) (*Device, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
 	defer cancel()
-	s, err := openSession(ctx, cfg)
+	s, err := openDisk(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("attach %s: %w", cfg.Host, err)
 	}
-	mode := wire.OpenReadWrite
-	if cfg.ReadOnly {
-		mode = wire.OpenReadOnly
-	}
-	var a wire.OpenResponse
-	if err := s.request(ctx, &wire.OpenRequest{PathEpoch: pathEpoch, OpenID: 1, Mode: mode, Name: cfg.Export}, &a); err != nil {
-		return nil, errors.Join(fmt.Errorf("attach %s: open export %q: %w", cfg.Host, cfg.Export, err), s.close())
-	}
-	if a.Status != wire.StatusOK {
-		return nil, errors.Join(fmt.Errorf("attach %s: open export %q: %s: %w", cfg.Host, cfg.Export, a.Reason, a.Status.Errno()), s.close())
-	}
-	d := &Device{session: s, export: a, conns: make(map[uint16]*Queue), info: block.Info{
+	a := &s.export
+	d := &Device{cfg: cfg, first: s, export: *a, verifier: a.Verifier, conns: make(map[uint16]*Queue), info: block.Info{
 		Size: int64(a.Size), MinimumBlock: a.MinimumBlock, PreferredBlock: a.PreferredBlock,
 		MaximumPayload: uint32(min(wire.MaxIO, cfg.PoolBytes)), Features: block.Features(a.Features) & block.KnownFeatures,
 	}}
 	if err := d.memory.open(&cfg); err != nil {
 		return nil, errors.Join(fmt.Errorf("attach %s: %w", cfg.Host, err), s.close())
 	}
+	if cfg.LossTimeout > 0 {
+		d.keeper = newKeeper(d, s)
+		go d.keeper.routineKeep()
+	}
 	return d, nil
+}
+
+// session returns the present session, or the last.
+func (d *Device) session() *session {
+	if d.keeper == nil {
+		return d.first
+	}
+	s, _ := d.keeper.current()
+	return s
 }
 
 // Info returns the description of the disk.
@@ -150,16 +185,25 @@ func (d *Device) Description() string { return d.export.Description }
 // UUID returns the disk's identity at the target.
 func (d *Device) UUID() [16]byte { return d.export.ExportUUID }
 
-// Err returns why the session was lost, or nil while it lives and after Close.
+// Err returns why the disk was lost for good, or nil while it is not and after Close.
 func (d *Device) Err() error {
-	if !d.session.failed() {
+	if d.keeper != nil {
+		_, err := d.keeper.current()
+		return err
+	}
+	if !d.first.failed() {
 		return nil
 	}
-	return d.session.err()
+	return d.first.err()
 }
 
-// Done returns a channel that is closed when the session has ended.
-func (d *Device) Done() <-chan struct{} { return d.session.ended }
+// Done returns a channel that is closed when the disk is lost for good, or closed.
+func (d *Device) Done() <-chan struct{} {
+	if d.keeper != nil {
+		return d.keeper.ended
+	}
+	return d.first.ended
+}
 
 // NewQueue opens a queue: a VIA connection of its own.
 func (d *Device) NewQueue(depth int) (block.Queue, error) {
@@ -167,11 +211,15 @@ func (d *Device) NewQueue(depth int) (block.Queue, error) {
 		return nil, fmt.Errorf("open queue of depth %d: not 1 to %d", depth, wire.MaxDepth)
 	}
 	for try := 1; ; try++ {
-		index, err := d.takeIndex()
+		s, err := d.living()
+		if err != nil {
+			return nil, fmt.Errorf("open queue: %w", err)
+		}
+		index, err := d.takeIndex(s.conns)
 		if err != nil {
 			return nil, err
 		}
-		q, err := openQueue(d, index, depth)
+		q, err := openQueue(d, s, index, depth)
 		d.mu.Lock()
 		if err == nil {
 			d.conns[index] = q
@@ -187,26 +235,37 @@ func (d *Device) NewQueue(depth int) (block.Queue, error) {
 	}
 }
 
+// living returns the session that a new queue belongs to; it waits for one as long as
+// to connect may take.
+func (d *Device) living() (*session, error) {
+	if d.keeper == nil {
+		return d.first, d.first.err()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), d.cfg.Timeout)
+	defer cancel()
+	return d.keeper.await(ctx, nil)
+}
+
 // indexTries is how many connection indexes are tried that the target still has
 // in use.
 const indexTries = 8
 
 // takeIndex books a connection index: not the one of a queue that was closed just
 // now, which the target may not have released.
-func (d *Device) takeIndex() (uint16, error) {
+func (d *Device) takeIndex(most uint16) (uint16, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
 		return 0, fmt.Errorf("open queue: %w", errClosed)
 	}
-	for range d.session.conns {
-		d.last = d.last%d.session.conns + 1
+	for range most {
+		d.last = d.last%most + 1
 		if _, taken := d.conns[d.last]; !taken {
 			d.conns[d.last] = nil
 			return d.last, nil
 		}
 	}
-	return 0, fmt.Errorf("open queue: all %d connections of the session are in use", d.session.conns)
+	return 0, fmt.Errorf("open queue: all %d connections of the session are in use", most)
 }
 
 // forget gives a queue's index back.
@@ -214,6 +273,7 @@ func (d *Device) forget(q *Queue) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.past.add(q.snapshot())
+	d.pastWrites += q.written.Load()
 	delete(d.conns, q.index)
 }
 
@@ -233,5 +293,8 @@ func (d *Device) Close() error {
 	if disk != nil {
 		err = disk.Close()
 	}
-	return errors.Join(err, d.session.close(), d.memory.close())
+	if d.keeper != nil {
+		d.keeper.stop()
+	}
+	return errors.Join(err, d.session().close(), d.memory.close())
 }

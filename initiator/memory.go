@@ -57,7 +57,7 @@ func (q *Queue) Release(r *block.Request) {
 		q.reserved[i] = regcache.Slot{}
 		q.freeReserved = append(q.freeReserved, i)
 		q.resume()
-	case m&reservedHeld != 0 && q.failure == nil:
+	case m&reservedHeld != 0:
 		q.releaseReceive(uint16(i))
 	}
 }
@@ -67,10 +67,14 @@ func (q *Queue) Release(r *block.Request) {
 func (q *Queue) releaseReceive(at uint16) {
 	sl := &q.slots[at]
 	sl.held = false
+	if q.failure != nil {
+		sl.owed = true
+		return
+	}
 	if err := q.carrier.Post(q.carrier.Receive(sl.receive)); err != nil {
 		q.fail(err)
 		return
 	}
-	q.freeSlots = append(q.freeSlots, at)
+	q.freeSlot(at)
 	q.resume()
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 // bounce pool. It implements the device contract's Queue; one goroutine drives it.
 type Queue struct {
 	device  *Device
+	session *session // that the connection belongs to, or did
 	carrier *carrier.Carrier
 	pool    *regcache.Pool
 	index   uint16 // of the connection in its session
@@ -38,6 +40,7 @@ type Queue struct {
 	freeOps   []uint16
 	slots     []slot
 	freeSlots []uint16
+	credits   int    // slots that the target has
 	waiting   opFifo // requests that are not wholly cut into commands yet
 	finished  requestFifo
 	held      int  // requests submitted and not reaped
@@ -48,7 +51,10 @@ type Queue struct {
 	reserved     []regcache.Slot // pool memory of requests that reserved it
 	freeReserved []uint32
 
-	failure error // the connection is gone; requests fail
+	failure error // the connection is gone; requests fail, or wait
+	absence absence
+	gone    bool          // there will be no connection any more
+	written atomic.Uint64 // writes that were answered; see Device.dirty
 	beat    beat
 	done    [64]via.Completion
 
@@ -58,30 +64,27 @@ type Queue struct {
 }
 
 // openQueue connects an I/O connection and equips it.
-func openQueue(d *Device, index uint16, depth int) (*Queue, error) {
-	cfg := &d.session.cfg
+func openQueue(d *Device, s *session, index uint16, depth int) (*Queue, error) {
+	cfg := &d.cfg
 	ctx, cancel := context.WithTimeout(context.Background(), cfg.Timeout)
 	defer cancel()
-	if err := d.session.err(); err != nil {
-		return nil, err
-	}
 	commands := depth
 	if cfg.Depth > 0 {
 		commands = min(commands, cfg.Depth)
 	}
-	c, answer, err := d.session.connect(ctx, wire.RoleIO, index, commands)
+	c, answer, err := s.connect(ctx, wire.RoleIO, index, commands)
 	if err != nil {
 		return nil, err
 	}
-	q := &Queue{device: d, carrier: c, index: index, depth: depth, export: d.export.Export}
+	q := &Queue{device: d, session: s, carrier: c, index: index, depth: depth, export: s.export.Export}
 	if err := q.equip(&answer, commands); err != nil {
 		return nil, errors.Join(err, q.release())
 	}
 	return q, nil
 }
 
-// equip gives the queue its memory. Nothing is registered after it.
-func (q *Queue) equip(a *wire.LoginResponse, commands int) error {
+// accept takes over what the target grants the connection.
+func (q *Queue) accept(a *wire.LoginResponse, commands int) error {
 	n := int(a.Credits)
 	if n == 0 || n > commands || int(a.SlotCount) < n {
 		return fmt.Errorf("the target grants %d credits and %d slots, asked for were %d", a.Credits, a.SlotCount, commands)
@@ -95,13 +98,34 @@ func (q *Queue) equip(a *wire.LoginResponse, commands int) error {
 	if a.DataModes&wire.ModesPull == 0 {
 		return errors.New("the target can not read by rdma; writes above the inline maximum need it")
 	}
-	if err := q.carrier.AddReceives(n+spareReceives, int(q.inline)); err != nil {
+	if q.slots == nil {
+		q.slots = make([]slot, n)
+	}
+	q.credits, q.freeSlots = n, q.freeSlots[:0]
+	for i := len(q.slots) - 1; i >= 0; i-- {
+		sl := &q.slots[i]
+		*sl = slot{seq: sl.seq, held: sl.held, receive: sl.receive}
+		if !sl.held {
+			q.freeSlot(uint16(i))
+		}
+	}
+	q.beat = newBeat(time.Duration(a.HeartbeatMillis) * time.Millisecond)
+	return nil
+}
+
+// equip gives the queue its memory. Nothing is registered after it.
+func (q *Queue) equip(a *wire.LoginResponse, commands int) error {
+	if err := q.accept(a, commands); err != nil {
+		return err
+	}
+	n := len(q.slots)
+	if err := q.carrier.AddReceives(n+spareReceives, max(int(q.inline), loginData)); err != nil {
 		return err
 	}
 	if err := q.carrier.AddSends(n+spareSends, wire.MaxHeader); err != nil {
 		return err
 	}
-	cfg := &q.device.session.cfg
+	cfg := &q.device.cfg
 	pool, err := regcache.NewPool(cfg.NIC, cfg.PoolBytes, via.MemAttributes{
 		Ptag: q.carrier.Tag(), EnableRdmaWrite: true, EnableRdmaRead: true,
 	})
@@ -115,16 +139,11 @@ func (q *Queue) equip(a *wire.LoginResponse, commands int) error {
 	if q.chunk > q.most {
 		return fmt.Errorf("bounce memory of %d bytes, for blocks of %d", q.most, q.block)
 	}
-	q.slots = make([]slot, n)
-	for i := n - 1; i >= 0; i-- {
-		q.freeSlots = append(q.freeSlots, uint16(i))
-	}
 	q.ops = make([]op, q.depth)
 	for i := q.depth - 1; i >= 0; i-- {
 		q.freeOps = append(q.freeOps, uint16(i))
 	}
 	q.waiting, q.finished = newOpFifo(q.depth), newRequestFifo(q.depth)
-	q.beat = newBeat(time.Duration(a.HeartbeatMillis) * time.Millisecond)
 	return nil
 }
 
@@ -139,6 +158,9 @@ func (q *Queue) Arm() (time.Duration, bool) {
 		return 0, false
 	}
 	if q.failure != nil {
+		if q.waits() && q.held != 0 {
+			return returnLook, true
+		}
 		return -1, true
 	}
 	d, ok := q.beat.wait()
@@ -161,6 +183,8 @@ func (q *Queue) Kick() {
 func (q *Queue) Reap(dst []*block.Request) int {
 	if q.failure == nil {
 		q.progress()
+	} else if q.device.keeper != nil && !q.gone {
+		q.look()
 	}
 	n := q.finished.pop(dst)
 	q.held -= n
@@ -168,21 +192,30 @@ func (q *Queue) Reap(dst []*block.Request) int {
 }
 
 // fail ends the connection: when it has returned the target touches no memory of
-// the queue any more, and every request fails with EIO.
+// the queue any more, and every request fails with EIO, or waits for another one.
 func (q *Queue) fail(err error) {
 	if q.failure != nil {
 		return
 	}
-	q.failure = err
+	q.failure, q.staged = err, false
 	q.carrier.Disconnect()
-	level, busy := slog.LevelError, len(q.ops)-len(q.freeOps)
+	level, busy := q.device.cfg.lossLevel(), len(q.ops)-len(q.freeOps)
 	if busy == 0 {
 		level = slog.LevelDebug // nobody waits; the session says why, if it ended too
 	}
-	q.device.session.cfg.Log.Log(context.Background(), level, "connection lost", "conn", q.index, "requests", busy, "error", err)
+	q.device.cfg.Log.Log(context.Background(), level, "connection lost", "conn", q.index, "requests", busy, "error", err)
 	for i := range q.slots {
 		q.dropOwn(&q.slots[i].own)
 	}
+	if q.device.keeper != nil {
+		q.depart()
+		return
+	}
+	q.abandon()
+}
+
+// abandon fails all requests.
+func (q *Queue) abandon() {
 	for i := range q.ops {
 		if o := &q.ops[i]; o.request != nil {
 			o.err = syscall.EIO
@@ -192,12 +225,14 @@ func (q *Queue) fail(err error) {
 	q.waiting.clear()
 }
 
-// Err returns why the queue's connection ended, or nil.
+// Err returns why the queue has no connection, or nil.
 func (q *Queue) Err() error { return q.failure }
 
 // Close ends the connection and releases everything. Requests under way are
 // forgotten when the target can no longer touch their memory.
 func (q *Queue) Close() error {
+	q.linger()
+	q.stay()
 	q.logout()
 	q.carrier.Disconnect()
 	q.publish()
@@ -205,10 +240,36 @@ func (q *Queue) Close() error {
 	return q.release()
 }
 
+// lingerLook is how long linger sleeps at most.
+const lingerLook = 50 * time.Millisecond
+
+// linger waits for the answers to what is under way, so that nothing of it is executed
+// later; a target that does not answer is not waited for longer than to connect may
+// take.
+func (q *Queue) linger() {
+	q.waiting.clear() // what is not under way never will be
+	for until := time.Now().Add(q.device.cfg.Timeout); q.failure == nil && q.busy() && time.Now().Before(until); {
+		q.progress()
+		if q.failure == nil && q.busy() && q.carrier.Arm() {
+			sleepOn(q.carrier.FD(), lingerLook)
+		}
+	}
+}
+
+// busy reports whether a command has no answer.
+func (q *Queue) busy() bool {
+	for i := range q.slots {
+		if q.slots[i].busy {
+			return true
+		}
+	}
+	return false
+}
+
 // logout says goodbye, so that the target does not take the end for a failure.
 // The answer is not awaited: the disconnect that follows needs none.
 func (q *Queue) logout() {
-	if q.failure == nil && q.held == 0 {
+	if q.failure == nil && !q.busy() {
 		_ = sendControl(q.carrier, &wire.Logout{ID: 1, PathEpoch: pathEpoch})
 		q.carrier.Doorbell()
 	}

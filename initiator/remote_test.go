@@ -23,6 +23,7 @@ import (
 type remote struct {
 	host   string
 	nic    *via.NIC
+	cfg    target.Config
 	server *target.Server
 	stop   func()
 }
@@ -30,34 +31,40 @@ type remote struct {
 // newRemote serves disks, by their specifications, named "a", "b" and so on.
 func newRemote(t testing.TB, cfg target.Config, specs ...string) *remote {
 	t.Helper()
-	r := &remote{host: filepath.Join(t.TempDir(), "target.sock"), nic: openNIC(t)}
-	cfg.NIC = openNIC(t)
+	r := &remote{host: filepath.Join(t.TempDir(), "target.sock"), nic: openNIC(t), cfg: cfg}
 	for i, spec := range specs {
 		d, err := backend.Open(spec, backend.Options{})
 		must(t, err)
-		cfg.Exports = append(cfg.Exports, target.Export{Name: string(rune('a' + i)), Device: d})
+		r.cfg.Exports = append(r.cfg.Exports, target.Export{Name: string(rune('a' + i)), Device: d})
 	}
-	var err error
-	r.server, err = target.New(cfg)
-	must(t, err)
-	l, err := r.server.Listen(r.host)
-	must(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- r.server.Serve(ctx, l) }()
-	r.stop = sync.OnceFunc(func() {
-		cancel()
-		must(t, <-served)
-		must(t, cfg.NIC.Close())
-	})
+	r.start(t)
 	t.Cleanup(func() {
 		r.stop()
 		must(t, r.nic.Close())
-		for _, x := range cfg.Exports {
+		for _, x := range r.cfg.Exports {
 			must(t, x.Device.Close())
 		}
 	})
 	return r
+}
+
+// start begins to serve the disks, also after stop.
+func (r *remote) start(t testing.TB) {
+	t.Helper()
+	r.cfg.NIC = openNIC(t)
+	var err error
+	r.server, err = target.New(r.cfg)
+	must(t, err)
+	l, err := r.server.Listen(r.host)
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	served, nic := make(chan error, 1), r.cfg.NIC
+	go func() { served <- r.server.Serve(ctx, l) }()
+	r.stop = sync.OnceFunc(func() {
+		cancel()
+		must(t, <-served)
+		must(t, nic.Close())
+	})
 }
 
 // dial attaches; the device is closed with the test.

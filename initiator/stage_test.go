@@ -31,7 +31,8 @@ type play struct {
 	control func(e *end, op wire.Opcode, msg []byte) bool
 	command func(e *end, cmd *wire.Command, payload []byte) bool
 	beat    func(e *end) bool // heartbeats
-	millis  uint32            // between heartbeats; 0 none
+	open    func(a *wire.OpenResponse)
+	millis  uint32 // between heartbeats; 0 none
 }
 
 // stage is where scripted targets play: each connection gets an end of its own.
@@ -244,10 +245,14 @@ func (e *end) control(msg []byte) bool {
 func (e *end) obey(op wire.Opcode, h wire.ControlHeader, msg []byte) bool {
 	switch op {
 	case wire.OpOpen:
-		e.say(&wire.OpenResponse{
+		a := wire.OpenResponse{
 			ID: h.ID, PathEpoch: 1, Export: 3, Size: 8 << 30, MinimumBlock: 512, PreferredBlock: 4096, Name: "disk",
 			Features: 1 | 2 | 4 | 8 | 16 | 32,
-		})
+		}
+		if e.p.open != nil {
+			e.p.open(&a)
+		}
+		e.say(&a)
 	case wire.OpHeartbeat:
 		if e.p.beat != nil {
 			return e.p.beat(e)

@@ -19,6 +19,7 @@ type QueueStats struct {
 	Sleeps         uint64 `json:"sleeps"` // each ends in a wake-up
 	WaitsForMemory uint64 `json:"waits_for_memory"`
 	WaitsForCredit uint64 `json:"waits_for_credit"`
+	Returns        uint64 `json:"returns"` // connections that were restored
 
 	// Of memory that the caller brought.
 	Choice regcache.ChoiceStats `json:"choice"`
@@ -35,6 +36,7 @@ func (s *QueueStats) add(o QueueStats) {
 	s.Sleeps += o.Sleeps
 	s.WaitsForMemory += o.WaitsForMemory
 	s.WaitsForCredit += o.WaitsForCredit
+	s.Returns += o.Returns
 	s.Choice.Add(&o.Choice)
 }
 
@@ -47,6 +49,9 @@ type publishedStats struct {
 }
 
 func (q *Queue) publish() {
+	if q.absence.result != nil {
+		return // the connection is not the owner's
+	}
 	q.stats.Traffic = q.carrier.Traffic()
 	var write, read regcache.Boundary
 	if q.chooser != nil {
@@ -75,9 +80,11 @@ type Status struct {
 	Target        string     `json:"target"` // its identity
 	Session       string     `json:"session"`
 	Connected     bool       `json:"connected"`
-	Error         string     `json:"error,omitempty"` // why not
-	InlineMax     uint32     `json:"inline_max"`      // bytes
-	MaxIO         uint32     `json:"max_io"`          // bytes
+	Error         string     `json:"error,omitempty"`        // why not
+	Away          float64    `json:"away_seconds,omitempty"` // since the target was lost, if it is waited for
+	Losses        uint64     `json:"losses"`                 // sessions that were lost
+	InlineMax     uint32     `json:"inline_max"`             // bytes
+	MaxIO         uint32     `json:"max_io"`                 // bytes
 	Queues        int        `json:"queues"`
 	Registrations uint64     `json:"registrations"` // of memory, ever; steady state adds none
 	Stats         QueueStats `json:"stats"`         // of all queues ever
@@ -96,7 +103,7 @@ type CopyStatus struct {
 
 // Status returns the disk's state and counters.
 func (d *Device) Status() Status {
-	s := d.session
+	s := d.session()
 	st := Status{
 		Export: d.export.Name, Description: d.export.Description, UUID: hex.EncodeToString(d.export.ExportUUID[:]),
 		Size: d.info.Size, ReadOnly: d.info.Features&block.ReadOnly != 0,
@@ -106,6 +113,9 @@ func (d *Device) Status() Status {
 	}
 	if err := s.err(); err != nil {
 		st.Connected, st.Error = false, err.Error()
+	}
+	if d.keeper != nil {
+		d.keeper.report(&st)
 	}
 	st.Copy = d.memory.status()
 	d.mu.Lock()

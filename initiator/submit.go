@@ -15,9 +15,10 @@ import (
 // command is cut into several.
 type op struct {
 	request *block.Request
-	cut     int64 // bytes of the request that are in commands
-	pending int   // commands without an answer
-	err     error // the first
+	cut     int64  // bytes of the request that are in commands
+	pending int    // commands without an answer
+	err     error  // the first
+	mark    uint64 // of a Flush: writes that it covers
 
 	// Of a request in memory of the caller's.
 	piece  int64 // up to where choice holds
@@ -29,6 +30,7 @@ type op struct {
 type slot struct {
 	busy    bool // without an answer
 	held    bool // answered; its receive holds data that is not released
+	owed    bool // its receive is to be posted when the queue has a connection
 	op      uint16
 	seq     uint32
 	length  uint32
@@ -75,14 +77,17 @@ func (q *Queue) Submit(r *block.Request) bool {
 	}
 	r.Token, r.Err = uint64(i), nil
 	q.stats.Count(r.Op, uint64(r.Length))
+	if r.Op == block.Flush && q.device.keeper != nil {
+		o.mark = q.device.covered()
+	}
 	switch {
-	case q.failure != nil:
+	case q.failure != nil && !q.waits():
 		o.err = syscall.EIO
 		q.finish(i)
 	case int(r.Op) >= len(opcodeOf) || r.Op == 0:
 		o.err = syscall.EINVAL
 		q.finish(i)
-	case !q.waiting.empty() || !q.cut(i):
+	case q.failure != nil || !q.waiting.empty() || !q.cut(i):
 		q.waiting.push(i)
 	}
 	return true

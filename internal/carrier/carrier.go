@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/viablk/viablk/via"
 )
@@ -36,6 +37,7 @@ type Carrier struct {
 	receives []Receive
 	sends    []Send
 	free     []uint32 // sends
+	past     Traffic  // of earlier connections
 }
 
 // memory is an arena that is registered for local use only.
@@ -184,13 +186,36 @@ func (c *Carrier) AddSends(n, head int) error {
 // Connect connects to a listener. Receives that must be there for the first
 // answer were added before.
 func (c *Carrier) Connect(ctx context.Context, addr via.Address) error {
+	before := trafficOf(c.vi.Stats())
 	_, err := c.vi.Connect(ctx, addr)
+	if err == nil {
+		c.past.Add(&before)
+	}
 	return err
 }
 
 // Accept connects to a requester.
 func (c *Carrier) Accept(ctx context.Context, r *via.ConnRequest) error {
 	return r.Accept(ctx, c.vi)
+}
+
+// Renew readies a carrier that is disconnected for another connection: all sends are
+// free, and all receives are posted but those at the indexes in kept, where the owner
+// still uses what arrived.
+func (c *Carrier) Renew(kept []uint32) error {
+	c.free = c.free[:0]
+	for i := len(c.sends) - 1; i >= 0; i-- {
+		c.free = append(c.free, uint32(i))
+	}
+	for i := range c.receives {
+		if slices.Contains(kept, uint32(i)) {
+			continue
+		}
+		if err := c.Post(&c.receives[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Connected reports whether the connection stands.

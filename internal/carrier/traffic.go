@@ -13,8 +13,12 @@ type Traffic struct {
 	Stalls           uint64 `json:"stalls"` // times the fabric had no room
 }
 
-// Traffic returns the counters of the carrier's connection.
-func (c *Carrier) Traffic() Traffic { return trafficOf(c.vi.Stats()) }
+// Traffic returns the counters of the carrier's connections.
+func (c *Carrier) Traffic() Traffic {
+	t := trafficOf(c.vi.Stats())
+	t.Add(&c.past)
+	return t
+}
 
 func trafficOf(l via.LinkStats) Traffic {
 	return Traffic{
