@@ -120,11 +120,13 @@ type Attach struct {
 	// one connection waits for ever, and one with more for 30 seconds.
 	IOTimeout time.Duration `mapstructure:"io_timeout"`
 
-	// CtrlLossTimeout is how long requests wait in the kernel while no process serves
-	// the device, and how long Reattach tries to reach the target.
+	// CtrlLossTimeout is how long requests wait while the target is away; with zero, the
+	// disk fails for good when its target is lost. It is also how long they wait in the
+	// kernel while no process serves the device, and how long Reattach tries to reach
+	// the target.
 	CtrlLossTimeout time.Duration `mapstructure:"ctrl_loss_timeout"`
 
-	// ReconnectDelay is the time between two attempts of Reattach to reach the target.
+	// ReconnectDelay is the longest time between two attempts to reach the target.
 	ReconnectDelay time.Duration `mapstructure:"reconnect_delay"`
 
 	// Reattach takes over a device that is attached to URI, and whose process is gone.

@@ -36,8 +36,9 @@ func failed(t testing.TB, c *tool) {
 	}
 }
 
+// TestTargetCrashesUnderLoad is about a disk that does not wait for its target.
 func TestTargetCrashesUnderLoad(t *testing.T) {
-	s := chainWay.serve(t, program(t), disk{"disk", "memory:16MiB"})
+	s := impatientWay.serve(t, program(t), disk{"disk", "memory:16MiB"})
 	idle := s.attach.files()
 	k := connect(t, s.uri)
 	k.ask("read 0 4096", "ok")
@@ -116,7 +117,7 @@ func TestInitiatorCrashesUnderLoad(t *testing.T) {
 }
 
 func TestTargetDrainsUnderLoad(t *testing.T) {
-	for _, w := range ways {
+	for _, w := range []way{ways[0], ways[1], impatientWay, ways[3]} {
 		t.Run(w.name, func(t *testing.T) {
 			t.Parallel()
 			s := w.serve(t, program(t), disk{"disk", "memory:16MiB"})

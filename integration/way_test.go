@@ -48,6 +48,14 @@ var ways = []way{
 // chainWay is the way through two processes.
 var chainWay = ways[2]
 
+// impatientWay is the way through two processes of a disk that does not wait for its
+// target.
+var impatientWay = way{"impatient chain", func(t testing.TB, binary string, d disk) service {
+	p := startTarget(t, binary, "via+shm:///?socket="+filepath.Join(folder(t), "v"), d)
+	a := attachDisk(t, binary, p, d.name, "--ctrl-loss-tmo", "0s")
+	return service{a.uri(d.name, "nbd+unix"), p, a}
+}}
+
 // startTarget starts a target that serves disks at one URI.
 func startTarget(t testing.TB, binary, listen string, disks ...disk) *process {
 	t.Helper()

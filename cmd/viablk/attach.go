@@ -23,8 +23,9 @@ that URI, or both.
 Instead of a URI, nbdN names a line of /etc/nbdtab with the option
 _viablk_transport=PROVIDER: what it says is attached as that device.
 
-A device that is in use when the process ends is left: its requests wait for
---ctrl-loss-tmo, and the next process takes it over with --reattach.`,
+When the target goes away requests wait for it, for --ctrl-loss-tmo, and are sent again
+when it is back. A device that is in use when the process ends is left: its requests
+wait as long, and the next process takes it over with --reattach.`,
 		Example: `  viablk attach via+roce://storage/disk0 --device auto
   viablk attach via+roce://storage/disk0 --nbd 'nbd+unix:///?socket=/run/disk0.sock'
   viablk attach 'via+shm:///disk0?socket=/run/viablk/t' --nbd nbd://localhost/disk0`,

@@ -70,8 +70,8 @@ var (
 		{"device", "attach.device", "make the remote disk the kernel's block device `PATH`: /dev/nbdN, or auto for one that is free"},
 		{"connections", "attach.connections", "`NUMBER` of connections between the kernel and this process"},
 		{"io-timeout", "attach.io_timeout", "`TIME` after which the kernel sends a request again; 0: never"},
-		{"ctrl-loss-tmo", "attach.ctrl_loss_timeout", "`TIME` that requests wait while no process serves the device, and that --reattach tries to reach the target"},
-		{"reconnect-delay", "attach.reconnect_delay", "`TIME` between two attempts of --reattach to reach the target"},
+		{"ctrl-loss-tmo", "attach.ctrl_loss_timeout", "`TIME` that requests wait while the target is away, or no process serves the device; then they fail; 0s: fail at once, for good"},
+		{"reconnect-delay", "attach.reconnect_delay", "longest `TIME` between two attempts to reach the target"},
 		{"reattach", "attach.reattach", "take over the device, whose process is gone"},
 	}
 	adminOption = commonOptions[:1]

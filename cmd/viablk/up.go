@@ -125,6 +125,7 @@ func attachDisks(ctx context.Context, c config.Config, between config.URI, local
 		between.Export = d.Name
 		options := c.Attach
 		options.ReadOnly = options.ReadOnly || d.isReadOnly()
+		options.CtrlLossTimeout = 0 // the target is not away while there is this process
 		remote, err := dialVIA(ctx, between, options, log)
 		if err != nil {
 			return nil, errors.Join(err, closeAttached(remotes))

@@ -39,6 +39,9 @@ func dialVIA(ctx context.Context, u config.URI, c config.Attach, log *slog.Logge
 		CopyMode:  regcache.CopyMode(c.CopyMode),
 		Timeout:   c.Timeout,
 		Log:       log,
+
+		LossTimeout:    c.CtrlLossTimeout,
+		ReconnectDelay: c.ReconnectDelay,
 	})
 	if err != nil {
 		return nil, errors.Join(refusal(err), nic.Close())
@@ -61,9 +64,8 @@ func refusal(err error) error {
 	return err
 }
 
-// part keeps the disk: when the session with the target has ended, the disk stays
-// and answers every request with EIO, so that its users see errors and not the
-// end of their device.
+// part keeps the disk: when it is lost for good it stays and answers every request
+// with EIO, so that its users see errors and not the end of their device.
 func (r *remoteDisk) part(log *slog.Logger) part {
 	return part{
 		name: r.uri.String(),
@@ -74,7 +76,7 @@ func (r *remoteDisk) part(log *slog.Logger) part {
 			case <-r.device.Done():
 			}
 			if err := r.device.Err(); err != nil { // nil: closed by us
-				log.Error("the target is lost: requests fail with EIO until this process is started again", "uri", r.uri.String(), "error", err)
+				log.Error("the disk is lost: requests fail with EIO until this process is started again", "uri", r.uri.String(), "error", err)
 			}
 			return nil
 		},
