@@ -98,7 +98,6 @@ func TestRemoteDiskPassesDeviceKit(t *testing.T) {
 				c := newChain(t, target.Config{}, target.Export{Name: "disk", Device: openBackend(t, spec(t))})
 				return c.attach(t, "", nil)
 			}, backendtest.Options{
-				Lingers: true,
 				Broken: func(t testing.TB) block.Device {
 					c := newChain(t, target.Config{}, target.Export{Name: "disk", Device: openBackend(t, "fault:write=EIO:memory:16MiB")})
 					return c.attach(t, "", nil)

@@ -23,11 +23,6 @@ type Options struct {
 	// Forgets means that the disk reads as zeroes whatever was written.
 	Forgets bool
 
-	// Lingers means that writes of a queue that was closed may still be executed for a
-	// while, as those of a remote disk are: its end of the connection does not hear when
-	// the other one has come to the end. They touch nothing of the queue's owner.
-	Lingers bool
-
 	// Crash, if not nil, loses of the disk what it has not made durable, as a power
 	// cut does; the disk goes on working. Without it the kit sees only that a Flush
 	// succeeds.
