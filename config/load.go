@@ -130,8 +130,8 @@ func fileError(path, message string) error {
 // oneLine joins the lines of a message of a parser.
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// environmentName returns the variable that sets a key.
-func environmentName(key string) string {
+// EnvironmentName returns the variable that sets a key.
+func EnvironmentName(key string) string {
 	return environmentPrefix + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
 }
 
@@ -140,7 +140,7 @@ func originOf(v *viper.Viper, path string, flags Flags, key string) (Origin, str
 	if flag, ok := flags[key]; ok {
 		return FromFlag, flag.Name
 	}
-	if name := environmentName(key); os.Getenv(name) != "" {
+	if name := EnvironmentName(key); os.Getenv(name) != "" {
 		return FromEnvironment, name
 	}
 	if v.InConfig(key) {
@@ -169,9 +169,13 @@ func Defaults() []Setting {
 	return all
 }
 
-// settings lists the leaves of a configuration in the order of its fields,
-// without their origins.
-func settings(c Config) []Setting {
+// ExportDefaults lists every key of an [Export] with its value where nothing is
+// said, in the order of the fields.
+func ExportDefaults() []Setting { return settings(Export{}) }
+
+// settings lists the leaves of a configuration, or of an export, in the order of
+// its fields, without their origins.
+func settings(c any) []Setting {
 	var all []Setting
 	var walk func(v reflect.Value, prefix string)
 	walk = func(v reflect.Value, prefix string) {

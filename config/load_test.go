@@ -166,7 +166,7 @@ func TestFlagListReplacesFileList(t *testing.T) {
 func TestEveryKeyHasAnEnvironmentVariable(t *testing.T) {
 	for _, s := range settings(Default()) {
 		t.Run(s.Key, func(t *testing.T) {
-			t.Setenv(environmentName(s.Key), "\x01 no such value")
+			t.Setenv(EnvironmentName(s.Key), "\x01 no such value")
 			_, err := Load("", nil)
 			switch s.Key {
 			case "admin", "nbd.tls_certificates", "attach.description": // any text will do
@@ -176,8 +176,8 @@ func TestEveryKeyHasAnEnvironmentVariable(t *testing.T) {
 				return
 			}
 			var bad *Error
-			if !errors.As(err, &bad) || bad.Problems[0].Source != environmentName(s.Key) {
-				t.Errorf("got %v, want a complaint about %s", err, environmentName(s.Key))
+			if !errors.As(err, &bad) || bad.Problems[0].Source != EnvironmentName(s.Key) {
+				t.Errorf("got %v, want a complaint about %s", err, EnvironmentName(s.Key))
 			}
 		})
 	}

@@ -101,6 +101,7 @@ func addOptions(cmd *cobra.Command, groups ...[]option) *optionSet {
 		default:
 			set.flags.String(o.flag, fmt.Sprint(value), o.usage)
 		}
+		set.flags.Lookup(o.flag).Annotations = map[string][]string{keyAnnotation: {o.key}}
 	}
 	return set
 }

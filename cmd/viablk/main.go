@@ -98,7 +98,9 @@ where each value comes from.
 		a.targetCommand(), a.attachCommand(), a.detachCommand(), a.upCommand(),
 		a.listCommand(), a.infoCommand(), a.statusCommand(),
 		a.configCommand(), a.pkiCommand(), a.benchCommand(), a.versionCommand(),
+		a.manualCommand(),
 	)
+	complete(root)
 	return root
 }
 

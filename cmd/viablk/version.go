@@ -17,7 +17,12 @@ type versionInfo struct {
 	Platform string `json:"platform"`
 }
 
-// version reads what the go command wrote into the binary.
+// release and revision are set by the linker for a package, which is the same out of
+// any kind of checkout.
+var release, revision string
+
+// version reads what the go command, or for a package the linker, wrote into the
+// binary.
 func version() versionInfo {
 	v := versionInfo{
 		Schema: "viablk.version/v1", Version: "unknown",
@@ -37,6 +42,9 @@ func version() versionInfo {
 		case "vcs.modified":
 			v.Modified = s.Value == "true"
 		}
+	}
+	if release != "" {
+		v.Version, v.Revision = release, revision
 	}
 	return v
 }

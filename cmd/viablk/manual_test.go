@@ -1,0 +1,179 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/viablk/viablk/config"
+)
+
+// writeManual writes the manual as the command does, and returns its pages.
+func writeManual(t *testing.T) map[string]string {
+	t.Helper()
+	t.Setenv("SOURCE_DATE_EPOCH", "86400")
+	folder := t.TempDir()
+	var stderr bytes.Buffer
+	if code := run([]string{"manual", folder}, nil, &stderr, &stderr); code != 0 {
+		t.Fatalf("exit code %d: %s", code, &stderr)
+	}
+	files, err := os.ReadDir(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages := make(map[string]string)
+	for _, file := range files {
+		text, err := os.ReadFile(filepath.Join(folder, file.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages[file.Name()] = string(text)
+	}
+	return pages
+}
+
+// Every command has a page with its flags, every key is in the page of the
+// configuration, and there are no other pages.
+func TestManualIsWhole(t *testing.T) {
+	pages := writeManual(t)
+	root := (&app{}).root()
+	root.InitDefaultCompletionCmd()
+	commands, flags := 0, 0
+	var look func(cmd *cobra.Command)
+	look = func(cmd *cobra.Command) {
+		if cmd.Hidden {
+			return
+		}
+		commands++
+		name := strings.ReplaceAll(cmd.CommandPath(), " ", "-")
+		page := pages[name+".1"]
+		for _, want := range []string{`.TH "` + strings.ToUpper(plain(name)) + `" "1" "1970-01-02"`, plain(cmd.Short), ".SH EXIT STATUS\n"} {
+			if !strings.Contains(page, want) {
+				t.Errorf("the page of %q has no %q", cmd.CommandPath(), want)
+			}
+		}
+		check := func(f *pflag.Flag) {
+			if f.Hidden {
+				return
+			}
+			flags++
+			name := regexp.QuoteMeta(plain("--" + f.Name))
+			item := regexp.MustCompile(`\n\.TP\n(?:\\fB\\-\w\\fR, )?\\fB` + name + `\\fR(.*)\n.{5}`).FindStringSubmatch(page)
+			if argument, _ := pflag.UnquoteUsage(f); item == nil || !strings.Contains(item[1], plain(argument)) {
+				t.Errorf("the page of %q has no flag --%s", cmd.CommandPath(), f.Name)
+			}
+		}
+		cmd.LocalFlags().VisitAll(check)
+		cmd.InheritedFlags().VisitAll(check)
+		for _, child := range cmd.Commands() {
+			look(child)
+		}
+	}
+	look(root)
+	if commands != len(pages)-1 || commands < 20 || flags < 100 {
+		t.Errorf("%d commands with %d flags have %d pages", commands, flags, len(pages))
+	}
+	for _, s := range append(config.Defaults(), config.ExportDefaults()...) {
+		_, item, found := strings.Cut(pages["viablk.yaml.5"], "\n.TP\n"+bold(s.Key))
+		if _, text, _ := strings.Cut(item, "\n"); !found || len(text) < 5 || strings.HasPrefix(text, ".") {
+			t.Errorf("viablk.yaml.5 says nothing of %s", s.Key)
+		}
+	}
+	if len(exportUsages) != len(config.ExportDefaults()) {
+		t.Errorf("%d keys of an export are described, there are %d", len(exportUsages), len(config.ExportDefaults()))
+	}
+}
+
+// The example in the manual is right.
+func TestManualExample(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "viablk.yaml")
+	if err := os.WriteFile(path, []byte(configExample), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e, err := config.Load(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x := e.Config.Target.Exports; len(x) != 2 || x[1].SessionLimits.IOPS != 5000 || e.Config.Log.Format != "json" {
+		t.Errorf("got %+v", e.Config)
+	}
+}
+
+func TestManualDate(t *testing.T) {
+	t.Setenv("SOURCE_DATE_EPOCH", "yesterday")
+	if _, err := manualDate(); exitCode(err) != exitUsage {
+		t.Errorf("got %v", err)
+	}
+}
+
+// What roff would read otherwise than it stands appears as it stands.
+func TestRoff(t *testing.T) {
+	r := new(roff)
+	r.prose("\n.dot 'quoted' a\\b\nsee --run-this.\n  verbatim --x\n\n  more\nand on\n\nnext")
+	want := `\&.dot \(aqquoted\(aq a\eb
+see \fB\-\-run\-this\fR.
+.PP
+.RS 4
+.EX
+verbatim \-\-x
+
+more
+.EE
+.RE
+.PP
+and on
+.PP
+next
+`
+	if got := r.text.String(); got != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+}
+
+// What shells offer, and what they do beside it: 4 is nothing, 0 files, 16 folders.
+func TestCompletion(t *testing.T) {
+	for _, c := range []struct{ line, want string }{
+		{"target --log-level |", "debug info warn error :4"},
+		{"target --log-level=|", "debug info warn error :4"},
+		{"up --tls |", "off on require :4"},
+		{"list -o |", "table json :4"},
+		{"attach --copy-mode |", "auto bounce zerocopy :4"},
+		{"bench via --reliability |", "unreliable delivery reception :4"},
+		{"bench reg --chart-format |", "svg png :4"},
+		{"bench reg --chart |", ":16"},
+		{"target --tls-certificates |", ":16"},
+		{"target --config |", ":0"},
+		{"target --admin |", ":0"},
+		{"target --listen |", ":4"},
+		{"target |", ":4"},
+		{"config check |", ":0"},
+		{"config check a.yaml |", ":4"},
+		{"config show |", ":0"},
+		{"detach |", ":0"},
+		{"status |", ":0"},
+		{"pki init |", ":16"},
+		{"pki issue |", ":16"},
+		{"pki issue ca |", "server client :4"},
+		{"pki issue ca s|", "server client :4"},
+		{"pki issue ca server |", ":4"},
+		{"info |", ":4"},
+		{"pki i|", "init issue :4"},
+		{"version --out|", "--output :4"},
+	} {
+		args := strings.Split("__completeNoDesc "+c.line, " ")
+		args[len(args)-1] = strings.TrimSuffix(args[len(args)-1], "|")
+		var stdout, stderr bytes.Buffer
+		if code := run(args, nil, &stdout, &stderr); code != 0 {
+			t.Errorf("%s: exit code %d: %s", c.line, code, &stderr)
+		}
+		if got := strings.Join(strings.Fields(stdout.String()), " "); got != c.want {
+			t.Errorf("%s offers %q, want %q", c.line, got, c.want)
+		}
+	}
+}
