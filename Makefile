@@ -4,6 +4,8 @@
 # make test-foreign  the suites of nbd, libnbd and QEMU against our NBD servers, and how many cases ran
 # make conformance the conformance kit on every provider, and how many cases it ran
 # make check       format, vet, staticcheck, modules, architecture
+# make deb, rpm    packages viablk and viablk-verbs in dist
+# make test-packages  the packages, installed and removed in roots of Debian
 # make bench       every benchmark, VIA beside eventfds and copies, fio beside nbdkit,
 #                  registration beside its targets
 # make bench-nbd   fio on our NBD server and chain beside nbdkit and qemu-nbd, as a page in dist/bench-nbd
@@ -18,6 +20,8 @@ SHELL := /bin/bash -o pipefail
 GO ?= go
 GOFUMPT := v0.12.0
 STATICCHECK := v0.8.2
+# The last nfpm whose modules the public proxy serves all of.
+NFPM := v2.45.2
 FUZZ_RUNS := 5000
 
 # The tag of the tests in virtual machines; it adds files and takes none away.
@@ -25,6 +29,9 @@ VM := -tags vm
 
 # The tag of the suites of other projects, likewise.
 FOREIGN := -tags foreign
+
+# The tag of the tests of packages, likewise.
+PACKAGES := -tags packages
 
 # A command or file that is there when its Debian package is.
 TOOLS := fio:fio nbdkit:nbdkit nbdinfo:libnbd-bin nbdcopy:libnbd-bin \
@@ -40,10 +47,21 @@ FOREIGN_TOOLS := make:make g++:g++ pod2man:perl hexdump:bsdextrautils pkg-config
 	/usr/include/glib-2.0/glib.h:libglib2.0-dev \
 	/usr/include/gnutls/gnutls.h:libgnutls28-dev /usr/include/libxml2/libxml/parser.h:libxml2-dev
 
-.PHONY: build test test-foreign test-vm conformance check bench bench-nbd nbd-conformance mutants stress simulate fuzz-smoke deps clean
+# The same for what builds packages, and for what tests them.
+BUILD_TOOLS := git:git gcc:gcc /usr/include/infiniband/verbs.h:libibverbs-dev /usr/include/rdma/rdma_cma.h:librdmacm-dev
+PACKAGE_TOOLS := $(BUILD_TOOLS) mmdebstrap:mmdebstrap lintian:lintian rpm:rpm rpmlint:rpmlint \
+	man:man-db mandoc:mandoc script:bsdutils zsh:zsh fish:fish \
+	/usr/share/bash-completion/bash_completion:bash-completion
+
+.PHONY: build deb rpm test test-foreign test-packages test-vm conformance check bench bench-nbd nbd-conformance mutants stress simulate fuzz-smoke deps clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/viablk ./cmd/viablk
+
+deb rpm: TOOLS := $(BUILD_TOOLS)
+deb rpm: deps
+	NFPM=$(CURDIR)/bin/nfpm-$(NFPM) contrib/package/build viablk $@
+	NFPM=$(CURDIR)/bin/nfpm-$(NFPM) contrib/package/build viablk-verbs $@
 
 # Allocations are counted without the race detector, which allocates itself. A
 # process under it sleeps a second at its end, unless told otherwise, in case a race
@@ -57,6 +75,11 @@ test: deps
 # One package at a time: a machine needs both processors of a small host.
 test-vm: deps
 	CGO_ENABLED=1 $(GO) test $(VM) -race -shuffle=on -count=1 -timeout 30m -p 1 ./integration/vm/...
+
+test-packages: TOOLS += $(PACKAGE_TOOLS)
+test-packages: deps
+	NFPM=$(CURDIR)/bin/nfpm-$(NFPM) $(GO) test $(PACKAGES) -v -count=1 -timeout 15m ./integration/packages | \
+		grep -vE '^ *(=== )'
 
 # The servers are built with the race detector, as the tests are. Cases that do not
 # apply are printed with their reasons.
@@ -74,8 +97,8 @@ conformance:
 check: bin/gofumpt-$(GOFUMPT) bin/staticcheck-$(STATICCHECK)
 	@unformatted=$$(git ls-files -co --exclude-standard '*.go' | xargs bin/gofumpt-$(GOFUMPT) -l) && \
 	if [ -n "$$unformatted" ]; then echo "gofumpt -l: $$unformatted"; exit 1; fi
-	$(GO) vet $(VM),foreign ./...
-	bin/staticcheck-$(STATICCHECK) $(VM),foreign ./...
+	$(GO) vet $(VM),foreign,packages ./...
+	bin/staticcheck-$(STATICCHECK) $(VM),foreign,packages ./...
 	$(GO) mod tidy -diff
 	$(GO) test .
 
@@ -117,7 +140,7 @@ fuzz-smoke:
 		$(GO) test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZ_RUNS)x -fuzzminimizetime 1x "$$package" || exit 1; \
 	done <<<"$$targets"
 
-deps: bin/gofumpt-$(GOFUMPT) bin/staticcheck-$(STATICCHECK)
+deps: bin/gofumpt-$(GOFUMPT) bin/staticcheck-$(STATICCHECK) bin/nfpm-$(NFPM)
 	@missing=$$(for tool in $(TOOLS); do \
 		command -v "$${tool%%:*}" >/dev/null || [ -e "$${tool%%:*}" ] || echo "$${tool#*:}"; \
 	done | sort -u) && \
@@ -134,5 +157,9 @@ bin/staticcheck-$(STATICCHECK):
 	GOBIN=$(CURDIR)/bin $(GO) install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK)
 	mv bin/staticcheck $@
 
+bin/nfpm-$(NFPM):
+	GOBIN=$(CURDIR)/bin $(GO) install github.com/goreleaser/nfpm/v2/cmd/nfpm@$(NFPM)
+	mv bin/nfpm $@
+
 clean:
-	rm -rf bin
+	rm -rf bin dist

@@ -42,6 +42,8 @@ var arrows = map[string][]string{
 	"integration/nbdsuite":      {},
 	"integration/nbdsuite/shim": {},
 
+	"integration/packages": {},
+
 	"integration/foreign":  {"via"},
 	"integration/vm":       {"integration/vm/agent"},
 	"integration/vm/agent": {},
