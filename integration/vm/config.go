@@ -38,6 +38,11 @@ type Config struct {
 	// NICs become eth0 and on.
 	NICs []NIC
 
+	// Init is a program of the machine that becomes its first process when modules are
+	// loaded and the agent runs, such as systemd; empty means that the harness's own
+	// stays it.
+	Init string
+
 	// Limit is how long the machine may live; 0 means 5 minutes. Then it is
 	// killed, and what the test waits for fails.
 	Limit time.Duration
@@ -153,7 +158,7 @@ func (c Config) build(archive string) (*kernel, error) {
 			return nil, fmt.Errorf("file %s: %w", name, err)
 		}
 	}
-	if err := img.addModules(k, c.Modules); err != nil {
+	if err := img.addModules(k, c.Modules, c.Init); err != nil {
 		return nil, err
 	}
 	return k, img.write(archive)

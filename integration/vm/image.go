@@ -131,7 +131,7 @@ func (img *image) addLibrary(place, library, neededBy string) error {
 }
 
 // addModules adds modules and the manifest.
-func (img *image) addModules(k *kernel, load []string) error {
+func (img *image) addModules(k *kernel, load []string, init string) error {
 	var names []string
 	for _, line := range load {
 		name, _, _ := strings.Cut(line, " ")
@@ -146,7 +146,7 @@ func (img *image) addModules(k *kernel, load []string) error {
 			return err
 		}
 	}
-	text, err := json.Marshal(agent.Manifest{Load: load, Modules: closed})
+	text, err := json.Marshal(agent.Manifest{Load: load, Modules: closed, Init: init})
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ var settings = map[string]string{
 }
 
 // boot makes the machine usable.
-func boot() error {
+func boot(manifest agent.Manifest) error {
 	for _, m := range []struct{ kind, point string }{
 		{"proc", "/proc"},
 		{"sysfs", "/sys"},
@@ -62,10 +62,6 @@ func boot() error {
 		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
 			return fmt.Errorf("%v: %w: %s", command, err, out)
 		}
-	}
-	manifest, err := agent.ReadManifest()
-	if err != nil {
-		return err
 	}
 	for _, line := range manifest.Load {
 		if err := load(manifest, line); err != nil {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/viablk/viablk/integration/vm/agent"
 	"golang.org/x/sys/unix"
 )
 
@@ -35,16 +36,23 @@ func main() {
 }
 
 // first is the first process: it boots, starts the agent, reaps, and returns when
-// the agent has ended.
+// the agent has ended; or it becomes the program that the test wants in its place.
 func first() error {
-	if err := boot(); err != nil {
+	manifest, err := agent.ReadManifest()
+	if err != nil {
 		return err
 	}
-	agent, err := os.StartProcess("/init", []string{"agent"}, &os.ProcAttr{
+	if err := boot(manifest); err != nil {
+		return err
+	}
+	child, err := os.StartProcess("/init", []string{"agent"}, &os.ProcAttr{
 		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Env: os.Environ(),
 	})
 	if err != nil {
 		return fmt.Errorf("start the agent: %w", err)
+	}
+	if manifest.Init != "" {
+		return fmt.Errorf("become %s: %w", manifest.Init, unix.Exec(manifest.Init, []string{manifest.Init}, os.Environ()))
 	}
 	for {
 		var status unix.WaitStatus
@@ -53,7 +61,7 @@ func first() error {
 		case errors.Is(err, unix.EINTR):
 		case err != nil:
 			return fmt.Errorf("reap: %w", err)
-		case pid == agent.Pid:
+		case pid == child.Pid:
 			return fmt.Errorf("wait status %#x", status)
 		}
 	}
