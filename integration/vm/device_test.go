@@ -61,6 +61,7 @@ func TestDevice(t *testing.T) {
 		{"target restarted with another size", bed.testResize},
 		{"several connections", bed.testConnections},
 		{"target killed", bed.testTargetKilled},
+		{"target returns", bed.testTargetReturns},
 		{"nbd-client", bed.testForeignClient},
 		{"links", bed.testLinks},
 	} {
@@ -337,10 +338,10 @@ func (b *deviceBed) testResize(t *testing.T) {
 	b.detach(t, second)
 }
 
-// testTargetKilled kills the target of a mounted device: requests fail, and what had
-// been synchronised is there again when the target is.
+// testTargetKilled kills the target of a mounted device that does not wait for it:
+// requests fail, and what had been synchronised is there again when the target is.
 func (b *deviceBed) testTargetKilled(t *testing.T) {
-	c := b.attach(t, "disk")
+	c := b.attach(t, "disk", "--ctrl-loss-tmo", "0s")
 	b.script(t, "mount /dev/nbd0 /mnt;"+fill)
 	must(t, b.target.Signal(syscall.SIGKILL))
 	b.target.Wait()
@@ -362,6 +363,33 @@ func (b *deviceBed) testTargetKilled(t *testing.T) {
 	b.startTarget(t)
 	c = b.attach(t, "disk")
 	b.script(t, "e2fsck -fp /dev/nbd0 > /dev/null || [ $? = 1 ]; mount /dev/nbd0 /mnt && sha256sum -c /sum && umount /mnt && e2fsck -fn /dev/nbd0")
+	b.detach(t, c)
+}
+
+// testTargetReturns kills the target of a mounted device in the middle of writes, and
+// ends it in peace, and starts it again: the file system sees nothing of that.
+func (b *deviceBed) testTargetReturns(t *testing.T) {
+	c := b.attach(t, "disk", "--reconnect-delay", "100ms", "--connections", "2")
+	b.script(t, "mount /dev/nbd0 /mnt")
+	for i, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
+		must(t, b.target.Signal(syscall.SIGSTOP)) // so that requests are under way
+		writer, err := b.Start(b.ctx, "sh", "-ec", fill)
+		must(t, err)
+		b.await(t, "busy", "sh", "-c", "read r w < /sys/block/nbd0/inflight; [ $((r + w)) -gt 0 ] && echo busy")
+		must(t, b.target.Signal(signal))
+		_ = b.target.Signal(syscall.SIGCONT) // of use to one that is not killed
+		b.target.Wait()
+		b.await(t, fmt.Sprintf(`"losses": %d`, i+1), "viablk", "status", "-o", "json")
+		b.startTarget(t)
+		if r := writer.Wait(); !r.OK() {
+			t.Fatal(r)
+		}
+		b.script(t, "echo 3 > /proc/sys/vm/drop_caches; sha256sum -c /sum")
+	}
+	b.script(t, "umount /mnt && e2fsck -fn /dev/nbd0 && mount /dev/nbd0 /mnt && sha256sum -c /sum && umount /mnt")
+	if strings.Contains(b.run(t, "viablk", "status", "-o", "json"), `"connected": false`) {
+		t.Error("the disk is not connected")
+	}
 	b.detach(t, c)
 }
 
