@@ -57,8 +57,10 @@ func TestSystemd(t *testing.T) {
 		{"target on demand", b.testOnDemand},
 		{"sandbox", b.testSandbox},
 		{"watchdog", b.testWatchdog},
+		{"package removed", b.testRemoval},
 		{"device", b.testDeviceUnit},
 		{"restart while mounted", b.testRestartMounted},
+		{"package upgraded", b.testUpgrade},
 		{"shutdown", b.testShutdown},
 	} {
 		if !t.Run(test.name, test.run) {
@@ -73,7 +75,7 @@ func TestSystemd(t *testing.T) {
 		return string(out)
 	}
 	run("e2fsck", "-fn", disk)
-	if out := run("debugfs", "-R", "cat /file", disk); !strings.HasSuffix(out, "first\nsecond\n") {
+	if out := run("debugfs", "-R", "cat /file", disk); !strings.HasSuffix(out, "first\nsecond\nthird\n") {
 		t.Errorf("the disk has %q", out)
 	}
 }
@@ -100,6 +102,9 @@ func bootSystemd(t *testing.T, disk string) *systemdBed {
 			"/usr/lib/sysusers.d/viablk.conf":       "../../contrib/systemd/viablk.sysusers",
 			"/usr/lib/udev/rules.d/60-viablk.rules": "../../contrib/udev/60-viablk.rules",
 		},
+	}
+	for _, script := range []string{"installed", "remove"} {
+		c.Files["/package/"+script] = "../../contrib/package/" + script
 	}
 	for _, unit := range []string{"viablk-target.service", "viablk-target.socket", "viablk@.service"} {
 		c.Files["/usr/lib/systemd/system/"+unit] = "../../contrib/systemd/" + unit
@@ -194,6 +199,43 @@ func (b *systemdBed) testWatchdog(t *testing.T) {
 	b.run(t, "viablk", "list", "nbd://127.0.0.1/")
 }
 
+// testRemoval runs what runs before the package is removed: it detaches the device and
+// ends the target.
+func (b *systemdBed) testRemoval(t *testing.T) {
+	b.run(t, "systemctl", "start", "viablk@nbd0.service")
+	b.run(t, "/package/remove", "remove")
+	for _, unit := range []string{"viablk@nbd0.service", "viablk-target.service", "viablk-target.socket"} {
+		b.await(t, "inactive", "systemctl", "show", "-P", "ActiveState", unit)
+	}
+	b.script(t, "[ ! -e /sys/block/nbd0/pid ]")
+	b.run(t, "/package/installed", "configure", "")
+	b.run(t, "systemctl", "start", "viablk-target.socket", "viablk-target.service")
+}
+
+// testUpgrade runs what runs around an upgrade: the processes of the mounted device and
+// of the target go on. The package cannot be removed.
+func (b *systemdBed) testUpgrade(t *testing.T) {
+	processes := func() string {
+		return b.property(t, "viablk@nbd0.service", "MainPID") + " " + b.property(t, "viablk-target.service", "MainPID")
+	}
+	before := processes()
+	for _, command := range [][]string{
+		{"/package/remove", "upgrade", "2.0"}, {"/package/installed", "configure", "1.0"}, // dpkg
+		{"/package/installed", "2"}, {"/package/remove", "1"}, // rpm
+		{"/package/remove", "remove", "in-favour", "viablk-verbs", "2.0"},
+	} {
+		b.run(t, command...)
+	}
+	for _, command := range [][]string{{"/package/remove", "remove"}, {"/package/remove", "0"}} {
+		b.refused(t, 75, "/dev/nbd0 is mounted at /mnt: unmount it first", command...)
+	}
+	if after := processes(); after != before {
+		t.Errorf("processes %s, before %s", after, before)
+	}
+	// This is in the kernel's cache when the machine ends.
+	b.script(t, "echo third >> /mnt/file")
+}
+
 // testDeviceUnit attaches what /etc/nbdtab says, and mounts it by its link.
 func (b *systemdBed) testDeviceUnit(t *testing.T) {
 	b.run(t, "systemctl", "start", "viablk@nbd0.service")
@@ -217,7 +259,6 @@ func (b *systemdBed) testRestartMounted(t *testing.T) {
 		echo 3 > /proc/sys/vm/drop_caches
 		[ "$(cat /mnt/file)" = first ] && echo second >> /mnt/file
 		[ $(systemctl show -P ActiveState mnt.mount) = active ]`)
-	// What was written last is in the kernel's cache when the machine ends.
 }
 
 // testShutdown ends the machine: first what is mounted, then the device, then the
