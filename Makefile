@@ -20,7 +20,7 @@ SHELL := /bin/bash -o pipefail
 GO ?= go
 GOFUMPT := v0.12.0
 STATICCHECK := v0.8.2
-# The last nfpm whose modules the public proxy serves all of.
+# From v2.46 on nfpm needs modules for formats that are not made here.
 NFPM := v2.45.2
 FUZZ_RUNS := 5000
 

@@ -14,17 +14,15 @@ import (
 // the usage of each, where people read it.
 func complete(cmd *cobra.Command) {
 	cmd.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
-	register := func(f *pflag.Flag) {
-		if f.Value.Type() == "bool" || cmd.Flags().Lookup(f.Name) == nil && cmd.PersistentFlags().Lookup(f.Name) == nil {
+	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Value.Type() == "bool" {
 			return
 		}
 		argument, text := pflag.UnquoteUsage(f)
-		answer := completionOf(argument, choices(argument, text))
-		if err := cmd.RegisterFlagCompletionFunc(f.Name, answer); err != nil {
+		if err := cmd.RegisterFlagCompletionFunc(f.Name, completionOf(argument, choices(argument, text))); err != nil {
 			panic(err) // the flag is there, and has none
 		}
-	}
-	cmd.LocalFlags().VisitAll(register)
+	})
 	arguments, _, _ := strings.Cut(cmd.Use, "--")
 	if words := strings.Fields(strings.TrimSuffix(arguments, "["))[1:]; len(words) > 0 {
 		cmd.ValidArgsFunction = func(c *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
@@ -32,9 +30,10 @@ func complete(cmd *cobra.Command) {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
 			kinds := strings.Split(strings.Trim(words[len(args)], "[]…"), "|")
-			return completionOf(kinds[len(kinds)-1], slices.DeleteFunc(slices.Clone(kinds), func(kind string) bool {
-				return kind != strings.ToLower(kind)
-			}))(c, args, begun)
+			last := kinds[len(kinds)-1]
+			// What is in lower case is to be written as it stands.
+			kinds = slices.DeleteFunc(kinds, func(kind string) bool { return kind != strings.ToLower(kind) })
+			return completionOf(last, kinds)(c, args, begun)
 		}
 	}
 	for _, child := range cmd.Commands() {
@@ -61,12 +60,9 @@ var enumeration = regexp.MustCompile(`^(?:.*?[ :])?((?:[a-z]+, )*[a-z]+ or [a-z]
 func choices(argument, text string) []string {
 	switch argument {
 	case "FORMAT", "LEVEL", "MODE":
-	default:
-		return nil
+		if listed := enumeration.FindStringSubmatch(text); listed != nil {
+			return strings.Split(strings.Replace(listed[1], " or ", ", ", 1), ", ")
+		}
 	}
-	listed := enumeration.FindStringSubmatch(text)
-	if listed == nil {
-		return nil
-	}
-	return regexp.MustCompile(`, | or `).Split(listed[1], -1)
+	return nil
 }

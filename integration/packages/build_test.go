@@ -20,7 +20,7 @@ import (
 var names = []string{"viablk", "viablk-verbs"}
 
 // limit bounds every command.
-const limit = 3 * time.Minute
+const limit = 5 * time.Minute
 
 // built are the packages of one build, by name and format: "viablk.deb".
 type built map[string]string

@@ -3,6 +3,7 @@
 package packages
 
 import (
+	"context"
 	"crypto/sha256"
 	"fmt"
 	"io/fs"
@@ -23,7 +24,9 @@ const release = "bookworm"
 // cleanRoot makes a root of Debian once, from where the system has its own packages
 // from: dpkg, apt and what they need, and no systemd.
 var cleanRoot = sync.OnceValues(func() (string, error) {
-	out, err := exec.Command("apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages", "Component: main").CombinedOutput()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages", "Component: main").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("apt-get indextargets: %w\n%s", err, out)
 	}
@@ -39,7 +42,7 @@ var cleanRoot = sync.OnceValues(func() (string, error) {
 	}
 	root := filepath.Join(place, "root")
 	args := append([]string{"--quiet", "--variant=apt", "--skip=cleanup/apt", release, root}, sources...)
-	if out, err := exec.Command("mmdebstrap", args...).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "mmdebstrap", args...).CombinedOutput(); err != nil {
 		return "", fmt.Errorf("mmdebstrap: %w\n%s", err, out)
 	}
 	return root, nil
