@@ -2,10 +2,17 @@ package integration
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/viablk/viablk/initiator"
+	"github.com/viablk/viablk/internal/nbd"
 	"github.com/viablk/viablk/target"
 )
 
@@ -76,6 +83,50 @@ func TestCountersOfFio(t *testing.T) {
 			}
 		})
 	}
+}
+
+// loopCall is a line of strace with a system call of an NBD loop, of which a sleep is on
+// three descriptors, and not the answer to one that took long.
+var loopCall = regexp.MustCompile(`(?m)^\d+ +(recvfrom|recvmsg|sendmsg)\(|^\d+ +ppoll\(\[\{[^}]*\}, \{[^}]*\}, \{`)
+
+// TestCallsAreWhatTheKernelSees compares the count of system calls with strace's.
+func TestCallsAreWhatTheKernelSees(t *testing.T) {
+	requires(t, "strace")
+	// Nothing spins: a spin gives the processor away, which the Go runtime does too.
+	place := folder(t)
+	must(t, os.WriteFile(filepath.Join(place, "c.yaml"), []byte("nbd: {spin: 0s}\n"), 0o600))
+	p := start(t, "target", "--config", filepath.Join(place, "c.yaml"), "--admin", filepath.Join(place, "a"),
+		"--listen", "nbd+unix:///?socket="+filepath.Join(place, "n"), "--export", "disk=memory:64MiB")
+	k := connect(t, p.uri("disk", "nbd+unix"))
+	// parked waits until the connection is parked once more than it was, and returns what
+	// it counted: nothing is counted before the next request.
+	parked := func(was nbd.Counters) (now nbd.Counters) {
+		eventually(t, "an idle connection", func() (any, bool) {
+			now = p.status().NBD.Total
+			return now, now.Parks > was.Parks && now.Reads+now.Writes > was.Reads+was.Writes
+		})
+		return now
+	}
+	k.ask("reads 64 1", "ok")
+	parked(nbd.Counters{})
+	trace := filepath.Join(t.TempDir(), "trace")
+	c := startTool(t, "strace", "-f", "-o", trace, "-e", "trace=recvfrom,recvmsg,sendmsg,ppoll", "-p", strconv.Itoa(p.pid()))
+	eventually(t, "strace being attached", func() (any, bool) { return c.output(), strings.Contains(c.output(), "attached") })
+	before := p.status().NBD.Total
+	now := before
+	for _, command := range []string{"reads 300 1", "writes 300 1", "reads 1000 32", "writes 1000 32", "write 0 1000000"} {
+		k.ask(command, "ok")
+		now = parked(now)
+	}
+	killProcess(t, c.cmd.Process.Pid, syscall.SIGINT)
+	c.wait(t, toolLimit)
+	text, err := os.ReadFile(trace)
+	must(t, err)
+	saw := len(loopCall.FindAll(text, -1))
+	if got := int(now.Calls - before.Calls); got != saw || got < 1200 {
+		t.Errorf("%d system calls are counted, and strace saw %d", got, saw)
+	}
+	t.Logf("%d calls for %d requests", saw, now.Reads+now.Writes-before.Reads-before.Writes)
 }
 
 // checkSteady compares the counters before and after n requests.

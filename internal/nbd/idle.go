@@ -16,6 +16,7 @@ func (t *transmission) spin() (bool, error) {
 			t.idle.Paid()
 			return progress, err
 		}
+		t.counts[countCalls]++ // Again lets others run
 	}
 	return false, nil
 }

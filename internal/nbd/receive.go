@@ -125,6 +125,7 @@ func (t *transmission) fill() (bool, error) {
 		n, e = t.sock.receive(free)
 		in.w += n
 	}
+	t.counts[countCalls]++
 	switch {
 	case e == unix.EAGAIN:
 		in.dry = true
@@ -165,6 +166,7 @@ func (t *transmission) decrypt() (bool, error) {
 			in.widen()
 		}
 	}
+	t.counts[countCalls] += t.secure.takeCalls()
 	switch {
 	case err == unix.EAGAIN:
 		in.dry = true

@@ -160,10 +160,13 @@ func (t *transmission) send() (bool, error) {
 // gather sends buffers in order, and returns how many bytes it took.
 func (t *transmission) gather(iov []unix.Iovec) (int, error) {
 	if t.secure != nil {
-		return t.secure.gather(iov)
+		n, err := t.secure.gather(iov)
+		t.counts[countCalls] += t.secure.takeCalls()
+		return n, err
 	}
 	t.out.message.use(iov)
 	n, e := t.sock.gather(&t.out.message)
+	t.counts[countCalls]++
 	if e != 0 {
 		return 0, e
 	}

@@ -56,6 +56,7 @@ type wire struct {
 	r, w     int    // in[r:w] is not read yet
 	out      []byte // ciphertext that is not sent yet
 	sent     int    // of out
+	calls    uint64 // of the system, on sock, that are not counted yet
 }
 
 // errWouldBlock tells crypto/tls that there is nothing to read now. Errors that
@@ -121,6 +122,7 @@ func (w *wire) Read(p []byte) (int, error) {
 			w.in = widen(w.in, nil)
 		}
 		n, e := w.sock.receive(w.in)
+		w.calls++
 		switch {
 		case e == unix.EAGAIN:
 			return 0, errWouldBlock
@@ -149,6 +151,7 @@ func (w *wire) Write(p []byte) (int, error) {
 func (w *wire) flush() (bool, syscall.Errno) {
 	for w.sent < len(w.out) {
 		n, e := w.sock.send(w.out[w.sent:])
+		w.calls++
 		if e == unix.EAGAIN {
 			return false, 0
 		}
@@ -159,6 +162,13 @@ func (w *wire) flush() (bool, syscall.Errno) {
 	}
 	w.out, w.sent = w.out[:0], 0
 	return true, 0
+}
+
+// takeCalls returns how many system calls were made since it was called last.
+func (s *secure) takeCalls() uint64 {
+	n := s.wire.calls
+	s.wire.calls = 0
+	return n
 }
 
 // pending reports whether ciphertext waits for the socket. A nil secure has none.

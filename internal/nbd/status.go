@@ -24,6 +24,7 @@ type Counters struct {
 	Receives     uint64 `json:"receives"`      // system calls that received something
 	Sends        uint64 `json:"sends"`         // system calls that sent something
 	Sleeps       uint64 `json:"sleeps"`        // times a connection went to sleep
+	Calls        uint64 `json:"calls"`         // system calls of the loop: these three, and those in vain
 	Parks        uint64 `json:"parks"`         // times it gave up its thread and buffers, being idle
 	Spins        uint64 `json:"spins"`         // times it looked for work instead
 	SpinsPaid    uint64 `json:"spins_paid"`    // of these, with success
@@ -120,6 +121,7 @@ const (
 	countReceives
 	countSends
 	countSleeps
+	countCalls
 	countParks
 	countSpins
 	countSpinsPaid
@@ -152,6 +154,7 @@ func (t *tally) counters() Counters {
 		Receives:     t[countReceives],
 		Sends:        t[countSends],
 		Sleeps:       t[countSleeps],
+		Calls:        t[countCalls],
 		Parks:        t[countParks],
 		Spins:        t[countSpins],
 		SpinsPaid:    t[countSpinsPaid],

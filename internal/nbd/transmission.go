@@ -194,6 +194,7 @@ func (t *transmission) sleep() error {
 		client.Fd = int32(t.sock)
 	}
 	t.counts[countSleeps]++
+	t.counts[countCalls]++
 	t.conn.published.store(&t.counts)
 	t.rest(wait, sleep(fds[:], wait))
 
@@ -206,6 +207,7 @@ func (t *transmission) sleep() error {
 	}
 	if bell.Revents != 0 {
 		t.bell.silence()
+		t.counts[countCalls]++
 	}
 	return nil
 }
