@@ -49,6 +49,12 @@ var arrows = map[string][]string{
 	"integration/vm/agent": {},
 	"integration/vm/guest": {"integration/vm/agent"},
 
+	"integration/vm/ledger":    {},
+	"integration/vm/exerciser": {},
+	"integration/vm/exercise": {
+		"integration/vm/ledger", "integration/vm/exerciser", "initiator", "internal/block", "via", "via/roce",
+	},
+
 	"integration/vm/interop":     {},
 	"integration/vm/interop/end": {"integration/foreign", "via", "via/roce", "via/roce/oob"},
 
@@ -105,6 +111,8 @@ var testArrows = map[string][]string{
 
 	"integration/foreign":    {"via/shm"},
 	"integration/vm/interop": {"integration/vm"},
+	"integration/vm":         {"integration/vm/ledger", "internal/block", "internal/nbd", "target/backend"},
+	"integration/vm/ledger":  {"internal/block", "target/backend"},
 
 	"via/viatest":    {"via/viatest/loopback", "via/shm"},
 	"regcache":       {"via/viatest/loopback", "via/shm"},
