@@ -50,10 +50,20 @@ type Config struct {
 
 // Disk is a disk of a machine. The machine believes that it has a write cache;
 // what it has written is in the file when the machine is killed, whether it was
-// flushed or not.
+// flushed or not. What becomes of it at an NBD server is the server's business,
+// which is told of every flush.
 type Disk struct {
 	Path     string // of a file whose size is a multiple of 512 bytes
+	NBD      string // in place of a file: UNIX socket of an NBD server, the default export
 	ReadOnly bool
+}
+
+// file returns the disk as QEMU names it. A comma would end the option.
+func (d Disk) file() string {
+	if d.NBD != "" {
+		d.Path = "nbd:unix:" + d.NBD
+	}
+	return strings.ReplaceAll(d.Path, ",", ",,")
 }
 
 // NIC is a network interface of a machine. It computes no checksum and cuts no

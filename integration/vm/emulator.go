@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"runtime"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -83,7 +82,7 @@ func startEmulator(c Config, k *kernel, archive string) (*emulator, error) {
 // that only costs time to emulate.
 const processor = "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt,+pclmulqdq,+rdrand"
 
-// addDevices adds disks and NICs. A comma in a file name would end the option.
+// addDevices adds disks and NICs.
 func (e *emulator) addDevices(c Config) error {
 	for i, d := range c.Disks {
 		readOnly := "off"
@@ -92,7 +91,7 @@ func (e *emulator) addDevices(c Config) error {
 		}
 		e.cmd.Args = append(e.cmd.Args,
 			"-drive", fmt.Sprintf("if=none,id=disk%d,format=raw,cache=writeback,read-only=%s,file=%s",
-				i, readOnly, strings.ReplaceAll(d.Path, ",", ",,")),
+				i, readOnly, d.file()),
 			"-device", fmt.Sprintf("virtio-blk-pci,drive=disk%d", i))
 	}
 	for i, n := range c.NICs {
