@@ -22,7 +22,7 @@ import (
 
 var (
 	powerSeed = flag.Uint64("power.seed", 0, "seed of power cuts; 0 is another one each time")
-	powerCuts = flag.Int("power.cuts", 4, "power cuts of a target")
+	powerCuts = flag.Int("power.cuts", 3, "power cuts of a target")
 )
 
 // powerBed is a machine with an initiator, which stays, and the line to a target, which
@@ -61,14 +61,14 @@ func TestTargetLosesPower(t *testing.T) {
 	exercise := Program(t, modulePath+"/integration/vm/exercise")
 	bed := &powerBed{
 		VM: Boot(t, Config{
-			CPUs: 1, Files: map[string]string{"/usr/bin/exercise": exercise},
+			CPUs: 1, Files: map[string]string{"/usr/bin/exercise": exercise}, Limit: 21 * patience, // of a host that is busy
 			NICs: []NIC{{End: end, Address: "10.77.1.2/24", MTU: 4500}},
 		}),
 		line: line, random: rand.New(rand.NewPCG(seed, 0)),
 		files: map[string]string{"/usr/bin/viablk": Program(t, modulePath+"/cmd/viablk")},
 	}
 	var cancel context.CancelFunc
-	bed.ctx, cancel = context.WithTimeout(t.Context(), 9*patience)
+	bed.ctx, cancel = context.WithTimeout(t.Context(), 20*patience)
 	defer cancel()
 	for _, c := range []struct {
 		name   string
@@ -82,6 +82,7 @@ func TestTargetLosesPower(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) { bed.test(t, c.cuts, c.prefix, c.loses) })
 	}
+	t.Run("initiator waits", bed.testWaits)
 }
 
 // test cuts the power of a target several times. loses says that promises will not have
@@ -97,7 +98,7 @@ func (b *powerBed) test(t *testing.T, cuts int, prefix []string, loses bool) {
 		if cut > 0 {
 			b.check(t, ledgers, false)
 		}
-		writers := b.write(t, ledgers)
+		writers := []*Command{b.write(t, ledgers, "raw"), b.write(t, ledgers, "file")}
 		for i, w := range writers {
 			answers := 16 * (4 + b.random.IntN(12)) // of which it says so
 			if err := w.Await(b.ctx, fmt.Sprintf("answered %d\n", answers)); err != nil {
@@ -105,30 +106,62 @@ func (b *powerBed) test(t *testing.T, cuts int, prefix []string, loses bool) {
 			}
 		}
 		target.cut(t, b, disks, cut%2 == 0)
-		for _, w := range writers {
-			must(t, w.Signal(syscall.SIGTERM))
-			r := w.Wait()
-			if !r.OK() {
-				t.Fatal(r)
-			}
-			t.Log(lastLine(r.Stdout))
-		}
+		endWriters(t, writers)
 	}
 	target := b.bootTarget(t, disks, false, nil, false)
 	b.check(t, ledgers, loses)
 	target.cut(t, b, disks, false)
 }
 
-// write starts a writer for each disk.
-func (b *powerBed) write(t *testing.T, ledgers string) (writers []*Command) {
-	t.Helper()
-	for _, export := range exports {
-		w, err := b.Start(b.ctx, "exercise", "ledger-write", "-host", targetHost, "-export", export,
-			"-ledger", ledgers+export, "-seed", fmt.Sprint(b.random.Uint64()), "-blocks", fmt.Sprint(exportSize/ledger.Block))
-		must(t, err)
-		writers = append(writers, w)
+// testWaits has initiators wait for a target that lost its power. Who had nothing to lose
+// goes on when it is back. Who was answered writes that no flush has covered is told, by
+// errors, that they may be lost: it ends, unless all happened to be covered. In either
+// case promises are kept, also those from after the return.
+func (b *powerBed) testWaits(t *testing.T) {
+	disks := []*losingDisk{newLosingDisk(t), newLosingDisk(t)}
+	ledgers := fmt.Sprintf("/%d-", b.random.Uint32())
+	target := b.bootTarget(t, disks, true, nil, false)
+	careless := b.write(t, ledgers, "raw", "-wait", "1m")
+	careful := b.write(t, ledgers, "file", "-wait", "1m", "-durable")
+	for _, w := range []*Command{careless, careful} {
+		must(t, w.Await(b.ctx, "answered 64\n"))
 	}
-	return writers
+	target.cut(t, b, disks, true)
+	before := strings.Count(careful.Output(), "\n")
+	target = b.bootTarget(t, disks, false, nil, false)
+	if err := careful.Await(b.ctx, fmt.Sprintf("answered %d\n", 16*(before+8))); err != nil {
+		t.Fatalf("who had nothing to lose does not go on: %v; %s", err, target.Console())
+	}
+	target.cut(t, b, disks, true)
+	endWriters(t, []*Command{careless, careful})
+	t.Logf("the careless one was told: %v", strings.Contains(careless.Output(), "lost:"))
+	target = b.bootTarget(t, disks, false, nil, false)
+	b.check(t, ledgers, false)
+	target.cut(t, b, disks, false)
+}
+
+// write starts a writer.
+func (b *powerBed) write(t *testing.T, ledgers, export string, more ...string) *Command {
+	t.Helper()
+	w, err := b.Start(b.ctx, append([]string{
+		"exercise", "ledger-write", "-host", targetHost, "-export", export,
+		"-ledger", ledgers + export, "-seed", fmt.Sprint(b.random.Uint64()), "-blocks", fmt.Sprint(exportSize / ledger.Block),
+	}, more...)...)
+	must(t, err)
+	return w
+}
+
+// endWriters has writers keep their ledgers.
+func endWriters(t *testing.T, writers []*Command) {
+	t.Helper()
+	for _, w := range writers {
+		must(t, w.Signal(syscall.SIGTERM))
+		r := w.Wait()
+		if !r.OK() {
+			t.Fatal(r)
+		}
+		t.Log(lastLine(r.Stdout))
+	}
 }
 
 // check compares the disks with what they promised.

@@ -24,6 +24,8 @@ type remote struct {
 	host, export, path string
 	blocks, workers    int
 	seed               uint64
+	durable            bool
+	wait               time.Duration
 }
 
 func remoteFlags(flags *flag.FlagSet) *remote {
@@ -33,6 +35,8 @@ func remoteFlags(flags *flag.FlagSet) *remote {
 	flags.StringVar(&r.path, "ledger", "", "`FILE` of the ledger, which is made if it is not there")
 	flags.IntVar(&r.blocks, "blocks", 2048, "of a new ledger")
 	flags.IntVar(&r.workers, "workers", 8, "who write at a time")
+	flags.BoolVar(&r.durable, "durable", false, "write with FUA only")
+	flags.DurationVar(&r.wait, "wait", 0, "how long to wait for a target that is away")
 	flags.Uint64Var(&r.seed, "seed", 1, "of what is done, and of the content of a new ledger")
 	return r
 }
@@ -63,7 +67,7 @@ func (p *progress) note(t ledger.Tally) {
 func ledgerWrite(flags *flag.FlagSet) func() error {
 	r := remoteFlags(flags)
 	return func() error {
-		l, err := ledger.Load(r.path)
+		l, err := ledger.Open(r.path)
 		if errors.Is(err, fs.ErrNotExist) {
 			l, err = ledger.New(r.seed, r.blocks), nil
 		}
@@ -79,7 +83,9 @@ func ledgerWrite(flags *flag.FlagSet) func() error {
 		lost := make(chan error, 1)
 		said := progress{from: l.Tally().Answers()}
 		go func() {
-			lost <- l.Load(disk, r.workers, r.seed, func() bool { return false }, said.note)
+			lost <- l.Load(disk, ledger.Load{
+				Seed: r.seed, Workers: r.workers, Durable: r.durable, Stop: func() bool { return false }, Answered: said.note,
+			})
 		}()
 		select {
 		case <-end: // the load, which may be stuck, ends with the process
@@ -95,7 +101,7 @@ func ledgerWrite(flags *flag.FlagSet) func() error {
 func ledgerCheck(flags *flag.FlagSet) func() error {
 	r := remoteFlags(flags)
 	return func() error {
-		l, err := ledger.Load(r.path)
+		l, err := ledger.Open(r.path)
 		if err != nil {
 			return err
 		}
@@ -118,7 +124,7 @@ func (r *remote) open() (*block.Disk, func() error, error) {
 	nic.ErrorCallback(func(via.AsyncError) {}) // requests fail too
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	device, err := initiator.Dial(ctx, initiator.Config{NIC: nic, Host: r.host, Export: r.export})
+	device, err := initiator.Dial(ctx, initiator.Config{NIC: nic, Host: r.host, Export: r.export, LossTimeout: r.wait})
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("attach %s: %w", r.export, err), nic.Close())
 	}

@@ -154,8 +154,8 @@ func (l *Ledger) Save(path string) error {
 	return f.Close()
 }
 
-// Load reads a ledger from a file.
-func Load(path string) (*Ledger, error) {
+// Open reads a ledger from a file.
+func Open(path string) (*Ledger, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err

@@ -61,7 +61,7 @@ func newBed(t *testing.T, blocks int) bed {
 func cut(t *testing.T, l *Ledger, b bed, d Disk, seed uint64, n int) (Found, error) {
 	t.Helper()
 	most := l.Tally().Answers() + n
-	if err := l.Load(d, 4, seed, func() bool { return l.Tally().Answers() >= most }, nil); err != nil {
+	if err := l.Load(d, Load{Seed: seed, Workers: 4, Stop: func() bool { return l.Tally().Answers() >= most }}); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.Crash(seed); err != nil {
@@ -71,7 +71,7 @@ func cut(t *testing.T, l *Ledger, b bed, d Disk, seed uint64, n int) (Found, err
 	if err := l.Save(path); err != nil {
 		t.Fatal(err)
 	}
-	loaded, err := Load(path)
+	loaded, err := Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,22 +15,32 @@ const longest = 24
 // flushEvery is after how many operations there is a flush, about.
 const flushEvery = 16
 
-// Load writes to a disk until it fails, which is the error, or until stop says so. The
-// workers write at the same time, never the same block; what they do is up to the seed.
-// answered, unless it is nil, is called with each answer, concurrently.
-func (l *Ledger) Load(d Disk, workers int, seed uint64, stop func() bool, answered func(Tally)) error {
-	failures := make([]error, workers)
+// Load is what is done to a disk.
+type Load struct {
+	Seed    uint64
+	Workers int  // who write at the same time, never the same block
+	Durable bool // every write has FUA, and nothing is flushed
+
+	Stop     func() bool // tells workers to end
+	Answered func(Tally) // is called with each answer, concurrently; may be nil
+}
+
+// Load writes to a disk until it fails, which is the error, or is told to stop.
+func (l *Ledger) Load(d Disk, c Load) error {
+	failures := make([]error, c.Workers)
 	var over atomic.Bool
 	var group sync.WaitGroup
-	for i := range workers {
+	for i := range c.Workers {
 		group.Go(func() {
-			w := worker{l: l, disk: d, random: rand.New(rand.NewPCG(seed, uint64(i))), buffer: make([]byte, longest*Block)}
-			for !over.Load() && !stop() {
+			w := worker{
+				l: l, disk: d, durable: c.Durable, random: rand.New(rand.NewPCG(c.Seed, uint64(i))), buffer: make([]byte, longest*Block),
+			}
+			for !over.Load() && !c.Stop() {
 				if err := w.step(); err != nil {
 					failures[i] = fmt.Errorf("worker %d: %w", i, err)
 					over.Store(true)
-				} else if answered != nil {
-					answered(l.Tally())
+				} else if c.Answered != nil {
+					c.Answered(l.Tally())
 				}
 			}
 		})
@@ -41,15 +51,16 @@ func (l *Ledger) Load(d Disk, workers int, seed uint64, stop func() bool, answer
 
 // worker is one of those that write.
 type worker struct {
-	l      *Ledger
-	disk   Disk
-	random *rand.Rand
-	buffer []byte
+	l       *Ledger
+	disk    Disk
+	durable bool // always
+	random  *rand.Rand
+	buffer  []byte
 }
 
 // step does one thing.
 func (w *worker) step() error {
-	if w.random.IntN(flushEvery) == 0 {
+	if !w.durable && w.random.IntN(flushEvery) == 0 {
 		covered := w.l.beginFlush()
 		if err := w.disk.Sync(); err != nil {
 			return fmt.Errorf("flush: %w", err)
@@ -62,7 +73,7 @@ func (w *worker) step() error {
 	for i := range n {
 		w.l.stamp(p[i*Block:][:Block], first+i, generation)
 	}
-	write, durable := w.disk.WriteAt, w.random.IntN(4) == 0
+	write, durable := w.disk.WriteAt, w.durable || w.random.IntN(4) == 0
 	if durable {
 		write = w.disk.WriteAtFUA
 	}
