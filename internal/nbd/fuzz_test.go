@@ -2,16 +2,26 @@ package nbd
 
 import (
 	"bytes"
+	"encoding/binary"
 	"io"
 	"net"
+	"slices"
 	"testing"
 	"time"
-
-	"github.com/viablk/viablk/internal/block"
 )
 
-// FuzzHandshake sends a byte stream to a whole server. Whatever it is, the server
-// ends when the client does, has leaked nothing, and its replies parse.
+// What a fuzzed handshake has to do with TLS.
+const (
+	noTLS       = byte(iota) // the server has no certificates
+	offeredTLS               // it has some, and the stream is sent in the clear
+	requiredTLS              // the same, and nothing is had without TLS
+	insideTLS                // the stream is sent inside TLS
+	tlsKinds
+)
+
+// FuzzHandshake sends a byte stream to a whole server, in the clear or inside TLS.
+// Whatever it is, the server ends when the client does, has leaked nothing, and what
+// it says up to transmission is replies to options.
 func FuzzHandshake(f *testing.F) {
 	option := func(id uint32, data []byte) []byte {
 		return bytes.Join([][]byte{[]byte("IHAVEOPT"), be32(id), be32(uint32(len(data))), data}, nil)
@@ -39,12 +49,16 @@ func FuzzHandshake(f *testing.F) {
 			extendedRequest(cmdFlagPayloadLen, cmdFlush, 4, 0, 3), []byte("abc"), extendedRequest(0, cmdDisconnect, 5, 0, 0),
 		}, nil),
 	} {
-		f.Add(seed)
+		f.Add(seed, noTLS)
+		f.Add(seed, offeredTLS)
+		f.Add(seed, requiredTLS)
+		f.Add(seed[min(4, len(seed)):], insideTLS)
 	}
-	f.Fuzz(func(t *testing.T, stream []byte) {
+	f.Fuzz(func(t *testing.T, stream []byte, kind byte) {
 		if len(stream) > 1<<20 {
 			return
 		}
+		kind %= tlsKinds
 		m := newMemory(1 << 20)
 		m.info.MaximumPayload = 1 << 20
 		table, err := NewExports(Export{Name: "disk", Device: m})
@@ -53,62 +67,64 @@ func FuzzHandshake(f *testing.F) {
 		}
 		server, client := pair(t)
 		s := &Server{Exports: table, Limits: Limits{Progress: -1}}
+		if kind != noTLS {
+			s.TLS = TLS{Config: certificates(t).server, Required: kind == requiredTLS}
+		}
 		ended := make(chan struct{})
 		go func() {
 			s.serve(s.welcome(nil, server))
 			close(ended)
 		}()
-		exchange(t, client, stream)
+		p := newPeer(t, client)
+		if kind == insideTLS {
+			p.greet(bothFlags)
+			p.startTLS("alice")
+		}
+		replies := exchange(t, p.Conn, stream, max(len(stream), 1))
+		client.Close()
 		<-ended
+		checkHandshake(t, stream, replies, kind)
 		if m.open.Load() != 0 || m.leaked.Load() != 0 {
 			t.Fatalf("%d queues open, %d reservations leaked", m.open.Load(), m.leaked.Load())
 		}
 	})
 }
 
-// FuzzTransmission sends a byte stream to the transmission phase, and checks that
-// what comes back is a sequence of replies, each to a request that was sent.
-func FuzzTransmission(f *testing.F) {
-	for _, seed := range [][]byte{
-		{},
-		request(0, cmdRead, 1, 0, 512),
-		bytes.Join([][]byte{request(0, cmdRead, 1, 0, 512), request(0, cmdDisconnect, 2, 0, 0)}, nil),
-		bytes.Join([][]byte{request(cmdFlagFUA, cmdWrite, 1, 4096, 3), []byte("abc"), request(0, cmdFlush, 2, 0, 0)}, nil),
-		bytes.Join([][]byte{request(0x8000, cmdWrite, 1, 1<<63, 5), []byte("abcde"), request(0, cmdTrim, 2, 0, 1<<20)}, nil),
-		bytes.Join([][]byte{request(cmdFlagFastZero, cmdWriteZeroes, 1, 0, 1<<20), request(0, cmdCache, 2, 0, 1), request(0, 77, 3, 0, 1)}, nil),
-		request(0, cmdWrite, 1, 0, 0xffffffff),
-		make([]byte, requestHeaderSize),
-	} {
-		f.Add(seed, false)
-		f.Add(seed, true)
+// checkHandshake parses what a server said. Behind the greeting there are replies to
+// options until the client has chosen an export.
+func checkHandshake(t *testing.T, stream, replies []byte, kind byte) {
+	if kind != insideTLS {
+		if !bytes.HasPrefix(replies, greeting) {
+			t.Fatalf("greeting % x", replies)
+		}
+		replies = replies[len(greeting):]
 	}
-	f.Fuzz(func(t *testing.T, stream []byte, later bool) {
-		if len(stream) > 1<<20 {
-			return
+	for len(replies) >= replyHeaderSize && binary.BigEndian.Uint64(replies) == magicOptionReply {
+		option, kind := binary.BigEndian.Uint32(replies[8:]), binary.BigEndian.Uint32(replies[12:])
+		size := uint64(replyHeaderSize) + uint64(binary.BigEndian.Uint32(replies[16:]))
+		if size > uint64(len(replies)) {
+			t.Fatalf("a reply of %d bytes in %d", size, len(replies))
 		}
-		m := newMemory(1 << 20)
-		m.later = later
-		m.info.MaximumPayload = 1 << 20
-		m.info.Features &^= block.CanFastZero
-		server, client := pair(t)
-		s := &Server{Limits: Limits{Progress: -1, Depth: 8, InFlight: 2 << 20}}
-		ended := make(chan error, 1)
-		go func() { ended <- s.ServeConn(t.Context(), server, &Export{Device: m}, nil) }()
-		replies := exchange(t, client, stream)
-		<-ended
-		if m.open.Load() != 0 || m.leaked.Load() != 0 {
-			t.Fatalf("%d queues open, %d reservations leaked", m.open.Load(), m.leaked.Load())
+		replies = replies[size:]
+		if kind == repAck && (option == optGo || option == optStartTLS) {
+			return // requests or TLS from here on
 		}
-		checkReplies(t, stream, replies)
-	})
+	}
+	chosen := bytes.Contains(stream, bytes.Join([][]byte{[]byte("IHAVEOPT"), be32(optExportName)}, nil))
+	if len(replies) > 0 && !chosen || kind == requiredTLS && len(replies) > 0 {
+		t.Fatalf("%d bytes that answer nothing: % x", len(replies), replies[:min(len(replies), 32)])
+	}
 }
 
-// exchange sends the stream, closes the sending side, and returns what came back.
-func exchange(t *testing.T, client net.Conn, stream []byte) []byte {
+// exchange sends the stream, piece bytes at a time, closes the sending side, and
+// returns what came back.
+func exchange(t *testing.T, client net.Conn, stream []byte, piece int) []byte {
 	client.SetDeadline(time.Now().Add(patience))
 	go func() {
-		client.Write(stream)
-		client.(*net.UnixConn).CloseWrite()
+		for part := range slices.Chunk(stream, piece) {
+			client.Write(part)
+		}
+		client.(interface{ CloseWrite() error }).CloseWrite()
 	}()
 	var b bytes.Buffer
 	_, err := io.Copy(&b, client)
@@ -117,62 +133,6 @@ func exchange(t *testing.T, client net.Conn, stream []byte) []byte {
 	}
 	client.Close()
 	return b.Bytes()
-}
-
-// checkReplies reads requests as a plain model does, and matches the replies.
-func checkReplies(t *testing.T, stream, replies []byte) {
-	type expected struct {
-		reads map[uint64]int // READs by length
-		other int
-	}
-	sent := map[uint64]*expected{}
-	var h header
-	for len(stream) >= requestHeaderSize && h.decode(stream, simple) && h.command != cmdDisconnect {
-		stream = stream[requestHeaderSize:]
-		if h.payload > uint64(len(stream)) {
-			break
-		}
-		stream = stream[h.payload:]
-		e := sent[h.cookie]
-		if e == nil {
-			e = &expected{reads: map[uint64]int{}}
-			sent[h.cookie] = e
-		}
-		if h.command == cmdRead {
-			e.reads[h.length]++
-		} else {
-			e.other++
-		}
-	}
-	for len(replies) > 0 {
-		if len(replies) < simpleReplySize || !bytes.Equal(replies[:4], be32(magicSimpleReply)) {
-			// A connection that is cut off may end in a reply; one that is not has
-			// another cookie than any that the client sent, or data of two lengths.
-			return
-		}
-		cookie := uint64(0)
-		for _, b := range replies[8:16] {
-			cookie = cookie<<8 | uint64(b)
-		}
-		e := sent[cookie]
-		if e == nil {
-			t.Fatalf("reply to a request that was not sent: % x", replies[:16])
-		}
-		failed := !bytes.Equal(replies[4:8], be32(0))
-		replies = replies[simpleReplySize:]
-		if failed || len(e.reads) == 0 {
-			continue
-		}
-		if len(e.reads) > 1 || e.other > 0 {
-			return // the model cannot tell which of them this is
-		}
-		for length := range e.reads {
-			if int(length) > len(replies) {
-				return
-			}
-			replies = replies[length:]
-		}
-	}
 }
 
 // FuzzClient lets a server say anything to the client side of haggling.
