@@ -130,9 +130,10 @@ func (c *conn) discover(msg []byte) error {
 		return c.send(&a)
 	}
 	for _, x := range list[q.Cursor:] {
+		info := x.info()
 		a.Entries = append(a.Entries, wire.ExportEntry{
-			Kind: wire.EntryExport, Default: x.Default, UUID: x.uuid, Size: uint64(x.info.Size),
-			Features: uint32(x.info.Features), Name: x.Name, Description: x.Description,
+			Kind: wire.EntryExport, Default: x.Default, UUID: x.uuid, Size: uint64(info.Size),
+			Features: uint32(info.Features), Name: x.Name, Description: x.Description,
 		})
 	}
 	if err := a.Paginate(q.Cursor, int(q.MaxMessage)); err != nil {

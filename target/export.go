@@ -22,7 +22,7 @@ type Export struct {
 // exported is an export with what its opens need to know.
 type exported struct {
 	Export
-	info     block.Info // as offered: read-only if the export is
+	readOnly bool // it or its disk
 	uuid     [16]byte
 	verifier uint64
 
@@ -54,10 +54,8 @@ func newExportTable(list []Export) (*exportTable, error) {
 		case t.byName[e.Name] != nil:
 			return nil, fmt.Errorf("two exports are named %q", e.Name)
 		}
-		x := &exported{Export: e, info: e.Device.Info(), uuid: diskUUID(&e), verifier: verifierOf(e.Device)}
-		if e.ReadOnly {
-			x.info.Features |= block.ReadOnly
-		}
+		x := &exported{Export: e, uuid: diskUUID(&e), verifier: verifierOf(e.Device)}
+		x.readOnly = e.ReadOnly || e.Device.Info().Features&block.ReadOnly != 0
 		t.list = append(t.list, x)
 		t.byName[e.Name] = x
 	}
@@ -82,6 +80,15 @@ func (t *exportTable) chooseDefault() error {
 	return nil
 }
 
+// info describes the disk as it is now, as sessions that open it are told.
+func (x *exported) info() block.Info {
+	i := x.Device.Info()
+	if x.readOnly {
+		i.Features |= block.ReadOnly
+	}
+	return i
+}
+
 // open books an export for a session, or says why not.
 func (t *exportTable) open(s *session, q *wire.OpenRequest) (*exported, wire.Status, string) {
 	x := t.byName[q.Name]
@@ -100,7 +107,7 @@ func (t *exportTable) open(s *session, q *wire.OpenRequest) (*exported, wire.Sta
 		return nil, wire.StatusBusy, "another session has the export open exclusively"
 	case q.Mode == wire.OpenExclusive && x.opens > 0:
 		return nil, wire.StatusBusy, "the export is open already"
-	case q.Mode != wire.OpenReadOnly && x.info.Features&block.ReadOnly != 0:
+	case q.Mode != wire.OpenReadOnly && x.readOnly:
 		return nil, wire.StatusPermission, "the export is read-only; attach it read-only"
 	case q.Mode == wire.OpenReadWrite && x.writer != nil && x.writer != s:
 		return nil, wire.StatusBusy, "another session has the export open for writing; attach it read-only"

@@ -31,7 +31,7 @@ type opened struct {
 	id       uint32
 	mode     wire.OpenMode
 	export   *exported
-	info     block.Info // read-only if the open is
+	info     block.Info // by which commands are checked; read-only if the open is
 	response wire.OpenResponse
 
 	closed   atomic.Bool // takes no new commands; set under session.mu
@@ -164,7 +164,7 @@ func (s *session) open(t *exportTable, q *wire.OpenRequest) wire.OpenResponse {
 	if x == nil {
 		return wire.OpenResponse{Status: status, Reason: reason}
 	}
-	o := &opened{id: q.OpenID, mode: q.Mode, export: x, info: x.info}
+	o := &opened{id: q.OpenID, mode: q.Mode, export: x, info: x.info()}
 	if q.Mode == wire.OpenReadOnly {
 		o.info.Features |= block.ReadOnly
 	}

@@ -60,8 +60,8 @@ func (s *Server) Status() Status {
 	s.sessions.mu.Unlock()
 	for _, x := range s.exports.list {
 		e := ExportStatus{
-			Name: x.Name, Description: x.Description, UUID: hex.EncodeToString(x.uuid[:]), Size: x.info.Size,
-			Default: x.Default, ReadOnly: x.info.Features&block.ReadOnly != 0,
+			Name: x.Name, Description: x.Description, UUID: hex.EncodeToString(x.uuid[:]), Size: x.info().Size,
+			Default: x.Default, ReadOnly: x.readOnly,
 		}
 		if _, ok := x.Device.(block.Windowed); ok {
 			e.Windows = &WindowStatus{Off: s.mappings.off(x)}

@@ -89,15 +89,21 @@ type adjusted struct {
 	info Info
 }
 
-func (d *adjusted) Info() Info         { return d.info }
+func (d *adjusted) Info() Info         { return d.info.resized(d.Device.Info().Size) }
 func (d *adjusted) Survival() Survival { return SurvivalOf(d.Device) }
+
+// resized returns i with another size, as far as that is whole blocks.
+func (i Info) resized(size int64) Info {
+	i.Size = size &^ (int64(max(i.MinimumBlock, 1)) - 1)
+	return i
+}
 
 type adjustedMapped struct {
 	Mapped
 	info Info
 }
 
-func (d *adjustedMapped) Info() Info         { return d.info }
+func (d *adjustedMapped) Info() Info         { return d.info.resized(d.Mapped.Info().Size) }
 func (d *adjustedMapped) Survival() Survival { return SurvivalOf(d.Mapped) }
 
 type adjustedWindowed struct {
@@ -105,5 +111,5 @@ type adjustedWindowed struct {
 	info Info
 }
 
-func (d *adjustedWindowed) Info() Info         { return d.info }
+func (d *adjustedWindowed) Info() Info         { return d.info.resized(d.Windowed.Info().Size) }
 func (d *adjustedWindowed) Survival() Survival { return SurvivalOf(d.Windowed) }

@@ -12,9 +12,15 @@ import (
 type described struct {
 	block.Device
 	info block.Info
+	size *int64 // in place of that of info, if it is there
 }
 
-func (d described) Info() block.Info { return d.info }
+func (d described) Info() block.Info {
+	if d.size != nil {
+		d.info.Size = *d.size
+	}
+	return d.info
+}
 
 type mapped struct{ described }
 
@@ -26,6 +32,29 @@ type windowed struct{ described }
 func (windowed) Mapping() []byte            { return []byte("disk") }
 func (windowed) Resident(int64, int64) bool { return true }
 func (windowed) Ranges() *block.Ranges      { return nil }
+
+// A disk that changes its size does so under its adjustments, in whole blocks.
+func TestAdjustedDiskIsResized(t *testing.T) {
+	size := int64(1 << 20)
+	for name, d := range map[string]func(described) block.Device{
+		"plain":    func(d described) block.Device { return d },
+		"mapped":   func(d described) block.Device { return mapped{d} },
+		"windowed": func(d described) block.Device { return windowed{d} },
+	} {
+		disk := described{info: block.Info{MinimumBlock: 512, PreferredBlock: 4096, MaximumPayload: 32 << 20}, size: &size}
+		size = 1 << 20
+		a, err := block.Adjust(d(disk), block.Adjustments{MinimumBlock: 4096})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for at, want := range map[int64]int64{1 << 20: 1 << 20, 2<<20 + 4096 + 512: 2<<20 + 4096, 4095: 0} {
+			size = at
+			if got := a.Info(); got.Size != want || got.MinimumBlock != 4096 {
+				t.Errorf("%s: a disk of %d bytes is %+v, want %d bytes", name, at, got, want)
+			}
+		}
+	}
+}
 
 func TestAdjust(t *testing.T) {
 	on, off := true, false

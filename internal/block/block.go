@@ -91,9 +91,11 @@ const MaximumDepth = 1024
 // in bytes. Suites and clients in the field send requests of up to 50 MiB.
 const PayloadLimit = 64 << 20
 
-// Info describes a device. It does not change while the device is open.
+// Info describes a device. Nothing but Size changes while the device is open: a disk
+// that somebody makes longer or shorter has another Size from then on. Whoever tells
+// others of it, or checks requests, goes by one Info for as long as he serves them.
 type Info struct {
-	Size           int64  // bytes
+	Size           int64  // bytes, a multiple of MinimumBlock
 	MinimumBlock   uint32 // bytes, power of two; offsets and lengths are multiples of it
 	PreferredBlock uint32 // bytes, power of two
 	MaximumPayload uint32 // bytes, longest Read or Write
@@ -130,7 +132,9 @@ type Request struct {
 
 // Device is a disk. Its methods are safe for concurrent use.
 type Device interface {
-	// Info returns the description of the disk. It never blocks.
+	// Info returns the present description of the disk. It never blocks. A request
+	// that is right by an earlier one, and reaches behind the end of a disk that
+	// became shorter meanwhile, fails as [Info.Check] would have it.
 	Info() Info
 
 	// NewQueue opens a queue that holds at most depth requests at a time,

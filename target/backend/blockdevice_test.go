@@ -14,12 +14,20 @@ import (
 // loopDevice returns a block device whose content is a new file.
 func loopDevice(t testing.TB) string {
 	t.Helper()
+	path, _ := loopDeviceOf(t)
+	return path
+}
+
+// loopDeviceOf returns a block device, and the new file that is its content.
+func loopDeviceOf(t testing.TB) (path, content string) {
+	t.Helper()
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {
 		t.Fatalf("block devices for tests are made by root on kernels with loop devices: %v", err)
 	}
 	defer control.Close()
-	image, err := os.OpenFile(newFile(t, diskSize), os.O_RDWR, 0)
+	content = newFile(t, diskSize)
+	image, err := os.OpenFile(content, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +37,7 @@ func loopDevice(t testing.TB) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		path := fmt.Sprintf("/dev/loop%d", n)
+		path = fmt.Sprintf("/dev/loop%d", n)
 		device, err := os.OpenFile(path, os.O_RDWR, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -48,10 +56,10 @@ func loopDevice(t testing.TB) string {
 			}
 			device.Close()
 		})
-		return path
+		return path, content
 	}
 	t.Fatal("no loop device is free")
-	return ""
+	return "", ""
 }
 
 func TestBlockDevice(t *testing.T) {
@@ -66,6 +74,27 @@ func TestBlockDevice(t *testing.T) {
 				},
 			})
 		})
+	}
+}
+
+// A block device that is grown has its new size.
+func TestResizedBlockDevice(t *testing.T) {
+	path, image := loopDeviceOf(t)
+	d := mustOpen(t, "file:"+path, Options{})
+	defer d.Close()
+	if err := os.Truncate(image, 2*diskSize); err != nil {
+		t.Fatal(err)
+	}
+	loop, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer loop.Close()
+	if err := unix.IoctlSetInt(int(loop.Fd()), unix.LOOP_SET_CAPACITY, 0); err != nil {
+		t.Fatal(err)
+	}
+	if i := d.Info(); i.Size != 2*diskSize {
+		t.Errorf("a block device of %d bytes is %+v", 2*diskSize, i)
 	}
 }
 

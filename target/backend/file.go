@@ -20,9 +20,11 @@ import (
 // In PATH, % is written %25 and ? is written %3F.
 //
 // Reads of what is in the page cache finish in Submit, and so do short writes while
-// the page cache takes them without delay; everything else runs on the executor. One process at a time has a file open for writing: an exclusive
-// lock says so until the last system call on the file has returned. The file is
-// never grown: what lies behind its end when somebody truncates it is an error.
+// the page cache takes them without delay; everything else runs on the executor. One
+// process at a time has a file open for writing: an exclusive
+// lock says so until the last system call on the file has returned. Requests never
+// grow the file. Whoever else does so, or truncates it, changes the size of the disk,
+// in whole blocks of 512 bytes at least; what lies behind the end is an error.
 //
 // Kernels keep a read and a write of the same page apart, or do not: block.Ranges
 // does, 4 KiB by 4 KiB.
@@ -46,7 +48,26 @@ type file struct {
 // worth a hand-off, because the copy takes another processor.
 const inlineRead = 256 << 10
 
-func (f *file) Info() block.Info { return f.info }
+// Info implements [block.Device]. A size that the kernel does not tell is the last
+// that is known: that of the file when it was opened.
+func (f *file) Info() block.Info {
+	info := f.info
+	if f.fd < 0 {
+		return info
+	}
+	if size, err := f.size(); err == nil {
+		info.Size = size - size%max(int64(info.MinimumBlock), sector)
+	}
+	return info
+}
+
+// size returns the present size of the file or block device, in bytes.
+func (f *file) size() (int64, error) {
+	if f.device {
+		return unix.Seek(f.fd, 0, unix.SEEK_END)
+	}
+	return f.kernel.size(f.fd)
+}
 
 // Survival implements [block.Surviving]: the page cache is not the process's.
 func (f *file) Survival() block.Survival { return block.WrittenSurvives }

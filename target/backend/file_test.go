@@ -369,6 +369,50 @@ func TestTruncatedFile(t *testing.T) {
 	}
 }
 
+// The size of a disk is that of its file, in whole blocks.
+func TestResizedFile(t *testing.T) {
+	path := newFile(t, 1<<20)
+	for _, row := range []struct {
+		spec string
+		live bool
+	}{{"file:" + path, true}, {"delay:read=0s:file:" + path, true}, {"mmap:" + path, false}, {"volatile:file:" + path, false}} {
+		if err := os.Truncate(path, 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		d := mustOpen(t, row.spec, Options{})
+		before := d.Info()
+		for _, size := range []int64{2<<20 + 511, 1<<20 - 1, 100, 3 << 20} {
+			if err := os.Truncate(path, size); err != nil {
+				t.Fatal(err)
+			}
+			want := before
+			if row.live {
+				want.Size = size &^ 511
+			}
+			if got := d.Info(); got != want {
+				t.Errorf("%s: a file of %d bytes is %+v, want %+v", row.spec, size, got, want)
+			}
+		}
+		disk, err := block.NewDisk(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, 512)
+		if _, err := disk.ReadAt(got, before.Size-512); err != nil {
+			t.Errorf("%s: read of a disk that has grown: %v", row.spec, err)
+		}
+		if _, err := disk.ReadAt(got, 3<<20-512); (err == nil) != row.live {
+			t.Errorf("%s: read of what is new: %v", row.spec, err)
+		}
+		if err := disk.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestCachedReadsNeedNoWorker(t *testing.T) {
 	k := &broken{}
 	blocking := 0

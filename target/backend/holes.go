@@ -8,6 +8,9 @@ import (
 // status answers what of a range is data and what is a hole, as the file system
 // knows it. One that does not know says that all is data.
 func (f *file) status(r *block.Request) error {
+	if err := f.within(r.Offset, r.Length, unix.EINVAL); err != nil {
+		return err
+	}
 	off, end := r.Offset, r.Offset+r.Length
 	for more := true; more && off < end; {
 		data, err := f.kernel.seek(f.fd, off, unix.SEEK_DATA)

@@ -2,7 +2,9 @@ package backend
 
 import (
 	"fmt"
+	"os"
 	"slices"
+	"syscall"
 	"testing"
 
 	"github.com/viablk/viablk/internal/block"
@@ -136,5 +138,19 @@ func TestStatusIsBounded(t *testing.T) {
 	q.Reap(make([]*block.Request, 1))
 	if got := r.Covered(); r.Err != nil || got != pagesPerStatus*4096 {
 		t.Errorf("%d bytes, %v", got, r.Err)
+	}
+}
+
+// What was truncated away is not a hole.
+func TestStatusBehindTheEnd(t *testing.T) {
+	path := newFile(t, 1<<20)
+	d := mustOpen(t, "file:"+path, Options{})
+	defer d.Close()
+	if err := os.Truncate(path, 512<<10); err != nil {
+		t.Fatal(err)
+	}
+	for _, off := range []int64{512<<10 - 512, 512 << 10} {
+		r := block.Request{Op: block.Status, Offset: off, Length: 1024, Extents: make([]block.Extent, 0, 3)}
+		wantErrno(t, "status behind the end", d.(*file).Execute(&r), syscall.EINVAL)
 	}
 }

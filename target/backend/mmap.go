@@ -51,6 +51,10 @@ func openMapSpec(rest string, options Options) (block.Device, error) {
 	return &mapped{file: f, mapping: mapping}, nil
 }
 
+// Info implements [block.Device]. The size is that of the mapping: a file that grows
+// is mapped as a whole when it is opened the next time.
+func (m *mapped) Info() block.Info { return m.info }
+
 // Mapping is [block.Windowed].
 func (m *mapped) Mapping() []byte { return m.mapping }
 

@@ -176,12 +176,9 @@ func (f *file) prepare(o fileOptions) error {
 
 // measure returns the size and the smallest block of the file, in bytes.
 func (f *file) measure() (size int64, least int, err error) {
-	if !f.device {
-		size, err = f.kernel.size(f.fd)
+	size, err = f.size()
+	if err != nil || !f.device {
 		return size, 1, err
-	}
-	if size, err = unix.Seek(f.fd, 0, unix.SEEK_END); err != nil {
-		return 0, 0, err
 	}
 	least, err = unix.IoctlGetInt(f.fd, unix.BLKSSZGET)
 	if err != nil {

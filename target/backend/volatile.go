@@ -28,6 +28,7 @@ type Volatile struct {
 	inner    block.Device
 	executor *block.Executor
 	latch    block.Latch
+	size     int64 // of the disk, in bytes: what it was at the beginning
 
 	mu    sync.Mutex
 	disk  *block.Disk             // inner
@@ -37,7 +38,7 @@ type Volatile struct {
 // NewVolatile returns inner behind a volatile cache. Closing it closes inner,
 // and loses what was not flushed.
 func NewVolatile(inner block.Device) *Volatile {
-	v := &Volatile{inner: inner, cache: make(map[int64]*[sector]byte)}
+	v := &Volatile{inner: inner, size: inner.Info().Size, cache: make(map[int64]*[sector]byte)}
 	v.executor = block.NewExecutor(v, 1)
 	return v
 }
@@ -45,6 +46,7 @@ func NewVolatile(inner block.Device) *Volatile {
 // Info describes the disk behind, in whole sectors.
 func (v *Volatile) Info() block.Info {
 	info := v.inner.Info()
+	info.Size = v.size
 	info.MinimumBlock = max(info.MinimumBlock, sector)
 	info.PreferredBlock = max(info.PreferredBlock, info.MinimumBlock)
 	if info.Features&block.ReadOnly == 0 {
@@ -90,7 +92,7 @@ func (v *Volatile) Crash(seed uint64) error {
 	random := rand.New(rand.NewPCG(seed, 0))
 	whole := int64(v.Info().MinimumBlock) / sector // sectors that share a fate
 	last, lost := int64(-1), false
-	for _, number := range v.sectors(0, v.inner.Info().Size) {
+	for _, number := range v.sectors(0, v.size) {
 		if number/whole != last {
 			last, lost = number/whole, random.Uint64()&1 == 0
 		}
@@ -98,7 +100,7 @@ func (v *Volatile) Crash(seed uint64) error {
 			delete(v.cache, number)
 		}
 	}
-	return v.writeBack(0, v.inner.Info().Size)
+	return v.writeBack(0, v.size)
 }
 
 // sectors returns the numbers of the cached sectors of a range in order.
@@ -149,7 +151,7 @@ func (v *Volatile) Execute(r *block.Request) error {
 			}
 		}
 	case block.Flush:
-		return v.durable(0, v.inner.Info().Size)
+		return v.durable(0, v.size)
 	default:
 		return unix.EINVAL
 	}
@@ -157,7 +159,7 @@ func (v *Volatile) Execute(r *block.Request) error {
 		return v.durable(r.Offset, r.Length)
 	}
 	if len(v.cache) > volatileSectors {
-		return v.writeBack(0, v.inner.Info().Size)
+		return v.writeBack(0, v.size)
 	}
 	return nil
 }
