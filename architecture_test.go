@@ -78,8 +78,9 @@ var arrows = map[string][]string{
 	"via/viatest/loopback": {"via"},
 
 	"target/limit":               {"internal/block"},
-	"target/backend":             {"internal/block"},
+	"target/backend":             {"internal/block", "target/backend/uring"},
 	"target/backend/backendtest": {"internal/block"},
+	"target/backend/uring":       {},
 
 	"internal/nbd":       {"internal/block", "internal/spin", "internal/stranger"},
 	"internal/nbdkernel": {},

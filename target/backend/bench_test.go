@@ -2,6 +2,7 @@ package backend
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/viablk/viablk/internal/block"
@@ -23,12 +24,38 @@ func BenchmarkQueue(b *testing.B) {
 	}
 }
 
+// BenchmarkEngines measures the engines of files beside each other, on the file system
+// of the temporary folder: past the page cache, and what rings cost where the page cache
+// has everything.
+func BenchmarkEngines(b *testing.B) {
+	for _, size := range []int64{4 << 10, 128 << 10} {
+		for _, engine := range []string{ioThreads, ioUring} {
+			b.Run(fmt.Sprintf("cached/%dKiB/%s", size>>10, engine), func(b *testing.B) {
+				d := benchDisk(b, "file", "io="+engine)
+				defer d.Close()
+				benchQueue(b, d, block.Read, size)
+			})
+		}
+	}
+	for _, op := range []block.Op{block.Read, block.Write} {
+		for _, size := range []int64{4 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20} {
+			for _, engine := range []string{ioThreads, ioUring} {
+				b.Run(fmt.Sprintf("%v/%dKiB/%s", op, size>>10, engine), func(b *testing.B) {
+					d := benchDisk(b, "file", "direct=1&io="+engine)
+					defer d.Close()
+					benchQueue(b, d, op, size)
+				})
+			}
+		}
+	}
+}
+
 // benchDisk opens a disk of 64 MiB that has been written.
-func benchDisk(b *testing.B, kind string) block.Device {
+func benchDisk(b *testing.B, kind string, options ...string) block.Device {
 	const size = 64 << 20
 	spec := fmt.Sprintf("%s:%d", kind, size)
 	if kind == "file" {
-		spec = "file:" + newFile(b, size)
+		spec = "file:" + newFile(b, size) + "?" + strings.Join(options, "&")
 	}
 	d := mustOpen(b, spec, Options{})
 	disk, err := block.NewDisk(d)

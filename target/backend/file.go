@@ -16,15 +16,19 @@ import (
 //	direct=1     bypass the page cache (O_DIRECT)
 //	create=SIZE  make a sparse file of SIZE if there is none
 //	lock=0       do not lock, for file systems that have no locks
+//	io=ENGINE    who waits for the disk: uring, threads, or auto
 //
 // In PATH, % is written %25 and ? is written %3F.
 //
 // Reads of what is in the page cache finish in Submit, and so do short writes while
-// the page cache takes them without delay; everything else runs on the executor. One
-// process at a time has a file open for writing: an exclusive
-// lock says so until the last system call on the file has returned. Requests never
-// grow the file. Whoever else does so, or truncates it, changes the size of the disk,
-// in whole blocks of 512 bytes at least; what lies behind the end is an error.
+// the page cache takes them without delay. Other reads, and writes past the page cache,
+// are the kernel's, by a ring of the queue (ringQueue), where it lets us have one; the
+// rest runs on the executor.
+//
+// One process at a time has a file open for writing: an exclusive lock says so until
+// the last system call on the file has returned. Requests never grow the file. Whoever
+// else does so, or truncates it, changes the size of the disk, in whole blocks of 512
+// bytes at least; what lies behind the end is an error.
 //
 // Kernels keep a read and a write of the same page apart, or do not: block.Ranges
 // does, 4 KiB by 4 KiB.
@@ -39,6 +43,8 @@ type file struct {
 	executor *block.Executor
 	latch    block.Latch
 	bounces  bounces
+
+	openRing func(fd, depth int) (ring, error) // nil: the executor does everything
 
 	// What the file system turned out not to have.
 	noNoWait, noDsync, noPunch, noZeroRange atomic.Bool
@@ -73,7 +79,15 @@ func (f *file) size() (int64, error) {
 func (f *file) Survival() block.Survival { return block.WrittenSurvives }
 
 func (f *file) NewQueue(depth int) (block.Queue, error) {
-	return f.executor.NewQueue(depth, block.PayloadLimit)
+	q, err := f.executor.NewQueue(depth, block.PayloadLimit)
+	if err != nil || f.openRing == nil {
+		return q, err
+	}
+	ringed, err := newRingQueue(f, q, depth)
+	if err != nil {
+		return nil, errors.Join(err, q.Close())
+	}
+	return ringed, nil
 }
 
 // Close makes what was written durable, and gives up the lock.
@@ -147,9 +161,14 @@ func (f *file) Ranges() *block.Ranges { return f.ranges }
 func (f *file) Execute(r *block.Request) error {
 	err := f.execute(r)
 	if err != nil {
-		return fmt.Errorf("%v of %d bytes at %d of %q: %w", r.Op, r.Length, r.Offset, f.path, err)
+		return f.describe(r, err)
 	}
 	return nil
+}
+
+// describe adds to an error what failed.
+func (f *file) describe(r *block.Request, err error) error {
+	return fmt.Errorf("%v of %d bytes at %d of %q: %w", r.Op, r.Length, r.Offset, f.path, err)
 }
 
 func (f *file) execute(r *block.Request) error {

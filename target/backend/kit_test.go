@@ -74,6 +74,15 @@ func TestFile(t *testing.T) {
 	backendtest.Run(t, onFile("", ""), backendtest.Options{Broken: onFile("fault:write=EIO:", "")})
 }
 
+// The kit for each engine, by the page cache and past it.
+func TestEngines(t *testing.T) {
+	for _, options := range []string{"?io=uring", "?io=threads", "?io=uring&direct=1", "?io=threads&direct=1"} {
+		t.Run(options, func(t *testing.T) {
+			backendtest.Run(t, onFile("", options), backendtest.Options{Broken: onFile("fault:write=EIO:", options)})
+		})
+	}
+}
+
 // onMap returns an opener of wrappers around a new file that is mapped.
 func onMap(wrappers, options string) func(testing.TB) block.Device {
 	return func(t testing.TB) block.Device {

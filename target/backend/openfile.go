@@ -18,11 +18,12 @@ type fileOptions struct {
 	create                 int64 // bytes of a file to make; 0 for none
 	wait                   time.Duration
 	workers                int
+	io                     string // engine: ioAuto, ioUring or ioThreads; "" is that
 }
 
 // openFileSpec opens PATH[?OPTION=VALUE&…].
 func openFileSpec(rest string, options Options) (block.Device, error) {
-	path, o, err := parseFileSpec("file", rest, options, "readonly", "direct", "create", "lock")
+	path, o, err := parseFileSpec("file", rest, options, "readonly", "direct", "create", "lock", "io")
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +60,8 @@ func parseFileSpec(scheme, rest string, options Options, known ...string) (path 
 			return "", o, err
 		}
 	}
-	return path, o, nil
+	o.io, err = parseEngine(query)
+	return path, o, err
 }
 
 // openFile opens, locks and describes a backing file.
@@ -70,6 +72,10 @@ func openFile(path string, o fileOptions, k kernel) (block.Device, error) {
 		return nil, err
 	}
 	if err := f.prepare(o); err != nil {
+		_ = unix.Close(f.fd)
+		return nil, err
+	}
+	if err := f.chooseEngine(o.io); err != nil {
 		_ = unix.Close(f.fd)
 		return nil, err
 	}
