@@ -27,12 +27,12 @@ func parseEngine(q query) (string, error) {
 	}
 }
 
-// chooseEngine decides whether queues have rings.
-func (f *file) chooseEngine(engine string) error {
+// chooseEngine decides whether queues have rings. probe says why there are none.
+func (f *file) chooseEngine(engine string, probe func() error) error {
 	if engine != ioAuto && engine != ioUring {
 		return nil
 	}
-	err := uring.Probe()
+	err := probe()
 	if err != nil && engine == ioUring {
 		return fmt.Errorf("backing file %q with io=uring: %w: leave io out, or say io=threads", f.path, err)
 	}

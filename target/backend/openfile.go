@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/target/backend/uring"
 	"golang.org/x/sys/unix"
 )
 
@@ -75,7 +76,7 @@ func openFile(path string, o fileOptions, k kernel) (block.Device, error) {
 		_ = unix.Close(f.fd)
 		return nil, err
 	}
-	if err := f.chooseEngine(o.io); err != nil {
+	if err := f.chooseEngine(o.io, uring.Probe); err != nil {
 		_ = unix.Close(f.fd)
 		return nil, err
 	}

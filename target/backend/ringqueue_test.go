@@ -3,9 +3,11 @@ package backend
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -379,5 +381,20 @@ func TestOptionIO(t *testing.T) {
 	_, err := Open("file:"+path+"?io=aio", Options{})
 	if !errors.Is(err, ErrUsage) {
 		t.Errorf("io=aio: %v, want ErrUsage", err)
+	}
+}
+
+// Where the kernel forbids rings, only who insists on them is refused.
+func TestKernelWithoutRings(t *testing.T) {
+	forbidden := fmt.Errorf("set an io_uring up: %w", syscall.EPERM)
+	for engine, want := range map[string]error{ioAuto: nil, ioThreads: nil, ioUring: syscall.EPERM} {
+		f := &file{path: "/disk"}
+		err := f.chooseEngine(engine, func() error { return forbidden })
+		if !errors.Is(err, want) || f.openRing != nil {
+			t.Errorf("io=%s: %v, a ring: %v", engine, err, f.openRing != nil)
+		}
+		if want != nil && !strings.Contains(err.Error(), "io=threads") {
+			t.Errorf("io=%s: %v: it does not say what to do", engine, err)
+		}
 	}
 }
