@@ -106,6 +106,9 @@ func (k *controller) completion(e *via.Completion) error {
 		if err := v.Decode(msg); err != nil {
 			return fmt.Errorf("event: %w", err)
 		}
+		if v.Kind == wire.EventResize {
+			k.s.resized.Store(&v)
+		}
 		return sendControl(k.c, &wire.EventAck{ID: v.ID, PathEpoch: pathEpoch, Kind: v.Kind})
 	case k.current != nil && h.ID == k.id:
 		_, k.left = k.current.ask.(*wire.Logout)

@@ -62,8 +62,9 @@ func (d *Device) WriteAt(p []byte, off int64) (int, error) {
 	return disk.WriteAt(p, off)
 }
 
-// Size returns the size of the disk in bytes.
-func (d *Device) Size() int64 { return d.info.Size }
+// Size returns the present size of the disk in bytes. What the methods that move data
+// go by is the size at the first use of one of them.
+func (d *Device) Size() int64 { return d.Info().Size }
 
 // Sync makes every write that returned before it durable at the target.
 func (d *Device) Sync() error {

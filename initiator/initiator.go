@@ -173,8 +173,19 @@ func (d *Device) session() *session {
 	return s
 }
 
-// Info returns the description of the disk.
-func (d *Device) Info() block.Info { return d.info }
+// Info returns the description of the disk, with the size that the target told last. A
+// size that is no number of blocks is not taken.
+func (d *Device) Info() block.Info {
+	info, s := d.info, d.session()
+	size := s.export.Size
+	if v := s.resized.Load(); v != nil && v.Export == s.export.Export && v.UUID == s.export.ExportUUID {
+		size = v.Size
+	}
+	if size%uint64(max(info.MinimumBlock, 1)) == 0 {
+		info.Size = int64(size)
+	}
+	return info
+}
 
 // Name returns the export's name at the target.
 func (d *Device) Name() string { return d.export.Name }

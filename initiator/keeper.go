@@ -169,7 +169,7 @@ func (k *keeper) replace(log *slog.Logger) (*session, error) {
 // same reports whether a disk is the one that was attached, as it was left.
 func (d *Device) same(a *wire.OpenResponse) error {
 	features := block.Features(a.Features) & block.KnownFeatures
-	missing, i := d.info.Features&^features, &d.info
+	missing, i := d.info.Features&^features, d.Info()
 	switch {
 	case a.ExportUUID != d.export.ExportUUID:
 		return &changedError{"serves another disk under this name, or has lost what was in memory"}

@@ -69,7 +69,7 @@ func (s *session) loginRequest(role wire.Role, index uint16, depth int) wire.Log
 		ID: 1, PathEpoch: pathEpoch, MinVersion: wire.Version, MaxVersion: wire.Version, Role: role,
 		SessionID: s.id, SessionGen: 1, Nonce: s.nonce, Conn: index, Conns: s.conns,
 		Depth: uint16(depth), InlineMax: uint32(s.cfg.InlineMax), MaxIO: uint32(s.cfg.MaxIO),
-		DataModes: wire.ModesInline | wire.ModesPull | wire.ModesWindow, Features: wire.FeatureImmediate,
+		DataModes: wire.ModesInline | wire.ModesPull | wire.ModesWindow, Features: wire.FeatureImmediate | wire.FeatureEvents,
 	}
 	if role == wire.RoleDiscover {
 		q.SessionID = [16]byte{}

@@ -34,6 +34,8 @@ type session struct {
 	login  wire.LoginResponse
 	export wire.OpenResponse // the disk, once it is open
 
+	resized atomic.Pointer[wire.Event] // the last of a size; nil without any
+
 	requests chan *exchange // to routineControl
 	wake     *os.File       // eventfd that ends routineControl's sleep
 	wakeFD   int

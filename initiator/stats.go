@@ -106,7 +106,7 @@ func (d *Device) Status() Status {
 	s := d.session()
 	st := Status{
 		Export: d.export.Name, Description: d.export.Description, UUID: hex.EncodeToString(d.export.ExportUUID[:]),
-		Size: d.info.Size, ReadOnly: d.info.Features&block.ReadOnly != 0,
+		Size: d.Size(), ReadOnly: d.info.Features&block.ReadOnly != 0,
 		Provider: s.cfg.NIC.Name(), Target: hex.EncodeToString(s.login.TargetID[:]), Session: hex.EncodeToString(s.id[:]),
 		Connected: true, InlineMax: s.login.InlineMax, MaxIO: s.login.MaxIO,
 		Registrations: s.cfg.NIC.Agent().Registrations.Load(),

@@ -3,8 +3,10 @@ package integration
 import (
 	"fmt"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/viablk/viablk/initiator"
 	"github.com/viablk/viablk/internal/block"
@@ -79,34 +81,56 @@ func TestClientsOfAFileThatIsResized(t *testing.T) {
 	}
 }
 
-// A session of an initiator has the size that it opened, and the next the new one.
-func TestSessionsOfAFileThatIsResized(t *testing.T) {
+// A session of an initiator hears of the size, and its queues go by that.
+func TestSessionOfAFileThatIsResized(t *testing.T) {
 	image := sparseFile(t, 1<<20)
-	c := newChain(t, target.Config{}, target.Export{Name: "disk", Device: openBackend(t, "file:"+image)})
-	check := func(d *initiator.Device, size int64, ends syscall.Errno) {
-		t.Helper()
-		if got := d.Info().Size; got != size {
-			t.Errorf("the session has %d bytes, want %d", got, size)
-		}
+	c := newChain(t, target.Config{Heartbeat: 10 * time.Millisecond}, target.Export{Name: "disk", Device: openBackend(t, "file:"+image)})
+	d := c.attach(t, "", nil)
+	defer func() { must(t, d.Close()) }()
+	for _, size := range []int64{1 << 20, 3 << 20, 2<<20 + 512, 1 << 19, 1 << 20} {
+		must(t, os.Truncate(image, size))
+		eventually(t, "the size", func() (any, bool) { return d.Info().Size, d.Info().Size == size })
 		disk, err := block.NewDisk(d)
 		must(t, err)
-		defer disk.Close()
-		if _, err := disk.WriteAt(make([]byte, 512), size-512); block.Errno(err) != ends {
-			t.Errorf("write of the last block: %v, want %v", err, ends)
+		if _, err := disk.WriteAt(make([]byte, 512), size-512); err != nil {
+			t.Errorf("write of the last block of %d bytes: %v", size, err)
 		}
-		if _, err := disk.ReadAt(make([]byte, 512), 0); err != nil {
-			t.Error(err)
+		must(t, disk.Close())
+		later := c.attach(t, "", func(cfg *initiator.Config) { cfg.ReadOnly = true })
+		if got := later.Info().Size; got != size {
+			t.Errorf("the next session has %d bytes, want %d", got, size)
 		}
+		must(t, later.Close())
 	}
-	session := func(size int64, ends syscall.Errno, meanwhile func()) {
-		t.Helper()
-		d := c.attach(t, "", nil)
-		check(d, size, 0)
-		meanwhile()
-		check(d, size, ends)
-		must(t, d.Close())
+	// Who does not know yet that the disk has become shorter gets its errno.
+	disk, err := block.NewDisk(d)
+	must(t, err)
+	defer disk.Close()
+	must(t, os.Truncate(image, 1<<19))
+	for range 2 { // before the target has told, and after
+		_, err = disk.WriteAt(make([]byte, 512), 1<<20-512)
+		if block.Errno(err) != syscall.ENOSPC {
+			t.Errorf("write behind the end: %v", err)
+		}
+		_, err = disk.ReadAt(make([]byte, 512), 1<<20-512)
+		if block.Errno(err) != syscall.EINVAL {
+			t.Errorf("read behind the end: %v", err)
+		}
+		eventually(t, "the size", func() (any, bool) { return d.Info().Size, d.Info().Size == 1<<19 })
 	}
-	session(1<<20, 0, func() { must(t, os.Truncate(image, 3<<20)) })
-	session(3<<20, syscall.ENOSPC, func() { must(t, os.Truncate(image, 1<<20)) })
-	session(1<<20, 0, func() {})
+}
+
+// NBD clients of an initiator are told the size of the disk at its target.
+func TestAttachedDiskIsResized(t *testing.T) {
+	requires(t, "nbdsh", "nbdinfo")
+	image := sparseFile(t, 1<<20)
+	s := chainWay.serve(t, program(t), disk{"disk", "file:" + image})
+	for _, size := range []int64{3 << 20, 1 << 20} {
+		must(t, os.Truncate(image, size))
+		eventually(t, "the size", func() (any, bool) {
+			got := strings.TrimSpace(run(t, "nbdinfo", "--size", s.uri))
+			return got, got == fmt.Sprint(size)
+		})
+		run(t, "nbdsh", "-u", s.uri, "-c", fmt.Sprintf("h.pwrite(b'x' * 512, %d)", size-512))
+	}
 }

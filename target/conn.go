@@ -84,9 +84,11 @@ type conn struct {
 	heard    bool // since the last beat
 	missed   int  // beats without a word, or without an end of what is held
 	nextBeat time.Time
-	failure  error // why the connection ends
-	leaving  bool  // logged out or refused: ends when the answer is out
-	parting  bool  // logged out, answered when the session is alone
+	telling  bool   // an event of a size has no ack yet
+	events   uint32 // told
+	failure  error  // why the connection ends
+	leaving  bool   // logged out or refused: ends when the answer is out
+	parting  bool   // logged out, answered when the session is alone
 	partID   uint32
 	done     [64]via.Completion
 	reaped   [64]*block.Request

@@ -79,8 +79,7 @@ func (c *conn) dispatch(op wire.Opcode, msg []byte) error {
 		}
 		return c.send(&wire.CloseResponse{ID: q.ID, PathEpoch: c.epoch, Status: c.session.close(c.server.exports, &q)})
 	case op == wire.OpEventAck:
-		var q wire.EventAck
-		return q.Decode(msg) // this target tells no events; an ack of one does no harm
+		return c.acknowledged(msg)
 	default:
 		h, err := wire.PeekControl(msg)
 		return errors.Join(err, c.notSupported(h))

@@ -32,6 +32,7 @@ func (c *conn) login(msg []byte) error {
 		return nil
 	}
 	answer := c.negotiate(&q)
+	c.features = answer.Features
 	if c.role == wire.RoleIO {
 		if err := c.equip(&answer); err != nil {
 			c.log.Error("connection not equipped", "error", err)
@@ -93,7 +94,7 @@ func (c *conn) negotiate(q *wire.LoginRequest) wire.LoginResponse {
 		InlineMax:       min(choose(q.InlineMax, uint32(cfg.InlineMax)), carries-wire.MaxHeader),
 		MaxIO:           min(choose(q.MaxIO, uint32(cfg.MaxIO)), carries),
 		HeartbeatMillis: uint32(cfg.Heartbeat / time.Millisecond),
-		DataModes:       modes, Features: q.Features & wire.FeatureImmediate,
+		DataModes:       modes, Features: q.Features & (wire.FeatureImmediate | wire.FeatureEvents),
 		Conns: c.server.sessionConns(),
 	}
 	if q.Role == wire.RoleIO {

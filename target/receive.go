@@ -167,7 +167,9 @@ func (c *conn) checkExport(r *request) {
 	r.handle = h
 	h.busy++
 	op, flags := opOf[cmd.Opcode], blockFlags(cmd.Flags)
-	if e := h.opened.info.Check(op, flags, cmd.Offset, uint64(cmd.Length)); e != 0 {
+	info := h.opened.info
+	info.Size = h.opened.size.Load()
+	if e := info.Check(op, flags, cmd.Offset, uint64(cmd.Length)); e != 0 {
 		c.refuse(r, wire.StatusOf(e))
 		return
 	}

@@ -31,8 +31,11 @@ type opened struct {
 	id       uint32
 	mode     wire.OpenMode
 	export   *exported
-	info     block.Info // by which commands are checked; read-only if the open is
+	info     block.Info // by which commands are checked, but for the size; read-only if the open is
 	response wire.OpenResponse
+
+	size    atomic.Int64  // bytes: what commands are checked by, and the initiator is told
+	sizeGen atomic.Uint32 // of size
 
 	closed   atomic.Bool // takes no new commands; set under session.mu
 	users    int         // connections that have it in use; guarded by session.mu
@@ -151,7 +154,7 @@ func (s *session) open(t *exportTable, q *wire.OpenRequest) wire.OpenResponse {
 	defer s.mu.Unlock()
 	for _, o := range s.opens {
 		if o.id == q.OpenID && !o.closed.Load() {
-			return o.response
+			return o.present()
 		}
 	}
 	switch {
@@ -169,12 +172,13 @@ func (s *session) open(t *exportTable, q *wire.OpenRequest) wire.OpenResponse {
 		o.info.Features |= block.ReadOnly
 	}
 	o.response = wire.OpenResponse{
-		Export: uint16(len(s.opens)), ExportUUID: x.uuid, SizeGen: 1,
-		Size: uint64(o.info.Size), MinimumBlock: o.info.MinimumBlock, PreferredBlock: o.info.PreferredBlock,
+		Export: uint16(len(s.opens)), ExportUUID: x.uuid, MinimumBlock: o.info.MinimumBlock, PreferredBlock: o.info.PreferredBlock,
 		Features: uint32(o.info.Features), Verifier: x.verifier, Name: x.Name, Description: x.Description,
 	}
+	o.size.Store(o.info.Size)
+	o.sizeGen.Store(1)
 	s.opens = append(s.opens, o)
-	return o.response
+	return o.present()
 }
 
 // close closes an export: new commands are refused from now on, and the export is

@@ -189,5 +189,11 @@ func (c *conn) beat() {
 	c.nextBeat = time.Now().Add(c.server.cfg.Heartbeat)
 	if c.missed >= missedBeats {
 		c.fail(fmt.Errorf("the initiator was silent for %d heartbeats of %v", c.missed, c.server.cfg.Heartbeat))
+		return
 	}
+	if err := c.watchSizes(); err != nil {
+		c.fail(fmt.Errorf("tell of a size: %w", err))
+		return
+	}
+	c.carrier.Doorbell()
 }
