@@ -84,7 +84,7 @@ func TestClientsOfAFileThatIsResized(t *testing.T) {
 // A session of an initiator hears of the size, and its queues go by that.
 func TestSessionOfAFileThatIsResized(t *testing.T) {
 	image := sparseFile(t, 1<<20)
-	c := newChain(t, target.Config{Heartbeat: 10 * time.Millisecond}, target.Export{Name: "disk", Device: openBackend(t, "file:"+image)})
+	c := newChain(t, target.Config{Heartbeat: 200 * time.Millisecond}, target.Export{Name: "disk", Device: openBackend(t, "file:"+image)})
 	d := c.attach(t, "", nil)
 	defer func() { must(t, d.Close()) }()
 	for _, size := range []int64{1 << 20, 3 << 20, 2<<20 + 512, 1 << 19, 1 << 20} {
