@@ -113,6 +113,10 @@ func (k *kernelDevice) attach(ctx context.Context, server *nbd.Server, name stri
 		Serve: func(ctx context.Context, c net.Conn, ready func()) error {
 			return server.ServeConn(ctx, c, export, ready)
 		},
+		Present: func() int64 {
+			_, info := server.Describe(export)
+			return info.Size
+		},
 		Log: log,
 	})
 	return err

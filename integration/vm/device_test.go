@@ -34,7 +34,7 @@ func TestDevice(t *testing.T) {
 		Memory:  768,
 		Modules: []string{"nbd nbds_max=4", "ext4", "xfs"},
 		Tools: []string{
-			"e2fsprogs/mkfs.ext4", "e2fsprogs/e2fsck", "nbd-client/nbd-client", "fio/fio", "xfsprogs/mkfs.xfs", "xfsprogs/xfs_repair", "util-linux/fstrim", "util-linux/setpriv", "util-linux/blockdev",
+			"e2fsprogs/mkfs.ext4", "e2fsprogs/e2fsck", "e2fsprogs/resize2fs", "nbd-client/nbd-client", "fio/fio", "xfsprogs/mkfs.xfs", "xfsprogs/xfs_repair", "util-linux/fstrim", "util-linux/setpriv", "util-linux/blockdev",
 			"udev/lib/systemd/systemd-udevd", "udev/udevadm", "udev/lib/udev/rules.d/50-udev-default.rules",
 		},
 		Files: map[string]string{
@@ -59,6 +59,7 @@ func TestDevice(t *testing.T) {
 		{"process ended", bed.testProcessEnded},
 		{"target stands still", bed.testStall},
 		{"target restarted with another size", bed.testResize},
+		{"disk grows and shrinks", bed.testGrow},
 		{"several connections", bed.testConnections},
 		{"target killed", bed.testTargetKilled},
 		{"target returns", bed.testTargetReturns},
@@ -336,6 +337,31 @@ func (b *deviceBed) testResize(t *testing.T) {
 	}
 	b.script(t, "dd if=/dev/urandom of=/noise bs=1M count=12 2>/dev/null && dd if=/noise of=/dev/nbd0 bs=1M conv=fsync 2>/dev/null && cmp /noise /tmp/small")
 	b.detach(t, second)
+}
+
+// testGrow has a mounted device follow the size of its disk.
+func (b *deviceBed) testGrow(t *testing.T) {
+	const socket = "/run/g.sock"
+	b.script(t, "truncate -s 16M /tmp/grows")
+	target, err := b.Start(b.ctx, "viablk", "target", "--admin", "none", "--listen", "via+shm:///?socket="+socket,
+		"--heartbeat", "500ms", "--export", "grows=file:/tmp/grows")
+	must(t, err)
+	b.await(t, "grows", "viablk", "list", "via+shm:///?socket="+socket)
+	c, err := b.Start(b.ctx, "viablk", "attach", "via+shm:///grows?socket="+socket, "--device", "/dev/nbd0")
+	must(t, err)
+	must(t, c.Await(b.ctx, "/dev/nbd0"))
+	b.script(t, "mkfs.ext4 -q /dev/nbd0 && mount /dev/nbd0 /mnt && truncate -s 48M /tmp/grows")
+	b.await(t, "50331648", "blockdev", "--getsize64", "/dev/nbd0")
+	b.script(t, "resize2fs /dev/nbd0 2>/dev/null && dd if=/dev/urandom of=/mnt/file bs=1M count=32 conv=fsync 2>/dev/null && sha256sum /mnt/file > /sum")
+	b.script(t, "umount /mnt && e2fsck -fn /dev/nbd0 && mount /dev/nbd0 /mnt && sha256sum -c /sum && umount /mnt")
+	b.script(t, "truncate -s 8M /tmp/grows")
+	b.await(t, "8388608", "blockdev", "--getsize64", "/dev/nbd0")
+	b.script(t, "dd if=/dev/nbd0 of=/dev/null bs=1M iflag=direct 2>&1 | grep -q '^8388608 bytes'")
+	b.detach(t, c)
+	must(t, target.Signal(syscall.SIGTERM))
+	if r := target.Wait(); !r.OK() {
+		t.Error(r)
+	}
 }
 
 // testTargetKilled kills the target of a mounted device that does not wait for it:

@@ -133,6 +133,7 @@ func (c *conn) runTransmission(e *Export, ready func()) (err error) {
 		return err
 	}
 	defer c.close(s)
+	s.follow = true
 	if ready != nil {
 		ready()
 	}

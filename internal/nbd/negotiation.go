@@ -37,6 +37,7 @@ type negotiation struct {
 type session struct {
 	export *Export
 	info   block.Info
+	follow bool // the client hears of another size by other ways: the present one counts
 	queue  block.Queue
 	sock   socket
 	bell   bell

@@ -270,6 +270,9 @@ func (t *transmission) begin() (bool, error) {
 func (t *transmission) decide(s *slot) {
 	h := &s.header
 	op, flags, errno := h.judge(&t.info, t.terms)
+	if errno != 0 && t.resized() {
+		op, flags, errno = h.judge(&t.info, t.terms)
+	}
 	if errno == 0 && t.draining {
 		errno = syscall.ESHUTDOWN
 	}
@@ -285,6 +288,20 @@ func (t *transmission) decide(s *slot) {
 	default:
 		t.submit(s)
 	}
+}
+
+// resized takes over the present size of the disk, if the client goes by that, and
+// returns whether it is another one.
+func (t *transmission) resized() bool {
+	if t.follows == nil {
+		return false
+	}
+	size := t.follows.clientInfo(t.limits).Size
+	if size == t.info.Size {
+		return false
+	}
+	t.info.Size = size
+	return true
 }
 
 // refuse answers a request that is not executed, when its payload is out of the

@@ -140,7 +140,8 @@ func (s *Server) stopAll(l net.Listener) {
 // pair. It takes conn, a TCP or UNIX stream socket, and returns when the
 // connection has ended and its requests are over: nil after the client disconnected
 // in peace. It calls ready, unless that is nil, when the device's queue is open and
-// nothing stands in the way of requests any more.
+// nothing stands in the way of requests any more. A disk that has grown takes requests
+// up to its present end.
 func (s *Server) ServeConn(ctx context.Context, conn net.Conn, export *Export, ready func()) error {
 	if err := export.validate(); err != nil {
 		conn.Close()

@@ -36,6 +36,7 @@ type transmission struct {
 	queue    block.Queue
 	shedder  block.Shedder // the queue, if it can
 	info     block.Info
+	follows  *Export // whose present size counts; nil if what the client was told does
 	terms    terms
 	draining bool // new requests are refused
 
@@ -77,6 +78,9 @@ func newTransmission(c *conn, s *session) *transmission {
 		terms:  s.terms,
 		slots:  slots{depth: c.limits.Depth},
 		epoch:  time.Now(),
+	}
+	if s.follow {
+		t.follows = s.export
 	}
 	t.shedder, _ = s.queue.(block.Shedder)
 	t.patient = firstRest

@@ -31,6 +31,10 @@ type Config struct {
 	// It is called by a goroutine for each connection.
 	Serve func(ctx context.Context, conn net.Conn, ready func()) error
 
+	// Present returns the present size of the disk, in bytes. A device whose size is
+	// another one gets it, within a moment. nil means that it never changes.
+	Present func() int64
+
 	Log *slog.Logger // nil discards
 }
 

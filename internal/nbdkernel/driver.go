@@ -154,7 +154,9 @@ func reconfigureAttributes(n Node, backend string, size int64, s Settings, socke
 		list.uint64(attributeBlockSize, uint64(s.BlockSize))
 	}
 	s.appendTimeouts(&list)
-	appendSockets(&list, sockets)
+	if len(sockets) > 0 {
+		appendSockets(&list, sockets)
+	}
 	return list
 }
 

@@ -26,6 +26,12 @@ func (a *Attachment) Serve(ctx context.Context) error {
 		a.cut(context.Cause(ctx))
 	})
 	defer stop()
+	if a.cfg.Present != nil {
+		done := make(chan struct{})
+		go a.routineResize(done)
+		defer func() { <-done }()
+		defer a.leave()
+	}
 	pause, since := firstPause, time.Now()
 	for {
 		if a.staying.Err() != nil && a.Connections() == 0 {
