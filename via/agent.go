@@ -62,7 +62,7 @@ func newAgent(a Adapter, regions *regionTable, raise func(AsyncError)) *agent {
 		listeners: make(map[string]*hostListener),
 	}
 	g.limits.MaxDescriptorsPerQueue = min(g.limits.MaxDescriptorsPerQueue, maxDepth)
-	regions.init(g.limits.MaxRegisterRegions)
+	regions.init(g.limits.MaxRegisterRegions, g.limits.NamesRegions)
 	return g
 }
 

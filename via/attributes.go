@@ -60,6 +60,7 @@ type Limits struct {
 	ReliabilityLevels      ReliabilityLevel // bits
 	RdmaReadLevels         ReliabilityLevel // bits: levels at which RDMA Read works
 	PostsCopy              bool             // memory of works is touched only by the goroutine that drives the VI, in its calls, see CopyStep
+	NamesRegions           bool             // handles of regions are the device's, see [Memory.Name]
 }
 
 // CopyStep is what a provider with PostsCopy moves of an RDMA operation at a time, in

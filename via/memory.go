@@ -15,7 +15,8 @@ import (
 type Memory struct {
 	nic    *NIC
 	arena  *Arena // nil for memory that is no arena's
-	handle uint32
+	handle atomic.Uint32
+	next   atomic.Pointer[Memory] // with the same place in the table
 	addr   uint64
 	bytes  []byte
 	attrs  atomic.Uint64 // tag | write<<32 | read<<33, read by the data path
@@ -54,6 +55,15 @@ func (n *NIC) RegisterMem(buf []byte, attrs MemAttributes) (*Memory, error) {
 		return nil, fmt.Errorf("register %d bytes: %w", len(buf), coded(err, ErrResource))
 	}
 	return m, nil
+}
+
+// Name gives the region the handle by which the device knows it, which is neither 0
+// nor that of another region. It is for adapters whose Limits say NamesRegions, in
+// Register and Update; without that it does nothing.
+func (m *Memory) Name(handle uint32) {
+	if m.Live() && m.nic.limits.NamesRegions {
+		m.nic.regions.rename(m, handle)
+	}
 }
 
 // admit checks a registration and books its tag, arena and handle.
@@ -159,7 +169,7 @@ func (m *Memory) Handle() uint32 {
 	if m == nil {
 		return 0
 	}
-	return m.handle
+	return m.handle.Load()
 }
 
 // Addr returns the address of the region's first byte.
@@ -216,7 +226,8 @@ func (m *Memory) Attributes() MemAttributes {
 }
 
 // SetAttributes changes the region's tag and access without registering it
-// again (VipSetMemAttributes). When it returns no peer has the former access.
+// again (VipSetMemAttributes). When it returns no peer has the former access. On a
+// NIC whose Limits say NamesRegions the region has another handle then.
 func (m *Memory) SetAttributes(attrs MemAttributes) error {
 	if !m.Live() {
 		return fmt.Errorf("set memory attributes: not registered: %w", ErrInvalidParameter)
@@ -268,9 +279,15 @@ func packAttributes(a MemAttributes) uint64 {
 // is drawn anew for each registration, never 0 and never the one before it: a
 // handle of an earlier registration, or of another process's, is refused, and
 // whoever knows one does not know the next.
+//
+// Where the device names the regions a handle is what that says, and its place in
+// the table follows from the upper bits: InfiniBand's keys have an index above a key
+// of 8 bits. Regions with the same place are a list.
 type regionTable struct {
 	pages [256]atomic.Pointer[[256]atomic.Pointer[Memory]]
 	limit int
+	named bool // by the device
+	shift int  // of a handle, before its place is looked up
 
 	mu   sync.Mutex
 	gens map[uint32]uint16 // by index, of the last registration
@@ -279,29 +296,48 @@ type regionTable struct {
 	used int
 }
 
-func (t *regionTable) init(limit int) {
-	t.limit = min(limit, 1<<16)
+func (t *regionTable) init(limit int, named bool) {
+	t.limit, t.named = min(limit, 1<<16), named
+	if named {
+		t.limit, t.shift = limit, 8
+	}
 	t.gens = make(map[uint32]uint16)
 }
 
 // lookup returns the live region of a handle, or nil.
 func (t *regionTable) lookup(handle uint32) *Memory {
-	page := t.pages[handle>>8&0xff].Load()
-	if page == nil {
-		return nil
-	}
-	m := page[handle&0xff].Load()
-	if m == nil || m.handle != handle {
-		return nil
+	m := t.find(handle)
+	if m == nil && t.named {
+		t.mu.Lock() // the search may have met a region that was renamed
+		defer t.mu.Unlock()
+		return t.find(handle)
 	}
 	return m
 }
 
+func (t *regionTable) find(handle uint32) *Memory {
+	at := handle >> t.shift
+	page := t.pages[at>>8&0xff].Load()
+	if page == nil {
+		return nil
+	}
+	m := page[at&0xff].Load()
+	for m != nil && m.handle.Load() != handle {
+		m = m.next.Load()
+	}
+	return m
+}
+
+// insert takes a region in, and names it unless the device does.
 func (t *regionTable) insert(m *Memory) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.used >= t.limit {
 		return false
+	}
+	if t.named {
+		t.used++
+		return true
 	}
 	var index uint32
 	if k := len(t.free); k > 0 && int(t.next) >= t.limit {
@@ -314,15 +350,51 @@ func (t *regionTable) insert(m *Memory) bool {
 	}
 	gen := newGeneration(t.gens[index])
 	t.gens[index] = gen
-	m.handle = uint32(gen)<<16 | index
-	page := t.pages[index>>8].Load()
-	if page == nil {
-		page = new([256]atomic.Pointer[Memory])
-		t.pages[index>>8].Store(page)
-	}
-	page[index&0xff].Store(m)
+	m.handle.Store(uint32(gen)<<16 | index)
+	t.placeLocked(m).Store(m)
 	t.used++
 	return true
+}
+
+// placeLocked returns the place of a region that has a handle.
+//
+// +checklocks:t.mu
+func (t *regionTable) placeLocked(m *Memory) *atomic.Pointer[Memory] {
+	at := m.handle.Load() >> t.shift
+	page := t.pages[at>>8&0xff].Load()
+	if page == nil {
+		page = new([256]atomic.Pointer[Memory])
+		t.pages[at>>8&0xff].Store(page)
+	}
+	return &page[at&0xff]
+}
+
+// rename gives a region that is counted its handle, or another one.
+func (t *regionTable) rename(m *Memory, handle uint32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.unlinkLocked(m)
+	m.handle.Store(handle)
+	place := t.placeLocked(m)
+	m.next.Store(place.Load())
+	place.Store(m)
+}
+
+// unlinkLocked takes a region out of the list at its place, if it is there.
+//
+// +checklocks:t.mu
+func (t *regionTable) unlinkLocked(m *Memory) bool {
+	for at := t.placeLocked(m); ; {
+		switch x := at.Load(); x {
+		case nil:
+			return false
+		case m:
+			at.Store(m.next.Load())
+			return true
+		default:
+			at = &x.next
+		}
+	}
 }
 
 // newGeneration returns a generation that nobody can guess, and that is neither 0,
@@ -340,9 +412,11 @@ func newGeneration(last uint16) uint16 {
 func (t *regionTable) remove(m *Memory) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	index := m.handle & 0xffff
-	if page := t.pages[index>>8].Load(); page != nil && page[index&0xff].CompareAndSwap(m, nil) {
-		t.free = append(t.free, index)
+	switch there := t.unlinkLocked(m); {
+	case t.named:
+		t.used--
+	case there:
+		t.free = append(t.free, m.handle.Load()&0xffff)
 		t.used--
 	}
 }

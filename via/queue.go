@@ -99,7 +99,7 @@ func (q *workQueue) outstanding() uint32 { return q.next - q.head }
 // memory returns the live region of a handle with a tag, or nil.
 func (q *workQueue) memory(handle, tag uint32) *Memory {
 	m := q.region
-	if m == nil || m.handle != handle || !m.live.Load() {
+	if m == nil || m.handle.Load() != handle || !m.live.Load() {
 		if m = q.vi.nic.regions.lookup(handle); m == nil || !m.live.Load() {
 			return nil
 		}

@@ -9,7 +9,7 @@ import (
 
 func TestRegionTableLimit(t *testing.T) {
 	var table regionTable
-	table.init(3)
+	table.init(3, false)
 	var all []*Memory
 	for range 3 {
 		m := &Memory{}
@@ -26,16 +26,16 @@ func TestRegionTableLimit(t *testing.T) {
 	if table.live() != 2 {
 		t.Errorf("%d live, want 2", table.live())
 	}
-	if m := (&Memory{}); !table.insert(m) || m.handle&0xffff != all[1].handle&0xffff {
+	if m := (&Memory{}); !table.insert(m) || m.Handle()&0xffff != all[1].Handle()&0xffff {
 		t.Error("the free place is not used")
 	}
 	var none regionTable
-	none.init(0)
+	none.init(0, false)
 	if none.insert(&Memory{}) {
 		t.Error("room in a table of none")
 	}
 	var big regionTable
-	big.init(1 << 20)
+	big.init(1<<20, false)
 	if big.limit != 1<<16 {
 		t.Errorf("limit is %d, want what an index holds", big.limit)
 	}
@@ -46,7 +46,7 @@ func TestRegionTableLimit(t *testing.T) {
 func TestRegionTableGenerations(t *testing.T) {
 	const draws = 1 << 16
 	var table regionTable
-	table.init(1)
+	table.init(1, false)
 	seen, steps := make(map[uint32]bool), make(map[uint32]int)
 	last := uint32(0)
 	for range draws {
@@ -54,22 +54,22 @@ func TestRegionTableGenerations(t *testing.T) {
 		if !table.insert(m) {
 			t.Fatal("no room")
 		}
-		if m.handle == 0 || m.handle == last {
-			t.Fatalf("handle %#x after %#x", m.handle, last)
+		if m.Handle() == 0 || m.Handle() == last {
+			t.Fatalf("handle %#x after %#x", m.Handle(), last)
 		}
-		seen[m.handle] = true
-		steps[m.handle-last]++
-		if table.lookup(m.handle) != m {
+		seen[m.Handle()] = true
+		steps[m.Handle()-last]++
+		if table.lookup(m.Handle()) != m {
 			t.Fatal("not found by its handle")
 		}
-		if table.lookup(m.handle+1<<16) != nil || table.lookup(m.handle+1) != nil || table.lookup(m.handle-1<<16) != nil || table.lookup(last) != nil {
+		if table.lookup(m.Handle()+1<<16) != nil || table.lookup(m.Handle()+1) != nil || table.lookup(m.Handle()-1<<16) != nil || table.lookup(last) != nil {
 			t.Fatal("found by another handle")
 		}
 		table.remove(m)
-		if table.lookup(m.handle) != nil {
+		if table.lookup(m.Handle()) != nil {
 			t.Fatal("found after its removal")
 		}
-		last = m.handle
+		last = m.Handle()
 	}
 	// Of so many values as there are draws 63 % come; no step is likelier than others.
 	if len(seen) < draws/2 || len(seen) > draws*3/4 {
@@ -86,10 +86,10 @@ func TestRegionTableStartsAtRandom(t *testing.T) {
 	handles := make(map[uint32]bool)
 	for range 64 {
 		var table regionTable
-		table.init(1)
+		table.init(1, false)
 		m := &Memory{}
 		table.insert(m)
-		handles[m.handle] = true
+		handles[m.Handle()] = true
 	}
 	if len(handles) < 32 {
 		t.Errorf("64 tables gave %d first handles", len(handles))
@@ -100,7 +100,7 @@ func TestRegionTableModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var table regionTable
 		limit := rapid.IntRange(1, 600).Draw(rt, "limit")
-		table.init(limit)
+		table.init(limit, false)
 		live := make(map[uint32]*Memory)
 		var dead []uint32
 		for range rapid.IntRange(1, 800).Draw(rt, "steps") {
@@ -109,10 +109,10 @@ func TestRegionTableModel(t *testing.T) {
 				if ok := table.insert(m); ok != (len(live) < limit) {
 					rt.Fatalf("insert with %d of %d live: %v", len(live), limit, ok)
 				} else if ok {
-					if live[m.handle] != nil {
-						rt.Fatalf("handle %#x twice", m.handle)
+					if live[m.Handle()] != nil {
+						rt.Fatalf("handle %#x twice", m.Handle())
 					}
-					live[m.handle] = m
+					live[m.Handle()] = m
 				}
 				continue
 			}
@@ -141,7 +141,7 @@ func TestRegionTableModel(t *testing.T) {
 
 func TestRegionTableLookupWhileItChanges(t *testing.T) {
 	var table regionTable
-	table.init(300)
+	table.init(300, false)
 	fixed := &Memory{}
 	table.insert(fixed)
 	var wg sync.WaitGroup
@@ -152,7 +152,7 @@ func TestRegionTableLookupWhileItChanges(t *testing.T) {
 			for range 2000 {
 				m := &Memory{}
 				if table.insert(m) {
-					if table.lookup(m.handle) != m {
+					if table.lookup(m.Handle()) != m {
 						t.Error("a registration is not found by who made it")
 					}
 					table.remove(m)
@@ -161,9 +161,60 @@ func TestRegionTableLookupWhileItChanges(t *testing.T) {
 		}()
 	}
 	for range 20000 {
-		if table.lookup(fixed.handle) != fixed {
+		if table.lookup(fixed.Handle()) != fixed {
 			t.Fatal("a region is lost while others change")
 		}
 	}
 	wg.Wait()
+}
+
+// A device names regions as it likes, and again when their attributes change.
+func TestRegionTableOfNamedRegions(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		var table regionTable
+		const limit = 40
+		table.init(limit, true)
+		// Few places, so that regions share them.
+		handles := rapid.Custom(func(rt *rapid.T) uint32 {
+			return rapid.Uint32Range(1, 3).Draw(rt, "index")<<8 | rapid.Uint32Range(0, 9).Draw(rt, "key") |
+				rapid.Uint32Range(0, 1).Draw(rt, "high")<<31
+		})
+		live, used := make(map[uint32]*Memory), 0
+		for range rapid.IntRange(1, 200).Draw(rt, "steps") {
+			h := handles.Draw(rt, "handle")
+			m := live[h]
+			switch again := handles.Draw(rt, "another handle"); {
+			case m == nil && used == limit:
+				if table.insert(&Memory{}) {
+					rt.Fatalf("%d regions of %d", used+1, limit)
+				}
+			case m == nil:
+				m = &Memory{}
+				table.insert(m)
+				table.rename(m, h)
+				live[h] = m
+				used++
+			case live[again] == nil && rapid.Bool().Draw(rt, "rename"):
+				table.rename(m, again)
+				delete(live, h)
+				live[again] = m
+			default:
+				table.remove(m)
+				delete(live, h)
+				used--
+			}
+			for index := range uint32(4) {
+				for key := range uint32(10) {
+					for _, h := range []uint32{index<<8 | key, 1<<31 | index<<8 | key} {
+						if table.lookup(h) != live[h] {
+							rt.Fatalf("handle %#x names %p, want %p", h, table.lookup(h), live[h])
+						}
+					}
+				}
+			}
+			if table.live() != used {
+				rt.Fatalf("%d live, want %d", table.live(), used)
+			}
+		}
+	})
 }
