@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/viablk/viablk/via"
+	"github.com/viablk/viablk/via/arena"
 )
 
 // adapter is an open device: regions, and endpoints that it connects from.
@@ -21,9 +22,9 @@ type adapter struct {
 
 var limits = via.Limits{
 	MaxDiscriminatorLen:    via.MaxDiscriminatorLen,
-	MaxRegisterBytes:       maxArenaSize,
+	MaxRegisterBytes:       arena.MaxSize,
 	MaxRegisterRegions:     1 << 16,
-	MaxRegisterBlockBytes:  maxArenaSize,
+	MaxRegisterBlockBytes:  arena.MaxSize,
 	MaxVI:                  1 << 14,
 	MaxDescriptorsPerQueue: 1 << 14,
 	MaxSegmentsPerDesc:     252,
@@ -40,7 +41,7 @@ var limits = via.Limits{
 func (a *adapter) Limits() via.Limits { return limits }
 
 // MapArena maps anonymous memory.
-func (a *adapter) MapArena(size int) (via.ArenaMemory, error) { return newArena(size) }
+func (a *adapter) MapArena(size int) (via.ArenaMemory, error) { return arena.New(size) }
 
 // NewCQ creates a completion queue. Entries are the queue pairs' to hold: it
 // needs none.

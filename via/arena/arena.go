@@ -1,4 +1,6 @@
-package roce
+// Package arena is memory for devices whose peers reach it through the network: it
+// needs no name outside the process.
+package arena
 
 import (
 	"fmt"
@@ -9,13 +11,13 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// arena is anonymous memory. Peers reach it through packets, so it needs no name
-// outside the process.
-type arena struct{ mem []byte }
+// Arena is anonymous memory, a [via.ArenaMemory].
+type Arena struct{ mem []byte }
 
-func newArena(size int) (*arena, error) {
-	if size > maxArenaSize {
-		return nil, fmt.Errorf("arena of %d bytes (limit %d): %w", size, int64(maxArenaSize), via.ErrInvalidParameter)
+// New maps size bytes, rounded up to pages, which exist once touched.
+func New(size int) (*Arena, error) {
+	if size > MaxSize {
+		return nil, fmt.Errorf("arena of %d bytes (limit %d): %w", size, int64(MaxSize), via.ErrInvalidParameter)
 	}
 	page := os.Getpagesize()
 	size = (size + page - 1) &^ (page - 1)
@@ -24,17 +26,17 @@ func newArena(size int) (*arena, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map arena of %d bytes: %w", size, err)
 	}
-	return &arena{mem}, nil
+	return &Arena{mem}, nil
 }
 
-// maxArenaSize bounds an arena, bytes.
-const maxArenaSize = 1 << 46
+// MaxSize bounds an arena, bytes.
+const MaxSize = 1 << 46
 
 // Bytes returns the arena's memory.
-func (a *arena) Bytes() []byte { return a.mem }
+func (a *Arena) Bytes() []byte { return a.mem }
 
 // Discard gives whole pages back and clears the rest of the range.
-func (a *arena) Discard(off, n int) error {
+func (a *Arena) Discard(off, n int) error {
 	page := os.Getpagesize()
 	first, last := (off+page-1)&^(page-1), (off+n)&^(page-1)
 	if first >= last {
@@ -50,7 +52,7 @@ func (a *arena) Discard(off, n int) error {
 }
 
 // Close unmaps the arena. No region is registered in it.
-func (a *arena) Close() error {
+func (a *Arena) Close() error {
 	if err := unix.Munmap(a.mem); err != nil {
 		return fmt.Errorf("unmap arena: %w", err)
 	}
