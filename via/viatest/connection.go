@@ -126,7 +126,8 @@ func timeout(e *env) {
 	e.idle()
 	pending := e.client.recv(e.client.buffer(8))
 	l := e.listen(e.service())
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
+	// Long enough for the request to leave, on an emulated processor, too.
+	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
 	_, err := e.client.vi.Connect(ctx, l.Addr())
 	e.wants(err, via.ErrTimeout, "connect")

@@ -68,6 +68,10 @@ type Fabric struct {
 	// Open opens one more device, which reaches Server as Client does. The kit
 	// closes it.
 	Open func() *via.NIC
+	// Tells says what an end hears in place of a code when a connection breaks: for
+	// fabrics whose device does not tell one reason from another. A code that is not
+	// in it is told as it is.
+	Tells map[via.AsyncCode]via.AsyncCode
 }
 
 // Open opens a fresh fabric of the provider that decorate makes of the plain one.

@@ -101,9 +101,13 @@ func (k *kit) runCell(t *testing.T, r *row, i int) {
 				plan, needs = hook.Plan{}, 0 // it does not get as far as the fabric
 			}
 			e := newEnv(t, k.open, faulty(plan), levels[i])
-			if k.skipped(e, r.String(), needs) {
+			name := r.String()
+			if k.skips[name+": "+v.name] != "" {
+				name += ": " + v.name
+			}
+			if k.skipped(e, name, needs) {
 				k.tally.skip()
-				t.Skip(k.skips.reason(r.String(), e.level))
+				t.Skip(k.skips.reason(name, e.level))
 			}
 			if v.check != nil {
 				v.check(e)

@@ -108,7 +108,10 @@ func nicFails(e *env) {
 	for n := 0; e.client.vi.State() == via.StateConnected && n < failingStep; n++ {
 		e.server.recv(e.server.buffer(8))
 		e.client.send(e.client.buffer(8))
-		e.quietly()
+		e.until("the message, or the failure", func() bool { // the server is not to be faster
+			send, _ := e.client.vi.QueuesEmpty()
+			return send || e.client.vi.State() != via.StateConnected
+		})
 	}
 	for _, vi := range []*via.VI{first[0], second[0], alone, first[1], second[1]} {
 		e.until("every vi to break", func() bool { return vi.State() == via.StateError })

@@ -52,9 +52,18 @@ func (e *env) breaks(ends ...*end) {
 	}
 }
 
+// heard returns the code that an end hears where the rule names one.
+func (e *env) heard(code via.AsyncCode) via.AsyncCode {
+	if c, ok := e.f.Tells[code]; ok && !e.unreliable() {
+		return c
+	}
+	return code
+}
+
 // raised waits for an asynchronous error.
 func (e *env) raised(x *end, code via.AsyncCode) {
 	e.t.Helper()
+	code = e.heard(code)
 	e.until(x.name+"'s asynchronous error "+code.String(), func() bool { return x.count(code) > 0 })
 }
 

@@ -203,6 +203,7 @@ func setAttributesRevokes(e *env) {
 	e.check(m.SetAttributes(via.MemAttributes{Ptag: e.server.tag}), "revoke")
 	e.refused("revoked", via.OpRdmaWrite, 64, to)
 	e.check(m.SetAttributes(e.server.open()), "grant")
+	to = &target{m.Addr(), m.Handle()} // a device that names regions has given another
 	e.ok(e.client, e.client.write(to, e.client.buffer(64)))
 	e.marker(e.client, e.server)
 }

@@ -8,8 +8,9 @@ import (
 )
 
 // Skips names what a provider does not run, with the reason of each: a case
-// ("BigRead"), a row of the error matrix ("07-MessageCorrupt"), or either at one
-// reliability level ("BigRead/reception").
+// ("BigRead"), a row of the error matrix ("07-MessageCorrupt"), one variant of it
+// ("16-ConnectionLost: cut in a message"), or any of them at one reliability level
+// ("BigRead/reception").
 type Skips map[string]string
 
 // Capability is something that a provider may lack.
@@ -39,6 +40,9 @@ func (s Skips) problems() []string {
 	}
 	for _, r := range matrix() {
 		known[r.String()] = anyLevel
+		for _, v := range r.variants {
+			known[r.String()+": "+v.name] = anyLevel
+		}
 	}
 	var out []string
 	for key, reason := range s {
