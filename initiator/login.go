@@ -28,13 +28,19 @@ const (
 	loginData       = 512 - carrier.HeadSize // the longest answer to a login; any receive may get it when a queue returns
 )
 
+// commonTransfer is what is asked for to be carried at a time, bytes, unless commands
+// are longer. Both ends of a connection have the same, and devices at the other end of
+// another kind may carry no more: it is what rdma_rxe has.
+const commonTransfer = 8 << 20
+
 // connect opens a connection of a role and logs in.
 func (s *session) connect(ctx context.Context, role wire.Role, index uint16, depth int) (*carrier.Carrier, wire.LoginResponse, error) {
 	cfg := &s.cfg
 	c, err := carrier.New(cfg.NIC, carrier.Config{
 		Attributes: via.ViAttributes{
 			Reliability: via.ReliableDelivery, EnableRdmaWrite: true,
-			EnableRdmaRead: cfg.NIC.Limits().RdmaReadLevels&via.ReliableDelivery != 0,
+			MaxTransferSize: min(cfg.NIC.Limits().MaxTransferSize, max(commonTransfer, uint32(cfg.MaxIO))),
+			EnableRdmaRead:  cfg.NIC.Limits().RdmaReadLevels&via.ReliableDelivery != 0,
 		},
 		SendDepth: depth + controlSends, RecvDepth: depth + controlReceives,
 	})
