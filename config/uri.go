@@ -15,7 +15,7 @@ import (
 const (
 	PortNBD  = 10809
 	PortRoCE = 4791
-	PortVIA  = 10810
+	PortVIA  = 10809
 )
 
 // maximumSocketPath is the longest unix socket path in bytes.
@@ -36,7 +36,8 @@ const maximumParameter = 1024
 //	nbds://…, nbds+unix://…, nbds+vsock://…  the same with TLS
 //	via+shm:///export?socket=PATH        VIA over shared memory
 //	via+roce://host[:4791]/export        VIA over RoCEv2; …?frames=…&offloads=off
-//	via+PROVIDER://host[:10810]/export   VIA over any other provider
+//	via+verbs://host[:10809]/export      VIA over an RDMA device; …?device=…
+//	via+PROVIDER://host[:10809]/export   VIA over any other provider
 //
 // An empty host means localhost. The export is the path without its first
 // slash, percent-decoded; it may be empty. URI values are comparable.
@@ -64,7 +65,8 @@ type URI struct {
 	Host string
 
 	// Port is zero for a unix socket, or to listen for NBD on a port that the system
-	// chooses. For via+roce it is a UDP port.
+	// chooses. For via+roce it is a UDP port, for via+verbs one of the connection
+	// manager's.
 	Port uint16
 
 	// Frames is what this end of via+roce speaks Ethernet with itself, instead of the
@@ -74,6 +76,11 @@ type URI struct {
 	// NoOffloads has this end of via+roce leave nothing to the kernel's segmentation
 	// and coalescing: the parameter offloads=off.
 	NoOffloads bool
+
+	// Device is the device of this end: of via+verbs the kernel's name of an RDMA device,
+	// empty for the first that is active; of via+roce a local IP address, with a UDP port
+	// or without, that connections come from. It is the parameter device.
+	Device string
 
 	// Export is the name of the export.
 	Export string
@@ -152,7 +159,11 @@ func (u URI) String() string {
 	b.WriteString("/" + escape(u.Export))
 	separator := "?"
 	for _, p := range [...]struct{ name, value string }{
-		{"socket", u.Socket}, {"tls-certificates", u.Certificates}, {"tls-hostname", u.Hostname}, {"frames", u.Frames},
+		{"socket", u.Socket},
+		{"tls-certificates", u.Certificates},
+		{"tls-hostname", u.Hostname},
+		{"frames", u.Frames},
+		{"device", u.Device},
 	} {
 		if p.value != "" {
 			b.WriteString(separator + p.name + "=" + escape(p.value))
@@ -171,7 +182,7 @@ func (u URI) String() string {
 
 // Peer returns the URI without what concerns this end alone: as others may use it.
 func (u URI) Peer() URI {
-	u.Frames, u.NoOffloads = "", false
+	u.Frames, u.NoOffloads, u.Device = "", false, ""
 	return u
 }
 
@@ -259,7 +270,7 @@ func parseScheme(scheme string) (u URI, local bool, err error) {
 	}
 	provider, ok := strings.CutPrefix(scheme, "via+")
 	if !ok || provider == "" || strings.Trim(provider, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
-		return URI{}, false, fmt.Errorf("unknown scheme %q: nbd, nbd+unix, nbd+vsock, via+shm and via+roce are known", scheme)
+		return URI{}, false, fmt.Errorf("unknown scheme %q: nbd, nbd+unix, nbd+vsock, via+shm, via+roce and via+verbs are known", scheme)
 	}
 	return URI{Provider: provider}, provider == "shm", nil
 }
@@ -299,6 +310,8 @@ func (u *URI) parseParameter(name, value string, local bool) error {
 		field = &u.Hostname
 	case name == "frames" && u.Provider == "roce":
 		field = &u.Frames
+	case name == "device" && (u.Provider == "verbs" || u.Provider == "roce"):
+		field = &u.Device
 	case name == "offloads" && u.Provider == "roce":
 		if value != "auto" && value != "off" {
 			return fmt.Errorf("the parameter %s is auto or off, not %q", name, value)

@@ -53,8 +53,9 @@ func TestParseURI(t *testing.T) {
 			Provider: "roce", Host: "h", Port: 4791, Frames: "eth0,10.0.0.9/24,10.0.0.1", NoOffloads: true,
 		}, "via+roce://h/?frames=eth0%2C10.0.0.9/24%2C10.0.0.1&offloads=off"},
 		{"via+roce://h/?frames=eth0,fd00::9", URI{Provider: "roce", Host: "h", Port: 4791, Frames: "eth0,fd00::9"}, "via+roce://h/?frames=eth0%2Cfd00%3A%3A9"},
-		{"via+verbs://h:10810/", URI{Provider: "verbs", Host: "h", Port: 10810}, "via+verbs://h/"},
-		{"via+other://h/", URI{Provider: "other", Host: "h", Port: 10810}, ""},
+		{"via+verbs://h:10809/?device=mlx5_0", URI{Provider: "verbs", Host: "h", Port: 10809, Device: "mlx5_0"}, "via+verbs://h/?device=mlx5_0"},
+		{"via+roce://h/?device=10.0.0.2:4791", URI{Provider: "roce", Host: "h", Port: 4791, Device: "10.0.0.2:4791"}, "via+roce://h/?device=10.0.0.2%3A4791"},
+		{"via+other://h/", URI{Provider: "other", Host: "h", Port: 10809}, ""},
 	} {
 		t.Run(c.in, func(t *testing.T) {
 			got, err := ParseURI(c.in)
@@ -154,7 +155,7 @@ func TestNetwork(t *testing.T) {
 		"nbd+unix:///?socket=/s": {"unix", "/s"},
 		"via+roce://h/":          {"udp", "h:4791"},
 		"via+roce://[fd00::1]/x": {"udp", "[fd00::1]:4791"},
-		"via+verbs://h/":         {"tcp", "h:10810"},
+		"via+verbs://h/":         {"tcp", "h:10809"},
 		"nbd+vsock:///x":         {"vsock", "2:10809"},
 	} {
 		u, err := ParseURI(in)
@@ -206,7 +207,7 @@ func TestEndpointsByUse(t *testing.T) {
 func FuzzParseURI(f *testing.F) {
 	for _, seed := range []string{
 		"nbd://example.org:1/disk", "nbd://[fe80::1%25eth0]/a%20b", "nbd+unix:///?socket=/s",
-		"nbds+unix:///x?socket=%2f", "via+shm:///x?socket=s&", "via+roce://10.0.0.1", "via+x-y://h:10810//%e2%82%ac",
+		"nbds+unix:///x?socket=%2f", "via+shm:///x?socket=s&", "via+roce://10.0.0.1", "via+x-y://h:10809//%e2%82%ac",
 		"nbd://%", "nbd://h/?a=b", "nbd+vsock:///x", "nbds+vsock://4294967295:65535/?tls-verify-peer=0", "nbd+vsock://00:1", "://", "nbd://[::ffff:1.2.3.4]:1/",
 	} {
 		f.Add(seed)

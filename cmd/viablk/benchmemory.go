@@ -96,7 +96,14 @@ func (o *memoryBench) address() (regbench.Address, error) {
 	if o.provider == "shm" {
 		return func(folder string) string { return filepath.Join(folder, "target.sock") }, nil
 	}
-	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	address := "127.0.0.1"
+	if o.provider == "verbs" {
+		var err error
+		if address, err = rdmaAddress(); err != nil {
+			return nil, err
+		}
+	}
+	c, err := net.ListenPacket("udp", net.JoinHostPort(address, "0"))
 	if err != nil {
 		return nil, fmt.Errorf("find a free port: %w", err)
 	}

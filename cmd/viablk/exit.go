@@ -16,6 +16,7 @@ import (
 	"github.com/viablk/viablk/internal/nbdkernel"
 	"github.com/viablk/viablk/target/backend"
 	"github.com/viablk/viablk/via"
+	"github.com/viablk/viablk/via/verbs"
 )
 
 // The exit codes. Those from 64 on are of sysexits.h.
@@ -89,12 +90,13 @@ func exitCode(err error) int {
 		return coded.code
 	case errors.As(err, &configuration) && configuration.FlagsOnly():
 		return exitUsage
-	case errors.As(err, &configuration), errors.Is(err, backend.ErrUsage), errors.Is(err, nbdkernel.ErrNoDriver):
+	case errors.As(err, &configuration), errors.Is(err, backend.ErrUsage), errors.Is(err, nbdkernel.ErrNoDriver),
+		errors.Is(err, verbs.ErrNotBuilt), errors.Is(err, verbs.ErrNoDevice), errors.Is(err, verbs.ErrNoManager), errors.Is(err, verbs.ErrMemoryLock):
 		return exitConfiguration
 	case errors.Is(err, fs.ErrPermission):
 		return exitPermission
 	case errors.Is(err, syscall.EADDRINUSE), errors.Is(err, syscall.EBUSY), errors.Is(err, nbd.ErrInUse), errors.Is(err, backend.ErrLocked),
-		errors.Is(err, nbdkernel.ErrBusy):
+		errors.Is(err, nbdkernel.ErrBusy), errors.Is(err, verbs.ErrPortDown):
 		return exitTryAgain
 	case errors.Is(err, nbdkernel.ErrNotAttached):
 		return exitFalse

@@ -55,9 +55,11 @@ func (o infoOptions) questions() int {
 
 func (a *app) infoCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "info URI",
-		Short: "Describe an export",
-		Long: `Describe the export that a VIA or NBD URI names. Over VIA that includes what
+		Use:   "info [URI]",
+		Short: "Describe an export, or list RDMA devices",
+		Long: `Without a URI, list the RDMA devices of this host: what via+verbs:// can use.
+
+With one, describe the export that a VIA or NBD URI names. Over VIA that includes what
 a copy and a registration cost on this machine, from which size on memory of
 callers moves without a copy, what became of reads of a mapped file, and what the
 processes here that have the export attached did: over RoCE each of their connections
@@ -67,10 +69,11 @@ counters of the processes here that serve the export or have it attached.
 --can and --is print nothing: the exit code is 0 if it is so and 2 if not.
   --can ` + words(can) + `
   --is  ` + words(is),
-		Example: `  viablk info via+roce://storage/disk0
+		Example: `  viablk info
+  viablk info via+roce://storage/disk0
   viablk info --size nbd://localhost/disk0
   viablk info --can trim nbd://localhost/disk0 && fstrim …`,
-		Args: cobra.ExactArgs(1),
+		Args: cobra.MaximumNArgs(1),
 	}
 	var options infoOptions
 	query := addQueryOptions(cmd)
@@ -86,6 +89,12 @@ counters of the processes here that serve the export or have it attached.
 		}
 		if _, ok := is[options.is]; !ok && cmd.Flags().Changed("is") {
 			return usage("--is %q: ask for one of %s", options.is, words(is))
+		}
+		if len(args) == 0 {
+			if options.questions() != 0 {
+				return usage("--size, --can and --is are about an export: give its URI")
+			}
+			return a.printDevices()
 		}
 		report, err := query.query(cmd.Context(), args[0], infoExport)
 		if err != nil {

@@ -97,8 +97,17 @@ func (e *otherEnd) place(ctx context.Context, o *benchOptions) (err error) {
 // privateURI returns an address that nobody else uses, at a host if that is valid.
 func privateURI(provider, folder string, host netip.Addr) (config.URI, error) {
 	name := "localhost"
-	if host.IsValid() {
+	switch {
+	case host.IsValid():
 		name = host.String()
+	case provider == "verbs":
+		var err error
+		if name, err = rdmaAddress(); err != nil {
+			return config.URI{}, err
+		}
+	}
+	if strings.ContainsRune(name, ':') {
+		name = "[" + name + "]"
 	}
 	text := fmt.Sprintf("via+%s://%s:%d/", provider, name, 20000+os.Getpid()%20000)
 	if provider == "shm" {

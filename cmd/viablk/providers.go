@@ -11,13 +11,16 @@ import (
 	"github.com/viablk/viablk/via"
 	"github.com/viablk/viablk/via/roce"
 	"github.com/viablk/viablk/via/shm"
+	"github.com/viablk/viablk/via/verbs"
 )
 
 // providers are the VIA providers of this build. The list is written down: what
-// a binary speaks does not depend on what it happens to import.
+// a binary speaks does not depend on what it happens to import. One that is built
+// without verbs says so when that is asked for.
 var providers = []via.Provider{
 	shm.New(shm.Options{}),
 	overRoCE,
+	verbs.New(verbs.Options{}),
 }
 
 // overRoCE is the provider that knows what its network does, and plainRoCE the same
@@ -44,7 +47,7 @@ func deviceOf(u config.URI) string {
 	if u.Frames != "" {
 		return "frames:" + u.Frames
 	}
-	return ""
+	return u.Device
 }
 
 // providerNames returns their names.

@@ -34,6 +34,9 @@ func serverOf(u config.URI) string {
 	if u.Frames != "" {
 		name += " over " + u.Frames
 	}
+	if u.Device != "" {
+		name += " over " + u.Device
+	}
 	return name
 }
 
