@@ -1,4 +1,6 @@
 # make build       the static binary, bin/viablk
+# make build-verbs the same with RDMA verbs: bin/viablk-verbs, which needs libibverbs and
+#                  librdmacm at run time, and bin/viablk-verbs-static, which needs nothing
 # make test        every test, under the race detector
 # make test-vm     the tests in virtual machines with a real kernel
 # make test-foreign  the suites of nbd, libnbd and QEMU against our NBD servers, and how many cases ran
@@ -33,13 +35,17 @@ FOREIGN := -tags foreign
 # The tag of the tests of packages, likewise.
 PACKAGES := -tags packages
 
+# The tag of the provider for RDMA devices, which needs cgo; it replaces one file.
+VERBS := verbs
+
 # A command or file that is there when its Debian package is.
 TOOLS := fio:fio nbdkit:nbdkit nbdinfo:libnbd-bin nbdcopy:libnbd-bin \
 	nbdfuse:libnbd-bin qemu-img:qemu-utils qemu-io:qemu-utils \
 	qemu-nbd:qemu-utils nbd-server:nbd-server strace:strace mkfs.ext4:e2fsprogs losetup:util-linux \
 	systemd-analyze:systemd ip:iproute2 tc:iproute2 nft:nftables iptables:iptables tshark:tshark \
 	qemu-system-x86_64:qemu-system-x86 xz:xz-utils \
-	gcc:gcc /usr/include/stdlib.h:libc6-dev /usr/lib/python3/dist-packages/nbd.py:python3-libnbd
+	gcc:gcc /usr/include/stdlib.h:libc6-dev /usr/include/infiniband/verbs.h:libibverbs-dev \
+	/usr/include/rdma/rdma_cma.h:librdmacm-dev /usr/lib/python3/dist-packages/nbd.py:python3-libnbd
 
 # The same for what builds and runs the suites of other projects.
 FOREIGN_TOOLS := make:make g++:g++ pod2man:perl hexdump:bsdextrautils pkg-config:pkg-config \
@@ -53,7 +59,7 @@ PACKAGE_TOOLS := $(BUILD_TOOLS) mmdebstrap:mmdebstrap lintian:lintian rpm:rpm rp
 	man:man-db mandoc:mandoc script:bsdutils zsh:zsh fish:fish \
 	/usr/share/bash-completion/bash_completion:bash-completion
 
-.PHONY: build deb rpm test test-foreign test-packages test-vm conformance check bench bench-nbd nbd-conformance mutants stress simulate fuzz-smoke deps clean
+.PHONY: build build-verbs deb rpm test test-foreign test-packages test-vm conformance check bench bench-nbd nbd-conformance mutants stress simulate fuzz-smoke deps clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/viablk ./cmd/viablk
@@ -63,11 +69,20 @@ deb rpm: deps
 	NFPM=$(CURDIR)/bin/nfpm-$(NFPM) contrib/package/build viablk $@
 	NFPM=$(CURDIR)/bin/nfpm-$(NFPM) contrib/package/build viablk-verbs $@
 
+# A static program has the drivers of devices in it. The library finds them by a macro.
+build-verbs: deps
+	CGO_ENABLED=1 $(GO) build -trimpath -tags $(VERBS) -o bin/viablk-verbs ./cmd/viablk
+	CGO_ENABLED=1 CGO_CFLAGS="-O2 -g -DRDMA_STATIC_PROVIDERS=rxe,mlx5,mlx4" \
+	CGO_LDFLAGS="-Wl,--start-group -lrdmacm -libverbs -lrxe-rdmav34 -lmlx5 -lmlx4 -lnl-route-3 -lnl-3 -Wl,--end-group" \
+		$(GO) build -trimpath -tags $(VERBS),netgo,osusergo -ldflags '-linkmode external -extldflags -static' \
+		-o bin/viablk-verbs-static ./cmd/viablk
+
 # Allocations are counted without the race detector, which allocates itself. A
 # process under it sleeps a second at its end, unless told otherwise, in case a race
 # is still to come: of tests, which wait for their goroutines, there is none.
 test: deps
 	CGO_ENABLED=1 VIABLK_WANT_RACE=1 GORACE=atexit_sleep_ms=50 $(GO) test -race -shuffle=on -count=1 -timeout 30m ./...
+	CGO_ENABLED=1 $(GO) test -race -tags $(VERBS) -count=1 -run 'TestHost|TestTimeout' ./via/verbs # the others take a device
 	$(GO) test -v -shuffle=on -count=1 -run Alloc ./... | \
 		awk '/^=== RUN/ {n++} !/^(=== | *--- (PASS|SKIP)|PASS|-test.shuffle)/; END {exit n == 0}' # none is a failure
 	$(MAKE) simulate
@@ -94,11 +109,13 @@ conformance:
 	$(GO) test -v -count=1 -run '^TestConformance' ./via/shm ./via/roce ./via/viatest/loopback | \
 		grep -E '^(viatest|panic:|FAIL| *--- FAIL)'
 
-check: bin/gofumpt-$(GOFUMPT) bin/staticcheck-$(STATICCHECK)
+check: deps
 	@unformatted=$$(git ls-files -co --exclude-standard '*.go' | xargs bin/gofumpt-$(GOFUMPT) -l) && \
 	if [ -n "$$unformatted" ]; then echo "gofumpt -l: $$unformatted"; exit 1; fi
 	$(GO) vet $(VM),foreign,packages ./...
 	bin/staticcheck-$(STATICCHECK) $(VM),foreign,packages ./...
+	CGO_ENABLED=1 $(GO) vet $(VM),$(VERBS) ./via/verbs ./cmd/viablk ./integration/vm/interop
+	CGO_ENABLED=1 bin/staticcheck-$(STATICCHECK) -tags $(VERBS) ./via/verbs
 	$(GO) mod tidy -diff
 	$(GO) test .
 

@@ -64,8 +64,9 @@ var arrows = map[string][]string{
 
 	"via":         {"internal/buddy"},
 	"via/shm":     {"via"},
-	"via/roce":    {"via", "via/roce/wire", "via/roce/rc", "via/roce/port", "via/roce/cm", "via/roce/oob"},
-	"via/verbs":   {"via"},
+	"via/arena":   {"via"},
+	"via/roce":    {"via", "via/arena", "via/roce/wire", "via/roce/rc", "via/roce/port", "via/roce/cm", "via/roce/oob"},
+	"via/verbs":   {"via", "via/arena"},
 	"via/hook":    {"via"},
 	"via/vipl":    {"via"},
 	"via/viatest": {"via", "via/hook"},

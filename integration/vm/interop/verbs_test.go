@@ -1,0 +1,217 @@
+//go:build vm
+
+package interop
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/viablk/viablk/integration/vm"
+)
+
+// scenario bounds what one of the tests of this file does in a machine.
+const scenario = 150 * time.Second
+
+// bootVerbs boots a machine with rdma_rxe on one end of a veth pair, as boot does, for
+// programs that use libibverbs.
+func bootVerbs(t *testing.T, files map[string]string, tools ...string) *vm.VM {
+	t.Helper()
+	v := vm.Boot(t, vm.Config{
+		Memory:  768,
+		Modules: []string{"veth"},
+		Tools:   append([]string{"rdmacm-utils/rping", "netbase/etc/protocols"}, tools...),
+		Files:   files,
+	}.WithRDMA())
+	for _, command := range []string{
+		"ip netns add far",
+		"ip link add near type veth peer name far netns far",
+		"ip link set lo up",
+		"ip link set near mtu 4500 up",
+		"ip -n far link set far mtu 4500 up",
+		"ip address add " + near4 + "/24 dev near",
+		"ip address add " + near6 + "/64 dev near nodad",
+		"ip -n far address add " + far4 + "/24 dev far",
+		"ip -n far address add " + far6 + "/64 dev far nodad",
+		"rdma link add rxe0 type rxe netdev near",
+	} {
+		v.Must(strings.Fields(command)...)
+	}
+	return v
+}
+
+// TestVerbsConformance runs the conformance kit of via/viatest on rdma_rxe, a part in
+// each machine.
+func TestVerbsConformance(t *testing.T) {
+	kit := vm.DynamicTestProgram(t, modulePath+"/via/verbs", "verbs")
+	for _, part := range []string{
+		"early_adopter/delivery", "early_adopter/reception", "functional/delivery", "functional/reception",
+		"full", "Matrix",
+	} {
+		t.Run(part, func(t *testing.T) {
+			v := bootVerbs(t, map[string]string{"/usr/bin/kit": kit})
+			runTests(t, v, "TestConformance/"+part)
+		})
+	}
+}
+
+// TestVerbsDevice runs the other tests of package verbs.
+func TestVerbsDevice(t *testing.T) {
+	kit := vm.DynamicTestProgram(t, modulePath+"/via/verbs", "verbs")
+	v := bootVerbs(t, map[string]string{"/usr/bin/kit": kit})
+	runTests(t, v, "TestDevice")
+	ctx, cancel := context.WithTimeout(t.Context(), scenario)
+	defer cancel()
+	if err := v.Await(ctx, "gone", "sh", "-c", `[ -z "$(rdma link)" ] && echo gone`); err != nil {
+		t.Error(err)
+	}
+}
+
+// runTests runs tests of package verbs in a machine.
+func runTests(t *testing.T, v *vm.VM, name string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), scenario)
+	defer cancel()
+	r := v.Run(ctx, "env", "VIABLK_VERBS_ADDRESS="+near4, "kit", "-test.v", "-test.run", name)
+	if !r.OK() || !strings.Contains(r.Stdout, "--- PASS") {
+		t.Error(r)
+	}
+	for line := range strings.Lines(r.Stdout) {
+		if strings.HasPrefix(line, "viatest") {
+			t.Log(strings.TrimSpace(line))
+		}
+	}
+}
+
+// end is one side of a pair: the provider that it uses, where it runs, and what a URI
+// says of it when it connects.
+type end struct{ provider, netns, from string }
+
+// command returns a command of an end.
+func (e end) command(args ...string) []string {
+	if e.netns != "" {
+		args = append([]string{"ip", "netns", "exec", e.netns}, args...)
+	}
+	return args
+}
+
+// TestVerbsMeetsRoCE serves and attaches a disk through each pair of the providers that
+// speak RoCEv2, and has fio verify what it writes there.
+func TestVerbsMeetsRoCE(t *testing.T) {
+	v := bootVerbs(t, map[string]string{
+		"/usr/bin/viablk": vm.DynamicProgram(t, modulePath+"/cmd/viablk", "verbs"),
+	}, "fio/fio")
+	// The kernel's device answers to UDP port 4791, wherever it was asked from.
+	verbs, near := end{provider: "verbs"}, end{provider: "roce"}
+	far := end{provider: "roce", netns: "far", from: "?device=" + far4 + ":4791"}
+	far6 := end{provider: "roce", netns: "far", from: "?device=[" + far6 + "]:4791"}
+	for i, c := range []struct {
+		name              string
+		target, initiator end
+		address           string
+	}{
+		{"verbs to verbs", verbs, verbs, near4},
+		{"roce to verbs", verbs, far, near4},
+		{"verbs to roce", far, verbs, far4},
+		{"roce to roce", far, near, far4},
+		{"roce to verbs, IPv6", verbs, far6, "[" + near6 + "]"},
+		{"verbs to roce, IPv6", far6, verbs, "[fd77::2]"},
+	} {
+		t.Run(c.name, func(t *testing.T) { meet(t, v, i, c.target, c.initiator, c.address) })
+	}
+}
+
+func meet(t *testing.T, v *vm.VM, i int, target, initiator end, address string) {
+	ctx, cancel := context.WithTimeout(t.Context(), scenario)
+	defer cancel()
+	socket := fmt.Sprintf("/run/nbd%d", i)
+	listen := fmt.Sprintf("via+%s://%s/", target.provider, address)
+	disk := fmt.Sprintf("via+%s://%s/disk%s", initiator.provider, address, initiator.from)
+	list := strings.Replace(disk, "/disk", "/", 1)
+	served, err := v.Start(ctx, target.command("viablk", "target", "--admin", "none", "--heartbeat", "30s", "--listen", listen, "--export", "disk=memory:32M")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Await(ctx, "32MiB", initiator.command("viablk", "list", list)...); err != nil {
+		t.Fatalf("%v; the target: %v", err, served.Output())
+	}
+	attached, err := v.Start(ctx, initiator.command("viablk", "attach", disk, "--nbd", "nbd+unix:///disk?socket="+socket)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Await(ctx, "there", "sh", "-c", "[ -S "+socket+" ] && echo there"); err != nil {
+		t.Fatalf("%v; the initiator: %v", err, attached.Output())
+	}
+	for _, job := range []string{"--bs=4k --size=1M", "--bs=128k --size=8M", "--bsrange=512-300k --size=4M"} {
+		fio := "fio --minimal --name=v --ioengine=nbd --uri=nbd+unix:///disk?socket=" + socket +
+			" --rw=randwrite --iodepth=8 --verify=crc32c --verify_fatal=1 " + job
+		if r := v.Run(ctx, initiator.command(strings.Fields(fio)...)...); !r.OK() {
+			t.Error(r)
+		}
+	}
+	for _, c := range []*vm.Command{attached, served} {
+		_ = c.Signal(15)
+		if r := c.Wait(); !r.OK() {
+			t.Error(r)
+		}
+	}
+}
+
+// TestVerbsRefusals is what keeps RDMA from working, each told in one line that says what
+// to do.
+func TestVerbsRefusals(t *testing.T) {
+	v := bootVerbs(t, map[string]string{
+		"/usr/bin/viablk": vm.DynamicProgram(t, modulePath+"/cmd/viablk", "verbs"),
+		"/usr/bin/plain":  vm.Program(t, modulePath+"/cmd/viablk"),
+	}, "util-linux/setpriv")
+	at := "via+verbs://" + near4 + "/"
+	target := func(uri string) string {
+		return "viablk target --admin none --listen " + uri + " --export disk=memory:1M"
+	}
+	const unlocked = "ulimit -l 16; exec setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock "
+	served, err := v.Start(t.Context(), "sh", "-c", "exec "+target(at))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := served.Await(t.Context(), "disk"); err != nil {
+		t.Fatal(err)
+	}
+	if out := v.Must("viablk", "info"); !strings.Contains(out, "rxe0") || !strings.Contains(out, "active") {
+		t.Errorf("the list of devices is %s", out)
+	}
+	if out := v.Must("viablk", "info", "-o", "json"); !strings.Contains(out, `"viablk.devices/v1"`) || !strings.Contains(out, `"mtu": 4096`) {
+		t.Errorf("the list of devices is %s", out)
+	}
+	for _, c := range []struct {
+		before, command string
+		code            int
+		says            string
+	}{
+		{"", "plain info", 78, "build it with CGO_ENABLED=1 go build -tags verbs"},
+		{"", "plain list " + at, 78, "install libibverbs-dev and librdmacm-dev"},
+		{"", target(at + "?device=rxe7"), 78, `no RDMA device "rxe7": viablk info lists those of this host`},
+		// Nobody has the port of RoCE there.
+		{"", "viablk list --timeout 3s via+verbs://" + far4 + "/", 75, "its connection manager there?"},
+		{"", "viablk list --timeout 3s via+verbs://127.0.0.1/", 75, "127.0.0.1"},
+		{"", unlocked + "viablk attach " + at + "disk --nbd nbd://127.0.0.1/", 78, "raise it with ulimit -l"},
+		{"ip link set near down", target(at), 75, "bring its network interface up"},
+		{"rdma link delete rxe0", target(at), 78, "rdma link add rxe0 type rxe netdev INTERFACE"},
+		{"", "viablk info", 78, "rdma link add rxe0 type rxe netdev INTERFACE"},
+	} {
+		if strings.HasPrefix(c.before, "rdma") { // waits for who has the device open
+			_ = served.Signal(15)
+			served.Wait()
+		}
+		if c.before != "" {
+			v.Must(strings.Fields(c.before)...)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), scenario)
+		r := v.Run(ctx, "sh", "-c", c.command)
+		cancel()
+		if r.Err != nil || r.Code != c.code || !strings.Contains(r.Stderr, c.says) || strings.Count(r.Stderr, "\n") != 1 {
+			t.Errorf("want exit code %d and one line with %q: %v", c.code, c.says, r)
+		}
+	}
+}
