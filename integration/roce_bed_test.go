@@ -25,10 +25,10 @@ func roceURI(a netip.Addr) string {
 }
 
 // overRoce serves a disk through a bed, in an address family.
-func overRoce(t testing.TB, binary string, b *netbed.Bed, family int, d disk) remote {
+func overRoce(t testing.TB, binary string, b *netbed.Bed, family int, d disk, attach ...string) remote {
 	t.Helper()
 	p := startTargetAt(t, b.B.StartGroup, binary, roceURI(b.B.Addr(family)), d)
-	a := attachURIAt(t, b.A.StartGroup, binary, p.uri(d.name, "via+roce"), d.name)
+	a := attachURIAt(t, b.A.StartGroup, binary, p.uri(d.name, "via+roce"), d.name, attach...)
 	return remote{service{a.uri(d.name, "nbd+unix"), p, a}, b}
 }
 
@@ -37,8 +37,9 @@ func overRoce(t testing.TB, binary string, b *netbed.Bed, family int, d disk) re
 func (r remote) unharmed(t testing.TB) {
 	t.Helper()
 	i, d := r.attach.status().Initiators[0], r.target.status().Targets[0]
-	if !i.Connected || i.Error != "" || i.Stats.Errors+d.Stats.Errors > 0 {
-		t.Errorf("the initiator is connected: %v, with %q; %d and %d requests failed", i.Connected, i.Error, i.Stats.Errors, d.Stats.Errors)
+	if !i.Connected || i.Losses != 0 || i.Error != "" || i.Stats.Errors+d.Stats.Errors > 0 {
+		t.Errorf("the initiator is connected: %v, with %q, after %d losses; %d and %d requests failed",
+			i.Connected, i.Error, i.Losses, i.Stats.Errors, d.Stats.Errors)
 	}
 	if n := opens(d); n != 1 || d.Sessions != 1 {
 		t.Errorf("the target has %d sessions and %d opens", d.Sessions, n)

@@ -185,11 +185,11 @@ func TestLinkGoesDown(t *testing.T) {
 	}
 }
 
-// TestLostPeerIsNoticed takes the link away for good: requests fail, and both ends
-// say that the connection is lost.
+// TestLostPeerIsNoticed takes the link away for good: requests of a disk that does not
+// wait fail, and both ends say that the connection is lost.
 func TestLostPeerIsNoticed(t *testing.T) {
 	b := netbed.New(t, netbed.Options{})
-	r := overRoce(t, program(t), b, 4, disk{"disk", "memory:16MiB"})
+	r := overRoce(t, program(t), b, 4, disk{"disk", "memory:16MiB"}, "--ctrl-loss-tmo", "0s")
 	k := connect(t, r.uri)
 	k.ask("write 0 65536", "ok")
 	b.B.Lose(netbed.Datagrams, netbed.Always)
@@ -199,10 +199,39 @@ func TestLostPeerIsNoticed(t *testing.T) {
 		i := r.attach.status().Initiators[0]
 		return i, !i.Connected && i.Error != ""
 	})
+	r.initiatorLost(t)
+}
+
+// initiatorLost waits until the target has given up its initiator.
+func (r remote) initiatorLost(t *testing.T) {
+	t.Helper()
 	eventually(t, "the loss of the initiator", func() (any, bool) {
 		d := r.target.status().Targets[0]
 		return d, d.Connections == 0 && opens(d) == 0
 	})
+}
+
+// TestLostPeerReturns takes the link away until both ends have given each other up, and
+// gives it back: requests wait, and go on in another session.
+func TestLostPeerReturns(t *testing.T) {
+	b := netbed.New(t, netbed.Options{})
+	r := overRoce(t, program(t), b, 4, disk{"disk", "memory:16MiB"}, "--reconnect-delay", "100ms", "--timeout", "1s")
+	k := connect(t, r.uri)
+	k.ask("write 0 65536", "ok")
+	lost := b.B.Lose(netbed.Datagrams, netbed.Always)
+	k.send("write 0 65536")
+	eventually(t, "the loss of the target", func() (any, bool) {
+		i := r.attach.status().Initiators[0]
+		return i, !i.Connected && i.Away > 0
+	})
+	r.initiatorLost(t)
+	lost.Stop()
+	k.expect("ok")
+	k.ask("flush", "ok")
+	k.leave()
+	if i := r.attach.status().Initiators[0]; !i.Connected || i.Losses != 1 || i.Stats.Errors != 0 {
+		t.Errorf("initiator: %+v", i)
+	}
 }
 
 // TestNobodyAnswers attaches what is not there.

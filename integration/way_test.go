@@ -56,6 +56,9 @@ var impatientWay = way{"impatient chain", func(t testing.TB, binary string, d di
 	return service{a.uri(d.name, "nbd+unix"), p, a}
 }}
 
+// impatientWays are the ways on which a client hears of the end of the target.
+var impatientWays = []way{ways[0], ways[1], impatientWay, ways[3]}
+
 // startTarget starts a target that serves disks at one URI.
 func startTarget(t testing.TB, binary, listen string, disks ...disk) *process {
 	t.Helper()
