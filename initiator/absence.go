@@ -64,7 +64,7 @@ func (q *Queue) depart() {
 // the former ends meanwhile.
 func (q *Queue) routineReturn(ctx context.Context, lost *session, kept []uint32, result chan<- returned) {
 	k, cfg := q.device.keeper, &q.device.cfg
-	for {
+	for delay := min(firstDelay, cfg.ReconnectDelay); ; delay = min(2*delay, cfg.ReconnectDelay) {
 		s, err := k.await(ctx, lost)
 		if err != nil {
 			result <- returned{err: err}
@@ -82,7 +82,7 @@ func (q *Queue) routineReturn(ctx context.Context, lost *session, kept []uint32,
 			continue
 		}
 		select {
-		case <-time.After(min(firstDelay, cfg.ReconnectDelay)):
+		case <-time.After(delay):
 		case <-s.ended:
 		case <-ctx.Done():
 		}

@@ -228,8 +228,9 @@ func (q *Queue) abandon() {
 // Err returns why the queue has no connection, or nil.
 func (q *Queue) Err() error { return q.failure }
 
-// Close ends the connection and releases everything. Requests under way are
-// forgotten when the target can no longer touch their memory.
+// Close ends the connection and releases everything. What was sent is executed by then,
+// unless the target does not answer for as long as to connect may take; it can not touch
+// the memory of requests any more. What was not sent is forgotten.
 func (q *Queue) Close() error {
 	q.linger()
 	q.stay()
