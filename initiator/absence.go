@@ -104,7 +104,7 @@ func (q *Queue) rejoin(ctx context.Context, s *session, kept []uint32) (wire.Log
 // look ends the absence if that is possible.
 func (q *Queue) look() {
 	select {
-	case back := <-q.absence.result: // nil before routineReturn runs
+	case back := <-q.absence.result: // nil once that was taken
 		q.absence.cancel()
 		q.absence = absence{}
 		if back.err == nil {

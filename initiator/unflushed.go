@@ -15,10 +15,10 @@ import (
 // errSuperseded is why a connection ends whose session the keeper has given up.
 var errSuperseded = errors.New("the session was given up")
 
-// answered counts an answer before the caller gets it. It returns an error if the
-// keeper may have looked at the counters already: then the request is sent again
-// instead, so that no write is answered that nobody counted. One of the two sees the
-// other, for each writes before it reads.
+// count counts an answer before the caller gets it. It returns an error if the keeper
+// may have looked at the counters already: then the request is sent again instead, so
+// that no write is answered that nobody counted. One of the two sees the other, for each
+// writes before it reads.
 func (q *Queue) count(o *op) error {
 	r := o.request
 	if q.device.keeper == nil || o.err != nil {

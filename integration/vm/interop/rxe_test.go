@@ -31,9 +31,16 @@ func boot(t *testing.T) world {
 		Tools:   []string{"rdmacm-utils/rping", "netbase/etc/protocols"},
 		Files:   map[string]string{"/usr/bin/end": vm.Program(t, modulePath+"/integration/vm/interop/end")},
 	}.WithRDMA())}
+	connectEnds(v.VM)
+	return v
+}
+
+// connectEnds makes the veth pair, and the device on its near end.
+func connectEnds(v *vm.VM) {
 	for _, command := range []string{
 		"ip netns add far",
 		"ip link add near type veth peer name far netns far",
+		"ip link set lo up",
 		"ip link set near mtu 4500 up",
 		"ip -n far link set far mtu 4500 up",
 		"ip address add " + near4 + "/24 dev near",
@@ -44,7 +51,6 @@ func boot(t *testing.T) world {
 	} {
 		v.Must(strings.Fields(command)...)
 	}
-	return v
 }
 
 // gid returns the index of rxe's entry for an address.

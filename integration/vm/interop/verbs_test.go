@@ -25,20 +25,7 @@ func bootVerbs(t *testing.T, files map[string]string, tools ...string) *vm.VM {
 		Tools:   append([]string{"rdmacm-utils/rping", "netbase/etc/protocols"}, tools...),
 		Files:   files,
 	}.WithRDMA())
-	for _, command := range []string{
-		"ip netns add far",
-		"ip link add near type veth peer name far netns far",
-		"ip link set lo up",
-		"ip link set near mtu 4500 up",
-		"ip -n far link set far mtu 4500 up",
-		"ip address add " + near4 + "/24 dev near",
-		"ip address add " + near6 + "/64 dev near nodad",
-		"ip -n far address add " + far4 + "/24 dev far",
-		"ip -n far address add " + far6 + "/64 dev far nodad",
-		"rdma link add rxe0 type rxe netdev near",
-	} {
-		v.Must(strings.Fields(command)...)
-	}
+	connectEnds(v)
 	return v
 }
 
