@@ -15,6 +15,7 @@ import (
 
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/carrier"
+	"github.com/viablk/viablk/internal/eventfd"
 	"github.com/viablk/viablk/internal/spin"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/regcache"
@@ -125,7 +126,7 @@ func (c *conn) rouse() {
 	c.wakeMu.Lock()
 	defer c.wakeMu.Unlock()
 	if c.wake >= 0 {
-		signal(c.wake)
+		eventfd.Ring(c.wake)
 	}
 }
 

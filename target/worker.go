@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/viablk/viablk/internal/eventfd"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/via"
 )
@@ -157,7 +158,7 @@ func (c *conn) sleep() {
 		c.fail(fmt.Errorf("wait for work: %w", err))
 	}
 	if c.polls[0].Revents != 0 {
-		drainSignal(c.wake)
+		eventfd.Drain(c.wake)
 	}
 	for _, q := range c.queues {
 		if q.active == 0 {

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/viablk/viablk/internal/eventfd"
 )
 
 // Eventfds are how two processes wake each other with nothing between them: the
@@ -33,7 +35,7 @@ func (b *bellTimer) wait(e *Eventfds) error {
 		n, err := unix.Ppoll(b.polls[:], &b.timeout, nil)
 		switch {
 		case n == 1:
-			take(e.Own)
+			eventfd.Drain(e.Own)
 			return nil
 		case err != nil && !errors.Is(err, unix.EINTR):
 			return fmt.Errorf("wait at an eventfd: %w", err)
@@ -53,7 +55,7 @@ func pingEventfds(ctx context.Context, e *Eventfds, patience time.Duration, n in
 	start := time.Now()
 	var last time.Duration
 	for i := range n {
-		ring(e.Peer)
+		eventfd.Ring(e.Peer)
 		if err := b.wait(e); err != nil {
 			return err
 		}
@@ -71,7 +73,7 @@ func echoEventfds(ctx context.Context, e *Eventfds, patience time.Duration, n in
 		if err := b.wait(e); err != nil {
 			return err
 		}
-		ring(e.Peer)
+		eventfd.Ring(e.Peer)
 	}
 	return nil
 }

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/viablk/viablk/internal/eventfd"
 )
 
 // How often an endpoint's goroutine looks whether lanes are attended: those whose
@@ -53,7 +55,7 @@ func (e *endpoint) routineAttend() {
 func (e *endpoint) answer(events []unix.EpollEvent) {
 	for i := range events {
 		if int(events[i].Fd) == e.wake {
-			drain(e.wake)
+			eventfd.Drain(e.wake)
 		}
 	}
 }

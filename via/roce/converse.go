@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/viablk/viablk/internal/eventfd"
 	"github.com/viablk/viablk/via/roce/cm"
 	"github.com/viablk/viablk/via/roce/port"
 	"github.com/viablk/viablk/via/roce/rc"
@@ -41,7 +42,7 @@ func (e *endpoint) consult(do func(m *cm.Manager, now time.Duration)) {
 	lost, asked := e.listenTo()
 	if at, ok := e.manager.Deadline(); ok && at < e.wakesAt {
 		e.wakesAt = at
-		ring(e.wake)
+		eventfd.Ring(e.wake)
 	}
 	e.mu.Unlock()
 	for _, x := range lost {
@@ -186,7 +187,7 @@ func (e *endpoint) deliver(a *port.Arrival) bool {
 	if !e.inbox.put(a) {
 		return false
 	}
-	ring(e.wake)
+	eventfd.Ring(e.wake)
 	return true
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/viablk/viablk/internal/eventfd"
 	"github.com/viablk/viablk/via"
 )
 
@@ -166,7 +167,7 @@ func (b *berth) stir() {
 // rouse wakes the consumer.
 func (b *berth) rouse() {
 	b.stir()
-	ring(b.cq.wake)
+	eventfd.Ring(b.cq.wake)
 	b.cq.signaled.Store(true) // behind it: a poll that does not see it yet leaves it to the next
 }
 
@@ -190,10 +191,10 @@ func (c *cq) disarm(now time.Duration) {
 	c.armed = false
 	if c.signaled.Load() {
 		c.signaled.Store(false)
-		drain(c.wake)
+		eventfd.Drain(c.wake)
 	}
 	if c.timerAt <= now {
-		drain(c.timer)
+		eventfd.Drain(c.timer)
 		c.timerAt = never
 	}
 }

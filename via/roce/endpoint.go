@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/viablk/viablk/internal/eventfd"
 	"github.com/viablk/viablk/via"
 	"github.com/viablk/viablk/via/roce/cm"
 	"github.com/viablk/viablk/via/roce/port"
@@ -180,7 +181,7 @@ func (e *endpoint) release() {
 	defer p.mu.Unlock()
 	if e.users--; e.users == 0 {
 		e.unusedAt = clock()
-		ring(e.wake)
+		eventfd.Ring(e.wake)
 	}
 }
 
@@ -267,7 +268,7 @@ func (e *endpoint) assign(c *cq) (*lane, error) {
 			best = newLane(e, len(lanes)+1, p)
 			lanes = append(slices.Clone(lanes), best)
 			e.lanes.Store(&lanes)
-			ring(e.wake) // the goroutine attends to it, should nobody else
+			eventfd.Ring(e.wake) // the goroutine attends to it, should nobody else
 		}
 	}
 	e.assigned[c] = &assignment{lane: best, links: 1}

@@ -9,19 +9,11 @@ import (
 // None of these calls blocks, so the scheduler need not know of them. The flags
 // of an open socket are its peer's to change; MSG_DONTWAIT is this call's alone.
 
-// ringEvent adds one to an eventfd of this process. An eventfd at its limit is
-// readable already.
-func ringEvent(fd int) {
-	one := uint64(1)
-	// Safety: the kernel reads 8 bytes during the call; RawSyscall keeps one alive
-	// and the stack in place.
-	_, _, _ = unix.RawSyscall(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(&one)), 8)
-}
-
 // ringBell sends a byte to a peer. A socket without room is readable already.
 func ringBell(fd int) {
 	var b byte
-	// Safety: as for ringEvent, 1 byte; there is no address.
+	// Safety: the kernel reads 1 byte during the call; RawSyscall6 keeps b alive and the
+	// stack in place; there is no address.
 	_, _, _ = unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b)), 1,
 		unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 }

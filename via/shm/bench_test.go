@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/viablk/viablk/internal/eventfd"
 	"github.com/viablk/viablk/via"
 )
 
@@ -232,17 +233,17 @@ func benchEventfd(b *testing.B) {
 		runtime.LockOSThread()
 		for !stop.Load() {
 			sleep(there)
-			ringEvent(here)
+			eventfd.Ring(here)
 		}
 	}()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	for b.Loop() {
-		ringEvent(there)
+		eventfd.Ring(there)
 		sleep(here)
 	}
 	stop.Store(true)
-	ringEvent(there)
+	eventfd.Ring(there)
 	<-done
 	closePair(here, there)
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/viablk/viablk/internal/eventfd"
 	"github.com/viablk/viablk/via"
 )
 
@@ -224,7 +225,7 @@ func (c *cq) take(dst []via.Done) int {
 func (c *cq) signal() {
 	if c.armed && !c.signaled {
 		c.signaled = true
-		ringEvent(c.wake)
+		eventfd.Ring(c.wake)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/viablk/viablk/internal/eventfd"
 	"github.com/viablk/viablk/via"
 )
 
@@ -240,7 +241,7 @@ func (l *link) alertedBy(c *cq) *bool {
 // alert makes the queue's owner look at a link. Any goroutine calls it.
 func (c *cq) alert(l *link) {
 	c.alerts.add(l, c)
-	ringEvent(c.wake)
+	eventfd.Ring(c.wake)
 }
 
 // linkQueue is a FIFO of links, each of which is in it at most once.

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/viablk/viablk/internal/eventfd"
 	"github.com/viablk/viablk/via"
 	"github.com/viablk/viablk/via/arena"
 )
@@ -99,7 +100,7 @@ func (a *adapter) Close() error {
 	a.mu.Lock()
 	a.closing = true
 	a.mu.Unlock()
-	ring(a.wake)
+	eventfd.Ring(a.wake)
 	<-a.ended
 	a.mu.Lock()
 	var errs []error

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/viablk/viablk/internal/eventfd"
 	"github.com/viablk/viablk/via"
 )
 
@@ -85,7 +86,7 @@ func (a *adapter) forget(c *conversation) {
 	a.mu.Unlock()
 	if known {
 		C.rdma_destroy_id(c.id)
-		ring(a.wake)
+		eventfd.Ring(a.wake)
 	}
 }
 
@@ -121,7 +122,7 @@ func (a *adapter) routineAttend() {
 			return // it cannot fail
 		}
 		if fds[2].Revents != 0 {
-			drain(a.wake)
+			eventfd.Drain(a.wake)
 		}
 		for C.shim_event(a.channel, e) == 1 {
 			a.hear(e)

@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/viablk/viablk/internal/eventfd"
 	"github.com/viablk/viablk/via"
 )
 
@@ -166,7 +167,7 @@ func (c *cq) settle() {
 // signal makes the queue look at its links. It is safe for concurrent use.
 func (c *cq) signal() {
 	c.news.Store(true)
-	ring(c.wake)
+	eventfd.Ring(c.wake)
 }
 
 // Poll reports what is done. One call into C takes completions, and one for each link
@@ -201,7 +202,7 @@ func (c *cq) Poll(dst []via.Done) int {
 // prepare takes the news and posts late receives.
 func (c *cq) prepare() {
 	if c.news.Load() {
-		drain(c.wake)
+		eventfd.Drain(c.wake)
 		c.news.Store(false)
 		c.look()
 	}

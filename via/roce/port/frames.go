@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/viablk/viablk/internal/eventfd"
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
@@ -118,7 +119,7 @@ func (p *framesPort) Lane(i int) (Lane, error) {
 func (p *framesPort) Close() error {
 	p.closing.Do(func() {
 		p.ending.Store(true)
-		ring(p.wake)
+		eventfd.Ring(p.wake)
 		p.reader.Wait()
 		p.closeErr = errors.Join(p.dealer.close(), p.link.Close(), unix.Close(p.wake))
 	})
@@ -156,7 +157,7 @@ func (p *framesPort) rest(hope bool) {
 	}
 	_, _ = unix.Poll(fds, wait)
 	if fds[0].Revents != 0 && !p.ending.Load() {
-		drain(p.wake)
+		eventfd.Drain(p.wake)
 	}
 }
 

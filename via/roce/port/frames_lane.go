@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/viablk/viablk/internal/eventfd"
 	"github.com/viablk/viablk/via/roce/rc"
 	"github.com/viablk/viablk/via/roce/wire"
 )
@@ -91,7 +92,7 @@ func (l *framesLane) sendFrame(b []byte, hop *neighbour, deadline *time.Time) er
 	if !ok {
 		switch hop.hold(b, l.port.now()) {
 		case heldFirst:
-			ring(l.port.wake)
+			eventfd.Ring(l.port.wake)
 			return nil
 		case held:
 			return nil

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/viablk/viablk/internal/eventfd"
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
@@ -89,7 +90,7 @@ func (q *inbox) put(d *datagram) {
 	}
 	if !q.rung {
 		q.rung = true
-		ring(q.fd)
+		eventfd.Ring(q.fd)
 	}
 }
 
@@ -135,7 +136,7 @@ func (q *inbox) take(dst []Arrival) (int, error) {
 	q.waiting -= n
 	if q.rung && q.waiting == 0 && len(q.late) == 0 {
 		q.rung = false
-		drain(q.fd)
+		eventfd.Drain(q.fd)
 	}
 	return n, nil
 }
