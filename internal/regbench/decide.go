@@ -17,9 +17,10 @@ import (
 type DecideConfig struct {
 	Sizes     []int         // bytes; 512 B to 4 MiB
 	Workloads []Workload    // all but Looping
-	Rounds    int           // of each cell; 7
-	Ops       int           // least operations of a round; 128
-	Slice     time.Duration // least time of a round; 15 ms
+	Rounds    int           // of each cell; 15
+	Turns     int           // of each mode in a round; 4
+	Ops       int           // least operations of a mode in a round; 128
+	Slice     time.Duration // least time of a mode in a round; 12 ms
 	Warm      int           // decisions of auto before the rounds of a cell; 2048
 	Policy    regcache.Policy
 	Progress  func(done, total int)
@@ -35,13 +36,16 @@ func (c DecideConfig) withDefaults() DecideConfig {
 		c.Workloads = Workloads()
 	}
 	if c.Rounds == 0 {
-		c.Rounds = 7
+		c.Rounds = 15
+	}
+	if c.Turns == 0 {
+		c.Turns = 4
 	}
 	if c.Ops == 0 {
 		c.Ops = 128
 	}
 	if c.Slice == 0 {
-		c.Slice = 15 * time.Millisecond
+		c.Slice = 12 * time.Millisecond
 	}
 	if c.Warm == 0 {
 		c.Warm = 2048
@@ -162,7 +166,13 @@ func (w Workload) cycle(size int) int {
 	}
 }
 
-// compare measures a cell: the modes take turns, each round begins with another.
+// settling is how many operations an end runs before its turn is measured: the target
+// may have gone to sleep, and the caches are another's.
+const settling = 4
+
+// compare measures a cell. The modes take turns, some in each round, so that what slows
+// the machine for longer than a turn slows all of them in the same round; each time
+// another is the first.
 func compare(ends *[len(modes)]*end, c DecideConfig, w Workload, op block.Op, size int) (Cell, error) {
 	cell := Cell{Workload: w, Direction: op.String(), Size: size}
 	var next [len(modes)]func() int
@@ -179,14 +189,22 @@ func compare(ends *[len(modes)]*end, c DecideConfig, w Workload, op block.Op, si
 		}
 	}
 	var rounds [len(modes)][]spent
-	for round := range c.Rounds {
-		for k := range ends {
-			i := (k + round) % len(ends)
-			t, err := ends[i].take(turn{op, size, c.Ops, w.cycle(size), c.Slice}, next[i])
+	measured := turn{op, size, (c.Ops + c.Turns - 1) / c.Turns, w.cycle(size), c.Slice / time.Duration(c.Turns)}
+	for range c.Rounds {
+		var round [len(modes)]spent
+		for k := range c.Turns * len(ends) {
+			i := (k + k/len(ends)) % len(ends)
+			if _, err := ends[i].take(turn{op: op, size: size, least: settling, cycle: 1}, next[i]); err != nil {
+				return cell, err
+			}
+			t, err := ends[i].take(measured, next[i])
 			if err != nil {
 				return cell, err
 			}
-			rounds[i] = append(rounds[i], t)
+			round[i].add(t)
+		}
+		for i, s := range round {
+			rounds[i] = append(rounds[i], s)
 		}
 	}
 	cell.judge(&rounds)
@@ -201,8 +219,7 @@ func (c *Cell) judge(rounds *[len(modes)][]spent) {
 		var all spent
 		for _, s := range list {
 			each = append(each, s.each())
-			all.time += s.time
-			all.ops += s.ops
+			all.add(s)
 		}
 		medians[i], totals[i] = median(each), all.each()
 		c.Ops = all.ops // auto is the last

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/viablk/viablk/internal/bench"
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/regcache"
 	"github.com/viablk/viablk/via"
@@ -29,7 +30,9 @@ type Step struct {
 }
 
 // Pipeline compares requests that are copied in chunks, each while another is on its
-// way, with requests that are copied as one. All of them go through bounce memory.
+// way, with requests that are copied as one. All of them go through bounce memory. The
+// time is that of requests alone, not of what makes or looks at their bytes. Target and
+// initiator have processors of their own, if there are two, as in Decide.
 func Pipeline(ctx context.Context, p via.Provider, at Address, c PipelineConfig) (steps []Step, err error) {
 	if c.Sizes == nil {
 		c.Sizes = []int{256 << 10, 1 << 20, 4 << 20}
@@ -45,6 +48,11 @@ func Pipeline(ctx context.Context, p via.Provider, at Address, c PipelineConfig)
 	if c.Slice == 0 {
 		c.Slice = 3 * time.Millisecond
 	}
+	release, err := bench.Apart()
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	r, err := openRig(p, at)
 	if err != nil {
 		return nil, err
@@ -90,7 +98,7 @@ func gains(ends []*end, c PipelineConfig, op block.Op, size int) ([]Step, error)
 			if err != nil {
 				return nil, err
 			}
-			times[i] = append(times[i], t.each())
+			times[i] = append(times[i], float64(t.requests)/float64(t.ops))
 		}
 	}
 	var steps []Step

@@ -104,9 +104,9 @@ func TestPolicies(t *testing.T) {
 func TestCellIsJudgedByRounds(t *testing.T) {
 	const us = time.Microsecond
 	rounds := [len(modes)][]spent{
-		{{200 * us, 100}, {220 * us, 100}, {210 * us, 100}},  // bounce
-		{{100 * us, 100}, {110 * us, 110}, {5000 * us, 100}}, // zerocopy, interrupted once
-		{{125 * us, 100}, {100 * us, 100}, {110 * us, 100}},  // auto
+		{{time: 200 * us, ops: 100}, {time: 220 * us, ops: 100}, {time: 210 * us, ops: 100}},  // bounce
+		{{time: 100 * us, ops: 100}, {time: 110 * us, ops: 110}, {time: 5000 * us, ops: 100}}, // zerocopy, interrupted once
+		{{time: 125 * us, ops: 100}, {time: 100 * us, ops: 100}, {time: 110 * us, ops: 100}},  // auto
 	}
 	var c Cell
 	c.judge(&rounds)

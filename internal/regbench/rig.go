@@ -204,16 +204,24 @@ type turn struct {
 
 // spent is what a turn took.
 type spent struct {
-	time time.Duration
-	ops  int
+	time     time.Duration // all of it
+	requests time.Duration // what the requests took of it, without their bytes' making
+	ops      int
 }
 
 // each returns nanoseconds of one operation.
 func (s spent) each() float64 { return float64(s.time) / float64(s.ops) }
 
+func (s *spent) add(o spent) {
+	s.time += o.time
+	s.requests += o.requests
+	s.ops += o.ops
+}
+
 // take takes a turn. What is written is made just before, and what is read is looked
 // at just after, a word of each line, as a program does.
 func (e *end) take(t turn, next func() int) (spent, error) {
+	var requests time.Duration
 	begin := time.Now()
 	for n := 1; ; n++ {
 		at := next()
@@ -223,9 +231,11 @@ func (e *end) take(t turn, next func() int) (spent, error) {
 				buf[i]++
 			}
 		}
+		submitted := time.Now()
 		if err := e.run(t.op, buf); err != nil {
 			return spent{}, err
 		}
+		requests += time.Since(submitted)
 		if t.op == block.Read {
 			for i := 0; i < len(buf); i += 64 {
 				e.seen += buf[i]
@@ -233,7 +243,7 @@ func (e *end) take(t turn, next func() int) (spent, error) {
 		}
 		if n >= t.least && n%t.cycle == 0 && (n%4 == 0 || t.size >= 256<<10) {
 			if took := time.Since(begin); took >= t.lasts {
-				return spent{took, n}, nil
+				return spent{took, requests, n}, nil
 			}
 		}
 	}
