@@ -62,6 +62,7 @@ type Executor struct {
 	prompts prompts
 
 	mu       sync.Mutex
+	roused   time.Time     // when a worker was last woken
 	average  time.Duration // of recent operations
 	wake     sync.Cond
 	ready    taskRing
@@ -180,9 +181,11 @@ func (e *Executor) wakeLocked() {
 	case !e.runnableLocked():
 	case e.idle > 0:
 		e.idle--
+		e.roused = time.Now()
 		e.wake.Signal()
 	case e.workers < e.limit:
 		e.workers++
+		e.roused = time.Now()
 		e.stopped.Add(1)
 		go e.work()
 	}
@@ -221,8 +224,11 @@ func (e *Executor) work() {
 // drops the lock while it does.
 func (e *Executor) runLocked(woken bool) {
 	t := e.ready.pop()
-	if woken && !e.short.Load() {
-		e.wakeLocked()
+	if woken {
+		e.prompts.woke(time.Since(e.roused))
+		if !e.short.Load() {
+			e.wakeLocked()
+		}
 	}
 	q := t.queue
 	for quiet := 1; ; quiet++ {
