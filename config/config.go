@@ -213,7 +213,7 @@ func Default() Config {
 			CopyMode:    "auto",
 			RegisterMax: 256 * MiB,
 			Heartbeat:   time.Second,
-			Spin:        20 * time.Microsecond,
+			Spin:        200 * time.Microsecond,
 		},
 		Attach: Attach{
 			CopyMode: "auto", Clients: []string{}, Timeout: 10 * time.Second,
@@ -226,7 +226,7 @@ func Default() Config {
 			Options:          32,
 			HandshakeTimeout: 10 * time.Second,
 			ProgressTimeout:  30 * time.Second,
-			Spin:             50 * time.Microsecond,
+			Spin:             200 * time.Microsecond,
 			TLS:              "off",
 			TLSVerifyPeer:    true,
 		},

@@ -28,7 +28,7 @@ type Config struct {
 	PoolBytes      int           // bytes of transfer memory per connection, touched as used; 8 MiB
 	MaxConnections int           // VIA connections in all; 512
 	Heartbeat      time.Duration // between heartbeats of an idle connection; 1 s
-	Spin           time.Duration // a worker looks for work before it sleeps; 20 µs, < 0 none
+	Spin           time.Duration // a worker looks for work before it sleeps; 200 µs, < 0 none
 	Log            *slog.Logger  // nil discards
 
 	// CopyMode says how Reads of mapped files move; "" is auto.
@@ -47,7 +47,7 @@ const (
 	defaultPool      = 8 << 20
 	defaultConns     = 512
 	defaultHeartbeat = time.Second
-	defaultSpin      = 20 * time.Microsecond
+	defaultSpin      = 200 * time.Microsecond
 
 	loginPatience = 5 * time.Second // for a connection to log in
 	missedBeats   = 5               // heartbeats without a word until a peer is dead

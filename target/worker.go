@@ -108,7 +108,7 @@ func (c *conn) completion(e *via.Completion) {
 
 // spin looks for work for a short time before a sleep, if that has paid lately.
 func (c *conn) spin() bool {
-	if !c.idle.Start() {
+	if !c.idle.Start(false) {
 		return false
 	}
 	c.stats.Spins++

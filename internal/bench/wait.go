@@ -86,7 +86,7 @@ func (w *waiter) idle() error {
 		return nil
 	case Spin:
 		if !w.spinning {
-			w.spinning = w.spinner.Start()
+			w.spinning = w.spinner.Start(false)
 		}
 		if w.spinning {
 			if w.spinning = w.spinner.Again(); w.spinning {

@@ -2,9 +2,10 @@ package nbd
 
 // spin takes turns until one makes progress or the time is over, and reports
 // which. A client that waits for one reply at a time sends the next request a few
-// microseconds after it.
+// microseconds after it. Of a long request the rest comes at once, and over TCP a look at the
+// socket keeps packets waiting that the kernel delivers meanwhile.
 func (t *transmission) spin() (bool, error) {
-	if t.draining || t.sending() || !t.idle.Start() {
+	if t.draining || t.sending() || !t.idle.Start(t.in.partial()) {
 		return false, nil
 	}
 	t.counts[countSpins]++

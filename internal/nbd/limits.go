@@ -18,7 +18,8 @@ type Limits struct {
 	Progress time.Duration
 
 	// Spin is the longest time that a connection looks for work before it sleeps;
-	// default 50 µs. Negative: it never spins.
+	// default 200 µs, a quarter of it in the middle of a request or among connections at
+	// work. Negative: it never spins.
 	Spin time.Duration
 
 	// Connections is how many clients may be in transmission at a time; default 100.
@@ -51,7 +52,7 @@ const maximumPayload = 64 << 20 // bytes
 func (l Limits) withDefaults() Limits {
 	l.Handshake = orDefault(l.Handshake, 10*time.Second)
 	l.Progress = orDefault(l.Progress, 30*time.Second)
-	l.Spin = orDefault(l.Spin, 50*time.Microsecond)
+	l.Spin = orDefault(l.Spin, 200*time.Microsecond)
 	l.Connections = orDefault(l.Connections, 100)
 	l.Handshakes = orDefault(l.Handshakes, 1024)
 	l.Options = orDefault(l.Options, 32)

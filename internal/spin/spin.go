@@ -22,9 +22,12 @@ const (
 // spinning counts the loops of this process that spin now.
 var spinning atomic.Int32
 
+// Loops have numbers; latest is that of the loop that ran out of work last.
+var loops, latest atomic.Uint32
+
 // Spinner is the memory of one loop. One goroutine uses it:
 //
-//	if s.Start() {
+//	if s.Start(false) {
 //		for s.Again() {
 //			if look() {
 //				s.Paid()
@@ -34,25 +37,36 @@ var spinning atomic.Int32
 //	}
 type Spinner struct {
 	budget time.Duration
+	brief  bool  // the present spin is
 	most   int32 // loops that may spin at a time
 	misses uint  // spins in a row that found nothing
 	skip   uint  // times to sleep without spinning
 	start  time.Time
 	last   time.Duration
+	id     uint32
 }
 
 // New returns a spinner that looks for at most budget at a time; 0 or less means
 // never.
 func New(budget time.Duration) Spinner {
-	return Spinner{budget: budget, most: int32(min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) / 2)}
+	return Spinner{id: loops.Add(1), budget: budget, most: int32(min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) / 2)}
 }
+
+// brevity is how much shorter a brief spin is.
+const brevity = 4
 
 // Start reports whether the loop is to spin now. After true the loop calls Again
 // until that returns false or a look finds work, which it reports by Paid.
-func (s *Spinner) Start() bool {
+//
+// The spin is brief if the loop is amidst work, that is, waits for the rest of something
+// long: that comes soon, and looks disturb who brings it. And it is brief if another loop
+// ran out of work since this one did: there are several at work, and threads enough for
+// the processors.
+func (s *Spinner) Start(amidst bool) bool {
 	if s.budget <= 0 {
 		return false
 	}
+	others := latest.Swap(s.id) != s.id
 	if s.skip > 0 {
 		s.skip--
 		return false
@@ -61,7 +75,7 @@ func (s *Spinner) Start() bool {
 		spinning.Add(-1)
 		return false
 	}
-	s.start, s.last = time.Now(), 0
+	s.start, s.last, s.brief = time.Now(), 0, amidst || others
 	return true
 }
 
@@ -71,8 +85,11 @@ func (s *Spinner) Again() bool {
 	if s.last != 0 {
 		yield()
 	}
-	now := time.Since(s.start)
-	if now > s.budget || now-s.last > crowded {
+	now, budget := time.Since(s.start), s.budget
+	if s.brief {
+		budget /= brevity
+	}
+	if now > budget || now-s.last > crowded {
 		s.misses = min(s.misses+1, maximumMisses)
 		s.skip = 1<<s.misses - 1
 		spinning.Add(-1)

@@ -8,7 +8,7 @@ import (
 // spinOnce spins until the given look finds work; 0 never does. It returns how
 // often it looked.
 func spinOnce(s *Spinner, work int) (looks int, started bool) {
-	if !s.Start() {
+	if !s.Start(false) {
 		return 0, false
 	}
 	for s.Again() {
@@ -72,14 +72,14 @@ func TestMissesAreFollowedByMoreSleeps(t *testing.T) {
 func TestOnlySoManyLoopsSpin(t *testing.T) {
 	a, b := New(time.Hour), New(time.Hour)
 	a.most, b.most = 1, 1
-	if !a.Start() || !a.Again() {
+	if !a.Start(false) || !a.Again() {
 		t.Fatal("the first loop does not spin")
 	}
-	if b.Start() {
+	if b.Start(false) {
 		t.Error("a second loop spins beside the first")
 	}
 	a.Paid()
-	if !b.Start() || !b.Again() {
+	if !b.Start(false) || !b.Again() {
 		t.Error("the second loop does not spin after the first ended")
 	}
 	b.Paid()
@@ -92,4 +92,32 @@ func TestSpinningAllocatesNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { spinOnce(&s, 3) }); n != 0 {
 		t.Errorf("a spin allocates %v times", n)
 	}
+}
+
+// TestSpinsAreBrief: a spin in the middle of work, or where another loop ran out of work
+// since the last one, has a quarter of the time, and the next one all of it again.
+func TestSpinsAreBrief(t *testing.T) {
+	const budget = 40 * time.Hour
+	s, other := New(budget), New(budget)
+	s.most, other.most = 1, 1
+	for _, c := range []struct{ amidst, others bool }{{}, {amidst: true}, {}, {others: true}, {}, {true, true}, {}} {
+		for _, passed := range []time.Duration{budget/brevity - time.Hour, budget/brevity + time.Hour} {
+			spinOnce(&s, 1)
+			if c.others {
+				spinOnce(&other, 1)
+			}
+			if !s.Start(c.amidst) || !s.Again() {
+				t.Fatal("does not spin")
+			}
+			s.start = s.start.Add(-passed)
+			s.last = passed // the last look was just now
+			if goes, want := s.Again(), !c.amidst && !c.others || passed < budget/brevity; goes != want {
+				t.Errorf("%+v: after %v of %v: spins on: %v", c, passed, budget, goes)
+			} else if goes {
+				s.Paid()
+			}
+			s.misses, s.skip = 0, 0
+		}
+	}
+	wantQuiet(t)
 }
