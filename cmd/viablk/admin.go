@@ -39,6 +39,7 @@ type processStatus struct {
 	Device     *deviceStatus      `json:"device,omitempty"`     // the kernel's block device, if there is one
 	Limits     []limitStatus      `json:"limits,omitempty"`     // one for each disk with limits
 	Network    []networkReport    `json:"network,omitempty"`    // one for each UDP address of RoCE
+	RDMA       []rdmaReport       `json:"rdma,omitempty"`       // one for each RDMA device
 }
 
 // exportStatus is one disk that a process serves.

@@ -27,6 +27,27 @@ type rdmaDevice struct {
 	Interfaces []string `json:"interfaces"`
 }
 
+// rdmaReport is what a process did with an RDMA device. Each call is one into libibverbs,
+// for a batch.
+type rdmaReport struct {
+	Device   string `json:"device"`
+	Posts    uint64 `json:"post_calls"`
+	Polls    uint64 `json:"poll_calls"`
+	Arms     uint64 `json:"arm_calls"`
+	Wakes    uint64 `json:"events"`   // that ended a sleep
+	Messages uint64 `json:"messages"` // sends and RDMA operations
+	Receives uint64 `json:"receives"` // posted
+}
+
+// rdmaReports returns those of this process.
+func rdmaReports() []rdmaReport {
+	var out []rdmaReport
+	for _, s := range overVerbs.Statistics() {
+		out = append(out, rdmaReport{s.Device, s.Posts, s.Polls, s.Arms, s.Wakes, s.Messages, s.Receives})
+	}
+	return out
+}
+
 // printDevices prints the RDMA devices. None is an error, which says what makes one.
 func (a *app) printDevices() error {
 	found, err := verbs.Devices()

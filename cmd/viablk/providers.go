@@ -20,14 +20,16 @@ import (
 var providers = []via.Provider{
 	shm.New(shm.Options{}),
 	overRoCE,
-	verbs.New(verbs.Options{}),
+	overVerbs,
 }
 
 // overRoCE is the provider that knows what its network does, and plainRoCE the same
-// without offloads, for URIs that ask for that.
+// without offloads, for URIs that ask for that. overVerbs is the one that knows what its
+// devices do.
 var (
 	overRoCE  = roce.New(roce.Options{})
 	plainRoCE = roce.New(roce.Options{NoSegmentation: true, NoCoalescing: true})
+	overVerbs = verbs.New(verbs.Options{})
 )
 
 // providerOf returns the provider of a VIA URI, and nil if this build has none.

@@ -39,7 +39,7 @@ func (s *service) startAdmin(ctx context.Context, admin string, status processSt
 	report := func() processStatus {
 		now := status
 		fill(&now)
-		now.Network = networkReports()
+		now.Network, now.RDMA = networkReports(), rdmaReports()
 		return now
 	}
 	if limit > 0 {

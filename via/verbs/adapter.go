@@ -192,9 +192,21 @@ func (a *adapter) Counts() Counts {
 	defer a.mu.Unlock()
 	all := a.dropped
 	for c := range a.queues {
-		all = c.counts.add(all)
+		all.Add(c.counts.load())
 	}
 	return all
+}
+
+// name and closed are for the provider's statistics.
+func (a *adapter) name() string { return a.device.name }
+
+func (a *adapter) closed() bool {
+	select {
+	case <-a.ended: // the last queue went before
+		return true
+	default:
+		return false
+	}
 }
 
 // drop keeps the counters of a queue that is closed.
@@ -203,6 +215,6 @@ func (a *adapter) drop(c *cq) {
 	defer a.mu.Unlock()
 	if _, ok := a.queues[c]; ok {
 		delete(a.queues, c)
-		a.dropped = c.counts.add(a.dropped)
+		a.dropped.Add(c.counts.load())
 	}
 }

@@ -67,8 +67,11 @@ type Device struct {
 // New returns the provider.
 func New(o Options) *Provider { return &Provider{options: o.withDefaults()} }
 
-// Provider is the provider. It has no state and is safe for concurrent use.
-type Provider struct{ options Options }
+// Provider is the provider. It is safe for concurrent use.
+type Provider struct {
+	options Options
+	tally   tally
+}
 
 // Name returns "verbs".
 func (*Provider) Name() string { return "verbs" }
@@ -76,5 +79,13 @@ func (*Provider) Name() string { return "verbs" }
 // Open opens a device by the kernel's name of it; "" is the first that has an active
 // port. The errors wrap ErrNotBuilt, ErrNoDevice, ErrPortDown or ErrNoManager.
 func (p *Provider) Open(device string) (via.Adapter, error) {
-	return p.open(device)
+	a, err := p.open(device)
+	if c, ok := a.(counted); ok && err == nil {
+		p.tally.add(c)
+	}
+	return a, err
 }
+
+// Statistics returns what was done with each device that this provider has opened. The
+// counters only grow.
+func (p *Provider) Statistics() []Statistics { return p.tally.statistics() }

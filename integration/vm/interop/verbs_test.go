@@ -108,6 +108,7 @@ func TestVerbsMeetsRoCE(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) { meet(t, v, i, c.target, c.initiator, c.address) })
 	}
+	t.Run("counters", func(t *testing.T) { testCounters(t, v) })
 }
 
 func meet(t *testing.T, v *vm.VM, i int, target, initiator end, address string) {
