@@ -162,7 +162,8 @@ func TestQueueOutOfMemory(t *testing.T) {
 	}
 }
 
-// A client gets in while others, silent or slow, come faster than they are closed.
+// A client gets in among others, silent or slow, that are always as many as there may
+// be: while it comes, half as many follow it, however long it takes.
 func TestClientAmongFlood(t *testing.T) {
 	const silent = 64
 	f := serve(t, Limits{Handshakes: silent, Connections: 4}, Export{Device: newMemory(1 << 20)})
@@ -170,10 +171,20 @@ func TestClientAmongFlood(t *testing.T) {
 	var flood sync.WaitGroup
 	defer flood.Wait()
 	defer cancel()
+	turns := make(chan struct{}, silent/2)
+	surge := func() {
+		for len(turns) < cap(turns) {
+			turns <- struct{}{}
+		}
+	}
 	for worker := range 2 {
 		flood.Go(func() {
 			var held []net.Conn
-			for ctx.Err() == nil {
+			for {
+				select {
+				case <-turns:
+				case <-ctx.Done():
+				}
 				c, err := new(net.Dialer).DialContext(ctx, "unix", f.path)
 				if err != nil {
 					break
@@ -185,7 +196,6 @@ func TestClientAmongFlood(t *testing.T) {
 					held[0].Close()
 					held = held[1:]
 				}
-				time.Sleep(100 * time.Microsecond)
 			}
 			for _, c := range held {
 				c.Close()
@@ -193,9 +203,11 @@ func TestClientAmongFlood(t *testing.T) {
 		})
 	}
 	for f.server.Status().Dropped == 0 {
+		surge()
 		time.Sleep(time.Millisecond)
 	}
 	for range 20 {
+		surge()
 		f.enter("", simple).disconnect()
 	}
 	if s := f.server.Status(); s.Handshakes > silent || s.Refused != 0 {
