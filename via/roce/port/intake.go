@@ -32,7 +32,8 @@ type intake struct {
 
 	// The message that is being split.
 	rest []byte
-	size int // bytes of a packet; the last one may be shorter
+	size int    // bytes of a packet; the last one may be shorter
+	id   uint16 // of the next packet, if the message was one segmented send
 	from netip.AddrPort
 
 	drops uint32 // of the socket, as of the last message that told
@@ -108,6 +109,8 @@ func (in *intake) split(dst []Arrival, local netip.Addr) (n, malformed int) {
 			continue
 		}
 		dst[n] = Arrival{From: in.from, Bytes: b, known: local.Is6()}
+		dst[n].identification.ID = in.id
+		in.id++
 		n++
 	}
 	return n, malformed
@@ -123,7 +126,7 @@ func (in *intake) open(zone string) bool {
 		return false
 	}
 	in.rest = iovecBytes(&in.iovecs[i])[:m.Len]
-	in.size = len(in.rest)
+	in.size, in.id = len(in.rest), 0
 	if size, ok := in.controls[i].segment(&m.Hdr); ok && size > 0 {
 		in.size = size
 	}

@@ -83,7 +83,7 @@ func (v *verifier) intact(a *Arrival) bool {
 	if a.known {
 		return v.icrc.Verify(a.Bytes, a.identification)
 	}
-	_, ok := v.icrc.Solve(a.Bytes)
+	_, ok := v.icrc.Solve(a.Bytes, a.identification.ID)
 	return ok
 }
 

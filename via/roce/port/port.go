@@ -90,8 +90,8 @@ type Arrival struct {
 	Bytes []byte         // BTH to ICRC
 
 	// What the port remembers for Intact.
-	identification wire.Identification
-	known          bool // the identification is that of the packet
+	identification wire.Identification // a guess, unless known
+	known          bool
 }
 
 // DestQP returns the queue pair that the packet is for, and false if the packet

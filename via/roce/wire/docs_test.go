@@ -259,7 +259,7 @@ func TestMaskTable(t *testing.T) {
 		}
 		var want, got []string
 		for i, b := range headers {
-			if b == mask {
+			if b == masked {
 				want = append(want, strconv.Itoa(i))
 			}
 		}

@@ -108,14 +108,14 @@ func FuzzSolve(f *testing.F) {
 		b = b[:size]
 		c, end := checksum(sampleSr4, sampleDs4), size-ICRCSize
 		c.Seal(b[end:], Identification{ID: id}, b[:BTHSize], b[BTHSize:end])
-		if got, ok := c.Solve(b); !ok || got != id {
+		if got, ok := c.Solve(b, uint16(damage)); !ok || got != id {
 			t.Fatalf("ID %#x solved as %#x, %v", id, got, ok)
 		}
 		for i := range ICRCSize {
 			b[end+i] ^= byte(damage >> (8 * i))
 		}
 		wantID, want := solveByElimination(c.difference(b, Identification{}), size)
-		got, ok := c.Solve(b)
+		got, ok := c.Solve(b, uint16(damage>>9))
 		if ok != want || ok && got != wantID {
 			t.Fatalf("ID %#x, damage %#x: %#x, %v, want %#x, %v", id, damage, got, ok, wantID, want)
 		}

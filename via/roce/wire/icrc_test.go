@@ -153,21 +153,23 @@ func TestNoRoomForAnICRC(t *testing.T) {
 	c := checksum(sampleSr4, sampleDs4)
 	for n := range MinPacket {
 		b := make([]byte, n)
-		if _, ok := c.Solve(b); ok || c.Verify(b, Identification{}) {
+		if _, ok := c.Solve(b, 0); ok || c.Verify(b, Identification{}) {
 			t.Errorf("%d bytes have a right ICRC", n)
 		}
 	}
 }
 
-// Every ID is found, at every length.
+// Every ID is found, at every length, whatever is guessed.
 func TestSolveFindsTheID(t *testing.T) {
 	c := checksum(sampleSr4, sampleDs4)
 	for size := MinPacket; size <= MaxPacket; size += 4 {
 		b := count(size)
 		for _, id := range []uint16{0, 1, 63, 0x0b65, 0x8000, 0xffff, uint16(size * 0x9e37)} {
 			c.Seal(b[size-ICRCSize:], Identification{ID: id}, b[:BTHSize], b[BTHSize:size-ICRCSize])
-			if got, ok := c.Solve(b); !ok || got != id {
-				t.Fatalf("%d bytes with ID %#x: solved as %#x, %v", size, id, got, ok)
+			for _, guess := range []uint16{0, id, 63, ^id} {
+				if got, ok := c.Solve(b, guess); !ok || got != id {
+					t.Fatalf("%d bytes with ID %#x, guess %#x: solved as %#x, %v", size, id, guess, got, ok)
+				}
 			}
 		}
 	}
@@ -185,7 +187,7 @@ func TestSolveFindsDamage(t *testing.T) {
 			if second != first {
 				flip(second)
 			}
-			_, ok := c.Solve(b)
+			_, ok := c.Solve(b, 7)
 			masked := first/8 == bthAtCongestion && second/8 == bthAtCongestion
 			if ok != masked {
 				t.Errorf("bits %d and %d flipped: solved: %v", first, second, ok)
@@ -203,7 +205,7 @@ func TestSolveFindsDamage(t *testing.T) {
 func TestSolveAssumesDF(t *testing.T) {
 	c := checksum(sampleSr4, sampleDs4)
 	b := samplePacket(RCSendOnly).Append(nil, c, Identification{ID: 7, MayFragment: true})
-	if id, ok := c.Solve(b); ok {
+	if id, ok := c.Solve(b, 0); ok {
 		t.Errorf("solved with ID %d", id)
 	}
 	if !c.Verify(b, Identification{ID: 7, MayFragment: true}) {

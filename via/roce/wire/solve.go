@@ -6,24 +6,29 @@ import "hash/crc32"
 // because its socket does not show it. It finds the one ID with which the ICRC
 // is right, if there is one, DF being set. 32 bits of checksum less 16 unknown
 // ones leave a check as good as 16 bits; a receiver that accepts certain IDs
-// only, such as those of segmented sends, has back what it rules out. With IPv6
-// it is Verify, and the ID is 0.
-func (c *ICRC) Solve(b []byte) (id uint16, ok bool) {
+// only, such as those of segmented sends, has back what it rules out. A guess that
+// is right saves the division. With IPv6 it is Verify, and the ID is 0.
+func (c *ICRC) Solve(b []byte, guess uint16) (id uint16, ok bool) {
 	if len(b) < MinPacket {
 		return 0, false
 	}
-	difference := c.difference(b, Identification{})
-	if difference == 0 {
-		return 0, true
+	if !c.isIPv4 {
+		return 0, c.difference(b, Identification{}) == 0
 	}
-	if !c.isIPv4 || len(b) > MaxPacket {
+	difference := c.difference(b, Identification{ID: guess})
+	if difference == 0 {
+		return guess, true
+	}
+	if len(b) > MaxPacket {
 		return 0, false
 	}
-	return identify(difference, len(b))
+	id, ok = identify(difference, len(b))
+	return id ^ guess, ok
 }
 
 // identify returns the ID that explains the difference between two checksums of
-// a packet of size bytes, the other one being computed with ID 0.
+// a packet of size bytes, by the bits that differ from the ID that the other one
+// was computed with.
 //
 // A CRC is linear: the difference is the CRC, without its initial and final
 // complements, of the two ID bytes followed by zeros. Each byte multiplies it by

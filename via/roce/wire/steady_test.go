@@ -21,7 +21,7 @@ var stations = []station{
 		return c.Verify(b, Identification{ID: 3})
 	}},
 	{"ipv4-solved", sampleSr4, sampleDs4, Identification{ID: 0x0b65}, func(c *ICRC, b []byte) bool {
-		id, ok := c.Solve(b)
+		id, ok := c.Solve(b, 0)
 		return ok && id == 0x0b65
 	}},
 }

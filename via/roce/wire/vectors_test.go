@@ -132,7 +132,7 @@ func TestVectors(t *testing.T) {
 			if !sum.Verify(b, v.id()) {
 				t.Error("the ICRC is called wrong")
 			}
-			if id, ok := sum.Solve(b); !ok || id != v.id().ID {
+			if id, ok := sum.Solve(b, 0); !ok || id != v.id().ID {
 				t.Errorf("the ID is solved as %d, %v, want %d", id, ok, v.id().ID)
 			}
 			var got Packet

@@ -1,0 +1,54 @@
+package wire
+
+import (
+	"hash/crc32"
+
+	"golang.org/x/sys/cpu"
+)
+
+// hasFold says that the processor multiplies polynomials in vectors of 32 bytes:
+// Intel's since Ice Lake, AMD's since Zen 3. hash/crc32 uses 16.
+//
+// A packet of 1 KiB takes 130 ns with hash/crc32 on Zen 3, its headers 27 more.
+var hasFold = func() bool {
+	const vpclmulqdq = 1 << 10
+	if !cpu.X86.HasAVX2 || !cpu.X86.HasPCLMULQDQ { // what the system saves included
+		return false
+	}
+	_, _, features, _ := cpuid(7, 0)
+	return features&vpclmulqdq != 0
+}()
+
+// powers are what the two halves of 16 bytes are multiplied by to move them on by
+// 128, 64, 32 and 16 bytes: x to the number of bits, 32 more for the half that comes
+// first and 32 less for the other. The next is x^64 and nothing; the last is what
+// Barrett's division takes, x^64 divided by the CRC's polynomial, and that. The
+// highest power is the lowest bit, as in the checksum; and one more to the left, for
+// the product of two such numbers is one bit short of where it belongs (Gopal et al.,
+// Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction, Intel
+// 2009).
+var powers = func() (table [6][2]uint64) {
+	x := func(n int) uint64 {
+		v := uint32(1 << 31)
+		for range n {
+			v = v>>1 ^ crc32.IEEE&-(v&1)
+		}
+		return uint64(v) << 1
+	}
+	for i := range 4 {
+		bits := 1024 >> i
+		table[i] = [2]uint64{x(bits + 32), x(bits - 32)}
+	}
+	table[4][0] = x(64)
+	table[5] = [2]uint64{0x1_f701_1641, crc32.IEEE<<1 | 1}
+	return table
+}()
+
+// fold goes on with a checksum, not complemented: over first and n bytes at rest, a
+// multiple of 16.
+//
+//go:noescape
+func fold(crc uint32, first *[64]byte, rest *byte, n int) uint32
+
+//go:noescape
+func cpuid(leaf, subleaf uint32) (eax, ebx, ecx, edx uint32)
