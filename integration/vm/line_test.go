@@ -42,9 +42,11 @@ func newLine(t *testing.T) (*line, *End) {
 	return l, there
 }
 
-// plug returns the end for a machine that comes.
+// plug returns the end for a machine that comes. The one before is gone, or its test
+// failed.
 func (l *line) plug(t *testing.T) *End {
 	t.Helper()
+	l.unplug()
 	here, there := Cable(t)
 	conn := here.Conn(t)
 	l.mu.Lock()
