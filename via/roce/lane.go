@@ -14,7 +14,7 @@ import (
 const (
 	laneBits      = 6 // of a queue pair number; port.Lanes
 	burstPackets  = 128
-	stashPackets  = 256
+	stashPackets  = 512
 	arrivalsAtAll = 64 // packets taken at a time
 )
 

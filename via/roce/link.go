@@ -106,13 +106,17 @@ func (l *link) enter(t terms) error {
 		l.faulty.icrc.Set(l.endpoint.local, t.from)
 	}
 	o := &l.endpoint.provider.options
+	window := o.Window
+	if !t.own {
+		window = min(window, foreignWindow)
+	}
 	cfg := rc.Config{
 		Unreliable: l.cfg.Reliability == via.UnreliableDelivery,
 		PeerQP:     t.peer.QP, PSN: t.peer.Expects, PeerPSN: l.psn, MTU: t.mtu,
 		SendDepth: l.cfg.SendDepth, ReceiveDepth: l.cfg.RecvDepth,
 		AllowWrite: l.cfg.RdmaWrite, AllowRead: l.cfg.RdmaRead,
 		Reads: int(min(reads, t.peer.Resources)), PeerReads: reads,
-		Window: o.Window, Room: l.endpoint.room(), Stash: l.lane.stash, Selective: t.own,
+		Window: window, Room: l.endpoint.room(), Stash: l.lane.stash, Selective: t.own,
 		Timeout: o.Timeout, Retries: o.Retries,
 		WaitForReceive: !t.own, RNRDelay: rnrDelay, RNRRetries: int(t.peer.RNRRetries),
 	}
@@ -127,6 +131,10 @@ func (l *link) enter(t terms) error {
 	l.lane.give()
 	return nil
 }
+
+// foreignWindow bounds the packets under way to a foreign peer: it says nothing of
+// its room, and what comes behind a gap it has sent again.
+const foreignWindow = 128
 
 // rnrDelay is how long a foreign peer waits for a receive before it asks again,
 // as verbs programs have it. Own ends never wait: VIA has no word for it.

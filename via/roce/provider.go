@@ -35,14 +35,15 @@ type Options struct {
 	MTU int
 
 	// Window is how many packets of a link are under way at most, if the receive
-	// buffer of the end that they go to has room for so many. 0 is 128.
+	// buffer of the end that they go to has room for so many. 0 is 512. To foreign
+	// peers, of whose room nothing is known, it is never more than 128.
 	Window int
 }
 
 const (
 	defaultTimeout = 500 * time.Millisecond
 	defaultRetries = 8
-	defaultWindow  = 128
+	defaultWindow  = 512
 )
 
 // withDefaults returns a copy without zeros.

@@ -135,7 +135,7 @@ func (q *QP) Post(w *Work) bool {
 		return false
 	}
 	w.Status = OK
-	w.length, w.got, w.place = total(w.Segments), 0, cursor{}
+	w.length, w.got, w.piece, w.place = total(w.Segments), 0, 0, cursor{}
 	w.packets = q.cfg.MTU.Packets(w.length)
 	if w.length > wire.MaxMessage || w.packets > maxPackets || w.Op == Read && (q.cfg.Reads == 0 || q.cfg.Unreliable) || w.Op > Read {
 		w.Status = LocalInvalid // when its turn comes

@@ -6,10 +6,12 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// leastPiece is the least that a request for a piece of a Read asks for, packets,
-// if there is room for some of them.
+// How much a request for a piece of a Read asks for: packets, and how many pieces
+// there are in a window if there may be so many. A run of segments is as long as a
+// piece lets it be.
 const (
 	leastPiece = 16
+	mostPiece  = MaxRun
 	somePieces = 4
 )
 
@@ -17,18 +19,27 @@ const (
 // each a request of its own, so that the window rules what the peer sends, and a
 // loss does not make it send all again. A piece always ends at the same packet of
 // its Read: a piece that is asked for again, from the missing packet on, is a
-// part of the first request, as a responder demands.
+// part of the first request, as a responder demands. So each Read has pieces of one
+// size, which suits the window that it begins with.
 type pieces struct {
-	size        int   // packets of a piece
+	least, most int   // packets of a piece
 	room        int   // packets of all
 	ends        []seq // ring
 	first, last uint64
 }
 
 func newPieces(c *Config) pieces {
-	most := min(c.Window, c.Room)
-	size := max(most/max(c.Reads, 1), min(leastPiece, (most+somePieces-1)/somePieces))
-	return pieces{size: size, room: c.Room, ends: make([]seq, c.Reads)}
+	window := min(c.Window, c.Room)
+	some := (window + somePieces - 1) / somePieces
+	return pieces{
+		least: min(leastPiece, some), most: max(min(mostPiece, some), window/max(c.Reads, 1)),
+		room: c.Room, ends: make([]seq, c.Reads),
+	}
+}
+
+// size is how large the pieces of a Read are that begins with this window.
+func (p *pieces) size(window int) int {
+	return min(max(window/min(somePieces, len(p.ends)), p.least), p.most)
 }
 
 func (p *pieces) full() bool { return int(p.last-p.first) == len(p.ends) }
@@ -47,7 +58,7 @@ func (p *pieces) admits(una, next seq, n int) bool {
 	if p.first == p.last {
 		return true
 	}
-	from := max(una, *p.at(p.first)-seq(p.size))
+	from := max(una, *p.at(p.first)-seq(p.most))
 	return int(next-from)+n <= p.room
 }
 
@@ -68,6 +79,9 @@ func (p *pieces) goBack(to seq) {
 // emitRead asks for the next piece, or for what is missing of it. It returns
 // false if that has to wait.
 func (q *QP) emitRead(b *Burst, w *Work, now time.Duration) bool {
+	if w.piece == 0 {
+		w.piece = q.pieces.size(q.window.size)
+	}
 	whole := q.pieceEnd(w)
 	to := whole
 	if q.next < min(q.holeEnd, q.acked) {
@@ -95,7 +109,7 @@ func (q *QP) emitRead(b *Burst, w *Work, now time.Duration) bool {
 // pieceEnd is where the piece of packet next ends.
 func (q *QP) pieceEnd(w *Work) seq {
 	i := int(q.next - w.first)
-	return w.first + seq(min((i/q.pieces.size+1)*q.pieces.size, w.packets))
+	return w.first + seq(min((i/w.piece+1)*w.piece, w.packets))
 }
 
 // placed are the responses behind a gap that are in place: a ring of bits by

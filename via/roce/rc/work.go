@@ -68,6 +68,7 @@ type Work struct {
 	first   seq // its first packet
 	packets int // PSNs it takes
 	got     int // Read: responses in place
+	piece   int // Read: packets of a piece; 0 until it begins
 	place   cursor
 }
 
