@@ -13,7 +13,7 @@ func resume(crc uint32, first *[maskedSize]byte, rest []byte) uint32 {
 	if n > 0 {
 		p = &rest[0]
 	}
-	crc = ^fold(^crc, first, p, n)
+	crc = ^fold(&powers, ^crc, first, p, n)
 	if n < len(rest) {
 		crc = crc32.Update(crc, crc32.IEEETable, rest[n:])
 	}

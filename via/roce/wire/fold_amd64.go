@@ -45,10 +45,10 @@ var powers = func() (table [6][2]uint64) {
 }()
 
 // fold goes on with a checksum, not complemented: over first and n bytes at rest, a
-// multiple of 16.
+// multiple of 16. by are the powers.
 //
 //go:noescape
-func fold(crc uint32, first *[64]byte, rest *byte, n int) uint32
+func fold(by *[6][2]uint64, crc uint32, first *[64]byte, rest *byte, n int) uint32
 
 //go:noescape
 func cpuid(leaf, subleaf uint32) (eax, ebx, ecx, edx uint32)

@@ -8,13 +8,13 @@
 	VPXOR      there, tmp, tmp     \
 	VPXOR      tmp, acc, acc
 
-// func fold(crc uint32, first *[64]byte, rest *byte, n int) uint32
-TEXT ·fold(SB), NOSPLIT, $0-36
-	MOVL    crc+0(FP), AX
-	MOVQ    first+8(FP), BX
-	MOVQ    rest+16(FP), SI
-	MOVQ    n+24(FP), CX
-	LEAQ    ·powers(SB), DX
+// func fold(by *[6][2]uint64, crc uint32, first *[64]byte, rest *byte, n int) uint32
+TEXT ·fold(SB), NOSPLIT, $0-44
+	MOVQ    by+0(FP), DX
+	MOVL    crc+8(FP), AX
+	MOVQ    first+16(FP), BX
+	MOVQ    rest+24(FP), SI
+	MOVQ    n+32(FP), CX
 	VMOVD   AX, X8
 	VMOVDQU (BX), Y0
 	VMOVDQU 32(BX), Y1
@@ -90,7 +90,7 @@ done:
 	VPXOR      X4, X0, X0
 	VPEXTRD    $1, X0, AX
 	VZEROUPPER
-	MOVL       AX, ret+32(FP)
+	MOVL       AX, ret+40(FP)
 	RET
 
 // func cpuid(leaf, subleaf uint32) (eax, ebx, ecx, edx uint32)
