@@ -15,8 +15,8 @@ import (
 
 // Limits of a spinner's caution.
 const (
-	maximumMisses = 8                     // skips at most 2^8-1 times
-	crowded       = 20 * time.Microsecond // a look that takes longer shared the processor
+	maximumMisses = 8 // skips at most 2^8-1 times
+	crowded       = 20 * time.Microsecond
 )
 
 // spinning counts the loops of this process that spin now.
@@ -36,20 +36,22 @@ var loops, latest atomic.Uint32
 //		}
 //	}
 type Spinner struct {
-	budget time.Duration
-	brief  bool  // the present spin is
-	most   int32 // loops that may spin at a time
-	misses uint  // spins in a row that found nothing
-	skip   uint  // times to sleep without spinning
-	start  time.Time
-	last   time.Duration
-	id     uint32
+	budget  time.Duration
+	crowded time.Duration // a look that takes longer shared the processor
+	brief   bool          // the present spin is
+	most    int32         // loops that may spin at a time
+	misses  uint          // spins in a row that found nothing
+	skip    uint          // times to sleep without spinning
+	start   time.Time
+	last    time.Duration
+	id      uint32
 }
 
 // New returns a spinner that looks for at most budget at a time; 0 or less means
 // never.
 func New(budget time.Duration) Spinner {
-	return Spinner{id: loops.Add(1), budget: budget, most: int32(min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) / 2)}
+	most := int32(min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) / 2)
+	return Spinner{id: loops.Add(1), budget: budget, crowded: crowded, most: most}
 }
 
 // brevity is how much shorter a brief spin is.
@@ -89,7 +91,7 @@ func (s *Spinner) Again() bool {
 	if s.brief {
 		budget /= brevity
 	}
-	if now > budget || now-s.last > crowded {
+	if now > budget || now-s.last > s.crowded {
 		s.misses = min(s.misses+1, maximumMisses)
 		s.skip = 1<<s.misses - 1
 		spinning.Add(-1)

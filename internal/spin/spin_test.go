@@ -5,6 +5,14 @@ import (
 	"time"
 )
 
+// alone returns a spinner that others of the machine do not end, however long they
+// keep it from looking.
+func alone(budget time.Duration) Spinner {
+	s := New(budget)
+	s.most, s.crowded = 1, 1<<62
+	return s
+}
+
 // spinOnce spins until the given look finds work; 0 never does. It returns how
 // often it looked.
 func spinOnce(s *Spinner, work int) (looks int, started bool) {
@@ -38,8 +46,7 @@ func TestNoBudgetNeverSpins(t *testing.T) {
 }
 
 func TestSpinThatPaysIsTriedAgain(t *testing.T) {
-	s := New(time.Hour)
-	s.most = 1
+	s := alone(time.Hour)
 	for range 100 {
 		if looks, started := spinOnce(&s, 1); !started || looks != 1 {
 			t.Fatalf("looked %d times, started %v", looks, started)
@@ -49,8 +56,7 @@ func TestSpinThatPaysIsTriedAgain(t *testing.T) {
 }
 
 func TestMissesAreFollowedByMoreSleeps(t *testing.T) {
-	s := New(1) // over at the first look that takes a nanosecond
-	s.most = 1
+	s := alone(1) // over at the first look that takes a nanosecond
 	for miss := 1; miss <= maximumMisses+2; miss++ {
 		if _, started := spinOnce(&s, 0); !started {
 			t.Fatalf("miss %d: did not spin", miss)
@@ -70,8 +76,7 @@ func TestMissesAreFollowedByMoreSleeps(t *testing.T) {
 }
 
 func TestOnlySoManyLoopsSpin(t *testing.T) {
-	a, b := New(time.Hour), New(time.Hour)
-	a.most, b.most = 1, 1
+	a, b := alone(time.Hour), alone(time.Hour)
 	if !a.Start(false) || !a.Again() {
 		t.Fatal("the first loop does not spin")
 	}
@@ -87,8 +92,7 @@ func TestOnlySoManyLoopsSpin(t *testing.T) {
 }
 
 func TestSpinningAllocatesNothing(t *testing.T) {
-	s := New(time.Hour)
-	s.most = 1
+	s := alone(time.Hour)
 	if n := testing.AllocsPerRun(100, func() { spinOnce(&s, 3) }); n != 0 {
 		t.Errorf("a spin allocates %v times", n)
 	}
@@ -98,8 +102,7 @@ func TestSpinningAllocatesNothing(t *testing.T) {
 // since the last one, has a quarter of the time, and the next one all of it again.
 func TestSpinsAreBrief(t *testing.T) {
 	const budget = 40 * time.Hour
-	s, other := New(budget), New(budget)
-	s.most, other.most = 1, 1
+	s, other := alone(budget), alone(budget)
 	for _, c := range []struct{ amidst, others bool }{{}, {amidst: true}, {}, {others: true}, {}, {true, true}, {}} {
 		for _, passed := range []time.Duration{budget/brevity - time.Hour, budget/brevity + time.Hour} {
 			spinOnce(&s, 1)
@@ -110,7 +113,6 @@ func TestSpinsAreBrief(t *testing.T) {
 				t.Fatal("does not spin")
 			}
 			s.start = s.start.Add(-passed)
-			s.last = passed // the last look was just now
 			if goes, want := s.Again(), !c.amidst && !c.others || passed < budget/brevity; goes != want {
 				t.Errorf("%+v: after %v of %v: spins on: %v", c, passed, budget, goes)
 			} else if goes {
