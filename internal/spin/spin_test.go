@@ -75,6 +75,16 @@ func TestMissesAreFollowedByMoreSleeps(t *testing.T) {
 	wantQuiet(t)
 }
 
+// A look that takes too long shared the processor: the spin is over, and found nothing.
+func TestCrowdedSpinEnds(t *testing.T) {
+	s := alone(time.Hour)
+	s.crowded = 0
+	if looks, started := spinOnce(&s, 1); !started || looks != 0 || s.skip != 1 {
+		t.Errorf("started %v, looked %d times, sleeps %d times", started, looks, s.skip)
+	}
+	wantQuiet(t)
+}
+
 func TestOnlySoManyLoopsSpin(t *testing.T) {
 	a, b := alone(time.Hour), alone(time.Hour)
 	if !a.Start(false) || !a.Again() {
