@@ -113,6 +113,9 @@ func (q *Queue) accept(a *wire.LoginResponse, commands int) error {
 	return nil
 }
 
+// cheapCopy is up to which size a copy costs no more than a lease, in bytes.
+const cheapCopy = 4 << 10
+
 // equip gives the queue its memory. Nothing is registered after it.
 func (q *Queue) equip(a *wire.LoginResponse, commands int) error {
 	if err := q.accept(a, commands); err != nil {
@@ -134,6 +137,8 @@ func (q *Queue) equip(a *wire.LoginResponse, commands int) error {
 	}
 	q.pool = pool
 	q.chooser = q.device.memory.chooser()
+	q.chooser.Inline(regcache.In, int(q.inline)) // which asks for no memory at all
+	q.chooser.Inline(regcache.Out, int(min(q.inline, cheapCopy)))
 	q.block = max(int64(q.device.info.MinimumBlock), block.AtomicUnit)
 	q.chunk, q.most = max(int64(cfg.Chunk)&^(q.block-1), q.block), int64(cfg.PoolBytes)
 	if q.chunk > q.most {

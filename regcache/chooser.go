@@ -67,6 +67,7 @@ type Chooser struct {
 	mode  CopyMode
 	cost  Calibration
 
+	inline  [2]int // see Inline
 	classes [2][sizeClasses]class
 	ops     uint64
 	began   uint64 // operation at which this period's burst of exploration begins
@@ -130,10 +131,14 @@ func NewChooser(cache *Cache, mode CopyMode, cost Calibration) *Chooser {
 	return c
 }
 
+// Inline says that payload of up to n bytes goes inside messages, whatever is registered.
+// CopyAuto copies such a payload without asking: its copy costs about what a lease does.
+func (c *Chooser) Inline(d Direction, n int) { c.inline[d] = n }
+
 // Choose decides about an operation on buf. The owner then leases the memory, or
 // copies if it cannot, and says what happened: Moved, Copied, Refused, Finished.
 func (c *Chooser) Choose(buf []byte, tag via.Ptag, access Access, dir Direction) Choice {
-	if c.cache == nil || c.mode == CopyBounce {
+	if c.cache == nil || c.mode == CopyBounce || c.mode == CopyAuto && len(buf) <= c.inline[dir] {
 		return Choice{}
 	}
 	a := c.cache.arenaAt(addressOf(buf))
@@ -294,14 +299,14 @@ func (c *Chooser) Boundaries() (write, read Boundary) {
 		return Boundary{1, 1, 1}, Boundary{1, 1, 1}
 	}
 	of := func(d Direction) (b Boundary) {
-		price := c.registration()
-		for i := sizeClasses - 1; i >= 0 && c.classes[d][i].hits.zero; i-- {
+		price, least := c.registration(), classOf(c.inline[d]+1)
+		for i := sizeClasses - 1; i >= least && c.classes[d][i].hits.zero; i-- {
 			b.Hit = classSize(i)
 		}
-		for i := sizeClasses - 1; i >= 0 && c.classes[d][i].misses.zero; i-- {
+		for i := sizeClasses - 1; i >= least && c.classes[d][i].misses.zero; i-- {
 			b.Miss = classSize(i)
 		}
-		for i := sizeClasses - 1; i >= 0 && c.classes[d][i].benefit() > price; i-- {
+		for i := sizeClasses - 1; i >= least && c.classes[d][i].benefit() > price; i-- {
 			b.Once = classSize(i)
 		}
 		return b

@@ -296,6 +296,27 @@ func TestChooserModes(t *testing.T) {
 	}
 }
 
+// What goes inside messages is copied, neither counted nor explored, and no boundary is
+// in it; a mode that is told to register does.
+func TestChooserCopiesInline(t *testing.T) {
+	for _, mode := range []CopyMode{CopyAuto, CopyZero} {
+		r, c := chooser(t, 1, Config{}, mode)
+		c.Inline(Out, 4096)
+		r.feed(t, c, 1000, 4096, func(int) int { return 0 }, copying(50*time.Microsecond))
+		s := c.Stats()
+		if inline := mode == CopyAuto; inline != (s.BytesCopied == 1000*4096) || inline && s.Hits+s.Misses+s.Explored+s.FirstMisses != 0 {
+			t.Errorf("%s: %+v", mode, s)
+		}
+		if b, _ := c.Boundaries(); mode == CopyAuto && (b.Hit < 4096 || b.Miss < 4096 || b.Once < 4096) {
+			t.Errorf("a boundary inside what is copied: %+v", b)
+		}
+		if v := c.Choose(r.buf(0, 0, 4097), r.tag, RemoteRead, Out); mode == CopyAuto && c.Stats().FirstMisses == 0 && !v.Zero {
+			t.Errorf("%+v: not asked about what is longer: %+v", v, c.Stats())
+		}
+		r.finish(t)
+	}
+}
+
 // A NIC that cannot register, because RLIMIT_MEMLOCK is too small, is not asked for
 // every operation.
 func TestChooserLeavesARefusingNICAlone(t *testing.T) {

@@ -2,6 +2,7 @@ package regcache
 
 import (
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -102,4 +103,31 @@ func TestEstimate(t *testing.T) {
 			t.Fatalf("estimate %.1f of times from %.1f to %.1f", e.ns, least, least*1.2)
 		}
 	})
+}
+
+// What goes on all the time is part of what a registration takes; one interruption is not.
+func TestMoving(t *testing.T) {
+	var m moving
+	if m.typical() != 0 {
+		t.Errorf("%v before the first time", m.typical())
+	}
+	m.add(1000)
+	for range 100 {
+		m.add(1000)
+		m.add(3000)
+	}
+	if got := m.typical(); got < 1400 || got > 2500 {
+		t.Errorf("%v, of times of 1 and 3 µs in turn", got)
+	}
+	before := m.typical()
+	m.add(time.Second)
+	if got := m.typical(); got > before*9/8 {
+		t.Errorf("%v after an interruption, %v before", got, before)
+	}
+	for range 100 {
+		m.add(0)
+	}
+	if got := m.typical(); got < 1 || got > 10 {
+		t.Errorf("%v after times of nothing", got)
+	}
 }

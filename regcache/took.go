@@ -8,21 +8,18 @@ import (
 // took is how long the NIC takes for a granule.
 type took struct{ register, deregister moving }
 
-// moving follows times: half the way down at once, and slowly up, because what else
-// the machine does only adds. Two goroutines that add at a time may lose one of their
-// times.
+// moving follows times: an eighth of the way to each, of which no more than twice what is
+// known counts. A long interruption moves it little, but what goes on all the time is part
+// of the cost, as it is of the operations that it is compared with. Two goroutines that
+// add at a time may lose one of their times.
 type moving struct{ ns atomic.Int64 }
 
 func (m *moving) add(d time.Duration) {
 	old, now := m.ns.Load(), max(1, int64(d))
-	switch {
-	case old == 0:
-	case now < old:
-		now = (old + now) / 2
-	default:
-		now = old + (min(now, 2*old)-old)/16
+	if old != 0 {
+		now = old + (min(now, 2*old)-old)/8
 	}
-	m.ns.Store(now)
+	m.ns.Store(max(1, now))
 }
 
 // typical returns the time, 0 before the first.
