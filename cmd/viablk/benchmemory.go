@@ -252,7 +252,9 @@ func (a *app) benchCopyCommand() *cobra.Command {
 		Short: "Measure what it gains that copies overlap with their transfer",
 		Long: `Measure requests that go through bounce memory in chunks, each copied while
 another is on its way, against requests that are copied as a whole before or
-after their transfer. Both ends run in this process, with one request under way.`,
+after their transfer. Both ends run in this process, with one request under way.
+MEMORY is cached, one buffer and one place on the disk over and over, or cold, others
+in turn: there the memory's bandwidth bounds what overlapping can gain.`,
 		Args:        cobra.NoArgs,
 		Annotations: map[string]string{moreOutputs: "markdown"},
 	}
@@ -287,7 +289,7 @@ func (a *app) printPipeline(o *memoryBench, provider string, steps []regbench.St
 		X:     "chunk (bytes)", Y: "rate, by that of copies as a whole", LogX: true,
 	}
 	for _, s := range steps {
-		c.Add(fmt.Sprintf("%s of %s", s.Direction, shortSize(s.Size)), float64(s.Chunk), s.Gain)
+		c.Add(fmt.Sprintf("%s of %s, %s", s.Direction, shortSize(s.Size), s.Memory), float64(s.Chunk), s.Gain)
 	}
 	if err := o.save(c, "copy"); err != nil {
 		return err
@@ -300,10 +302,10 @@ func (a *app) printPipeline(o *memoryBench, provider string, steps []regbench.St
 			Steps    []regbench.Step `json:"steps"`
 		}{"viablk.bench.copy/v1", version().Version, provider, steps})
 	}
-	rows := [][]string{{"DIRECTION", "SIZE", "CHUNK", "SERIAL us", "PIPED us", "GAIN"}}
+	rows := [][]string{{"DIRECTION", "MEMORY", "SIZE", "CHUNK", "SERIAL us", "PIPED us", "GAIN"}}
 	for _, s := range steps {
 		rows = append(rows, []string{
-			s.Direction, shortSize(s.Size), shortSize(s.Chunk), us(s.Serial), us(s.Piped), fmt.Sprintf("%.2f", s.Gain),
+			s.Direction, string(s.Memory), shortSize(s.Size), shortSize(s.Chunk), us(s.Serial), us(s.Piped), fmt.Sprintf("%.2f", s.Gain),
 		})
 	}
 	return a.printTable(rows)

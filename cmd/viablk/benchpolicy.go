@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -64,7 +63,7 @@ below.`,
 		}
 		p, d := regbench.PoliciesConfig{Sizes: sizes}, regbench.DecideConfig{Sizes: sizes}
 		if o.quick {
-			p.Ops, d.Rounds, d.Slice, d.Warm = 100, 1, time.Millisecond, 16
+			p.Ops, d.Rounds, d.Visits, d.Warm = 100, 1, 1, 16
 		}
 		if !grid && (least > 0 || cmd.Flags().Changed("policy")) {
 			return usage("--least and --policy are of --decide")

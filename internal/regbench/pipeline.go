@@ -13,15 +13,27 @@ import (
 
 // PipelineConfig says what to measure. Zero fields take the defaults.
 type PipelineConfig struct {
-	Sizes  []int // bytes of a request; 256 KiB, 1 MiB, 4 MiB
+	Sizes  []int // bytes of a request; 256 KiB, 512 KiB, 1 MiB
 	Chunks []int // bytes; 16 KiB to 512 KiB
 	Rounds int   // 31
 	Slice  time.Duration
 }
 
+// Memory is where the bytes of requests lie.
+type Memory string
+
+// One buffer and one place on the disk, over and over, stay in the caches. Others in
+// turn do not: then the memory's bandwidth, which two processors share, bounds what
+// overlapping can gain.
+const (
+	Cached Memory = "cached"
+	Cold   Memory = "cold"
+)
+
 // Step is the gain of a chunk size.
 type Step struct {
 	Direction string  `json:"direction"` // read or write
+	Memory    Memory  `json:"memory"`
 	Size      int     `json:"size"`      // bytes of a request
 	Chunk     int     `json:"chunk"`     // bytes
 	Serial    float64 `json:"serial_ns"` // the whole is copied before or after its transfer
@@ -35,7 +47,7 @@ type Step struct {
 // initiator have processors of their own, if there are two, as in Decide.
 func Pipeline(ctx context.Context, p via.Provider, at Address, c PipelineConfig) (steps []Step, err error) {
 	if c.Sizes == nil {
-		c.Sizes = []int{256 << 10, 1 << 20, 4 << 20}
+		c.Sizes = []int{256 << 10, 512 << 10, 1 << 20}
 	}
 	if c.Chunks == nil {
 		for n := 16 << 10; n <= 512<<10; n *= 2 {
@@ -67,27 +79,32 @@ func Pipeline(ctx context.Context, p via.Provider, at Address, c PipelineConfig)
 		ends = append(ends, e)
 		defer func() { err = errors.Join(err, e.close()) }()
 	}
-	for _, op := range []block.Op{block.Write, block.Read} {
-		for _, size := range c.Sizes {
-			if ctx.Err() != nil {
-				return steps, context.Cause(ctx)
+	for _, m := range []Memory{Cached, Cold} {
+		for _, op := range []block.Op{block.Write, block.Read} {
+			for _, size := range c.Sizes {
+				if ctx.Err() != nil {
+					return steps, context.Cause(ctx)
+				}
+				more, err := gains(ends, c, m, op, size)
+				if err != nil {
+					return steps, err
+				}
+				steps = append(steps, more...)
 			}
-			more, err := gains(ends, c, op, size)
-			if err != nil {
-				return steps, err
-			}
-			steps = append(steps, more...)
 		}
 	}
 	return steps, nil
 }
 
 // gains measures a size; the first end is the serial one.
-func gains(ends []*end, c PipelineConfig, op block.Op, size int) ([]Step, error) {
+func gains(ends []*end, c PipelineConfig, m Memory, op block.Op, size int) ([]Step, error) {
 	times := make([][]float64, len(ends))
 	next := make([]func() int, len(ends))
 	for i, e := range ends {
-		next[i] = NoReuse.positions(size)
+		next[i], e.span = NoReuse.positions(size), diskSize
+		if m == Cached {
+			next[i], e.span = func() int { return 0 }, int64(size)
+		}
 		if _, err := e.take(turn{op, size, 1, 1, c.Slice}, next[i]); err != nil {
 			return nil, err
 		}
@@ -105,7 +122,7 @@ func gains(ends []*end, c PipelineConfig, op block.Op, size int) ([]Step, error)
 	for i, chunk := range c.Chunks {
 		if chunk < size {
 			steps = append(steps, Step{
-				Direction: op.String(), Size: size, Chunk: chunk,
+				Direction: op.String(), Memory: m, Size: size, Chunk: chunk,
 				Serial: decile(times[0]), Piped: decile(times[i+1]), Gain: decile(times[0]) / decile(times[i+1]),
 			})
 		}

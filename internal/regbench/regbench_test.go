@@ -21,7 +21,7 @@ func socket(folder string) string { return filepath.Join(folder, "s") }
 func TestDecide(t *testing.T) {
 	p := hook.Charge(shm.New(shm.Options{}), hook.PriceUCX())
 	d, err := Decide(context.Background(), p, socket, DecideConfig{
-		Sizes: []int{512, 64 << 10}, Rounds: 1, Slice: time.Millisecond, Warm: 16,
+		Sizes: []int{512, 64 << 10}, Rounds: 1, Visits: 2, Doubt: 1e9, Slice: time.Millisecond, Warm: 16,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -30,6 +30,9 @@ func TestDecide(t *testing.T) {
 		t.Fatalf("%d cells", len(d.Cells))
 	}
 	for _, c := range d.Cells {
+		if c.Rounds != 2 {
+			t.Errorf("%+v: a cell in doubt has had %d rounds in two visits of one", c, c.Rounds)
+		}
 		if c.Auto <= 0 || c.Bounce <= 0 || c.Zero <= 0 || c.Ratio <= 0 {
 			t.Errorf("%+v", c)
 		}
@@ -46,7 +49,7 @@ func TestPipeline(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(steps) != 2 || steps[0].Gain <= 0 || steps[0].Chunk != 32<<10 {
+	if len(steps) != 4 || steps[0].Gain <= 0 || steps[0].Chunk != 32<<10 || steps[0].Memory != Cached || steps[3].Memory != Cold {
 		t.Errorf("%+v", steps)
 	}
 }
@@ -108,10 +111,9 @@ func TestCellIsJudgedByRounds(t *testing.T) {
 		{{time: 100 * us, ops: 100}, {time: 110 * us, ops: 110}, {time: 5000 * us, ops: 100}}, // zerocopy, interrupted once
 		{{time: 125 * us, ops: 100}, {time: 100 * us, ops: 100}, {time: 110 * us, ops: 100}},  // auto
 	}
-	var c Cell
-	c.judge(&rounds)
+	c := (&contest{rounds: rounds}).judge()
 	// 100/125, 100/100 (of 110 operations), 5000/110: the median is 1.
-	if c.Ratio != 1 || c.Ops != 300 {
+	if c.Ratio != 1 || c.Ops != 300 || c.Rounds != 3 {
 		t.Errorf("%+v", c)
 	}
 	if want := 630.0 / 335; c.Total < want-0.001 || c.Total > want+0.001 {

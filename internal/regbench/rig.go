@@ -116,12 +116,13 @@ type end struct {
 	request block.Request
 	reaped  [1]*block.Request
 	at      int64 // on the disk
+	span    int64 // bytes of the disk that are used
 	seen    byte  // so that reads are not in vain
 }
 
 // attach attaches the disk. mode, policy and chunk are the initiator's.
 func (r *rig) attach(mode regcache.CopyMode, policy regcache.Policy, chunk int) (e *end, err error) {
-	e = &end{}
+	e = &end{span: diskSize}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, e.close())
@@ -169,11 +170,11 @@ func (e *end) close() error {
 
 // pollTime is how long an end polls before it sleeps: where a processor is free,
 // answers come before, and what a wake-up costs is not measured.
-const pollTime = 60 * time.Microsecond
+const pollTime = time.Millisecond
 
 // run runs one request to its end.
 func (e *end) run(op block.Op, buf []byte) error {
-	if e.at+int64(len(buf)) > diskSize {
+	if e.at+int64(len(buf)) > e.span {
 		e.at = 0
 	}
 	e.request = block.Request{Op: op, Offset: e.at, Length: int64(len(buf)), Data: buf}
