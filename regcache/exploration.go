@@ -15,7 +15,7 @@ const (
 // whether it is timed.
 func (c *Chooser) explores(k *class) (explore, timed bool) {
 	c.ops++
-	c.purse = min(c.purse+exploreShare*max(k.time, k.copies.ns), 4*c.registration())
+	c.purse = min(c.purse+exploreShare*max(k.time, k.copies.ns), c.registration())
 	every := uint64(exploreEvery)
 	if k.young() {
 		every = youngEvery

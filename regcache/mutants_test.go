@@ -71,7 +71,7 @@ var mutants = []mutant{
 	{"hits of the dead are lost", "liveset.go", "l.gone += r.uses.Load()", ""},
 	{"a buffer is freed twice", "space.go", "delete(s.lengths, int(off))", ""},
 	{"the first miss registers", "chooser.go", "first = true\n\t\tc.stats.FirstMisses++", "v.Zero = k.misses.zero"},
-	{"first misses explore", "chooser.go", "if explore && !first && (hit", "if explore && (hit"},
+	{"first misses explore", "chooser.go", "if explore && !first && (hit", "if explore && (first || hit"},
 	{"an unknown time of a copy counts", "chooser.go", "n > 0 && took > 0 {", "n > 0 {"},
 	{"misses never rest", "class.go", "k.misses = side{}\n\t\tk.stop()", "k.rest = leastRest"},
 	{"nothing is explored", "exploration.go", "return at < exploreBurst, timed", "return false, timed"},

@@ -50,12 +50,20 @@ func TestRevoke(t *testing.T) {
 
 // A lookup that found its region before Revoke, and takes its lease after.
 func TestRevokeBetweenLookupAndLease(t *testing.T) {
-	r := newRig(t, 1, Config{})
+	r := newRig(t, 2, Config{})
 	l := r.acquire(t, 0)
 	found := l.region
+	kept := must(r.Acquire(r.buf(1, 0, 1), must(r.nic.CreatePtag())(t), RemoteWrite))(t)
+	after := kept.region
+	kept.Release()
 	if err := r.Revoke(r.tag); err != nil {
 		t.Fatal(err)
 	}
+	// The reaper has looked at the region when it has ended what comes after it.
+	eventually(t, "the reaper's look", func() bool { return !found.queued.Load() })
+	after.unretain()
+	r.reaper.push(after)
+	eventually(t, "the end of the other region", func() bool { live, _, _ := r.o.count(); return live == 1 })
 	if r.hit(found) {
 		t.Fatal("a revoked region is leased")
 	}
