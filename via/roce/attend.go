@@ -1,18 +1,17 @@
 package roce
 
 import (
-	"errors"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/viablk/viablk/internal/eventfd"
 )
 
 // How often an endpoint's goroutine looks whether lanes are attended: those whose
 // consumers poll, and those whose consumers sleep and should wake by themselves.
+// A lane that is polled at every look is looked at less often.
 const (
 	lookEvery  = 4 * time.Millisecond
+	lookRarely = 4 * lookEvery
 	glanceEach = 100 * time.Millisecond
 )
 
@@ -27,20 +26,18 @@ type attention struct {
 type care struct {
 	polls    uint64 // of its consumers, at the last look
 	seen     time.Duration
-	attended bool // not by the goroutine
+	patience time.Duration // after which consumers that do not poll are taken for absent
+	attended bool          // not by the goroutine
 }
 
 // routineAttend is the goroutine of an endpoint: its connection manager, and the
 // consumer of lanes that have none.
 func (e *endpoint) routineAttend() {
 	defer close(e.ended)
-	var events [16]unix.EpollEvent
 	for {
 		now := clock()
-		if n, err := unix.EpollWait(e.epoll, events[:], timeout(e.nextAt(now)-now)); err != nil && !errors.Is(err, unix.EINTR) {
+		if !e.waiting.until(e.nextAt(now) - now) {
 			time.Sleep(lookEvery) // it never happens; the lanes are looked at all the same
-		} else {
-			e.answer(events[:max(n, 0)])
 		}
 		now = clock()
 		e.attention.unheard = !e.hear()
@@ -49,24 +46,6 @@ func (e *endpoint) routineAttend() {
 			return
 		}
 	}
-}
-
-// answer takes what woke the goroutine.
-func (e *endpoint) answer(events []unix.EpollEvent) {
-	for i := range events {
-		if int(events[i].Fd) == e.wake {
-			eventfd.Drain(e.wake)
-		}
-	}
-}
-
-// timeout translates a wait to milliseconds, rounded up.
-func timeout(d time.Duration) int {
-	if d <= 0 {
-		return 0
-	}
-	const most = time.Hour
-	return int((min(d, most) + time.Millisecond - 1) / time.Millisecond)
 }
 
 // nextAt returns when the goroutine has to do something, packets aside.
@@ -102,7 +81,7 @@ func (e *endpoint) attend(now time.Duration) {
 	a := &e.attention
 	lanes := *e.lanes.Load()
 	for len(a.known) < len(lanes) {
-		a.known = append(a.known, care{attended: true, seen: now})
+		a.known = append(a.known, care{attended: true, seen: now, patience: lookEvery})
 		a.lookAt = now
 	}
 	look := now >= a.lookAt
@@ -112,6 +91,9 @@ func (e *endpoint) attend(now time.Duration) {
 	for i, l := range lanes {
 		c := &a.known[i]
 		if polls := l.polls.Load(); polls != c.polls {
+			if now-c.seen >= c.patience {
+				c.patience = min(2*c.patience, lookRarely)
+			}
 			c.polls, c.seen = polls, now
 			e.leaveTo(l, c)
 		}
@@ -138,7 +120,7 @@ func (e *endpoint) attend(now time.Duration) {
 func (e *endpoint) glance(l *lane, c *care, now time.Duration) {
 	a := &e.attention
 	asleep := l.sleepers.Load() > 0
-	patience := lookEvery
+	patience := c.patience
 	if asleep {
 		patience = glanceEach
 	}
@@ -150,8 +132,8 @@ func (e *endpoint) glance(l *lane, c *care, now time.Duration) {
 		a.lookAt = min(a.lookAt, now+glanceEach)
 		return
 	}
-	c.attended = false
-	_ = watch(e.epoll, l.port.FD())
+	c.attended, c.patience = false, lookEvery
+	_ = watch(e.waiting.epoll, l.port.FD())
 }
 
 // leaveTo leaves a lane to its consumers, who are there again.
@@ -159,9 +141,9 @@ func (e *endpoint) leaveTo(l *lane, c *care) {
 	a := &e.attention
 	if !c.attended {
 		c.attended = true
-		unwatch(e.epoll, l.port.FD())
+		unwatch(e.waiting.epoll, l.port.FD())
 	}
-	a.lookAt = min(a.lookAt, c.seen+lookEvery)
+	a.lookAt = min(a.lookAt, c.seen+c.patience)
 }
 
 // readable reports whether a file descriptor is readable now.

@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/viablk/viablk/internal/eventfd"
 	"github.com/viablk/viablk/via/roce/cm"
 	"github.com/viablk/viablk/via/roce/port"
 	"github.com/viablk/viablk/via/roce/rc"
@@ -42,7 +41,7 @@ func (e *endpoint) consult(do func(m *cm.Manager, now time.Duration)) {
 	lost, asked := e.listenTo()
 	if at, ok := e.manager.Deadline(); ok && at < e.wakesAt {
 		e.wakesAt = at
-		eventfd.Ring(e.wake)
+		e.waiting.ring()
 	}
 	e.mu.Unlock()
 	for _, x := range lost {
@@ -187,7 +186,7 @@ func (e *endpoint) deliver(a *port.Arrival) bool {
 	if !e.inbox.put(a) {
 		return false
 	}
-	eventfd.Ring(e.wake)
+	e.waiting.ring()
 	return true
 }
 

@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/viablk/viablk/internal/eventfd"
 	"github.com/viablk/viablk/via"
 	"github.com/viablk/viablk/via/roce/cm"
 	"github.com/viablk/viablk/via/roce/port"
@@ -32,8 +31,8 @@ type endpoint struct {
 	inbox    inbox                   // packets to queue pair 1 that arrived at other lanes
 	tally    tally                   // of lane 0
 
-	epoll, wake int
-	ended       chan struct{} // closed when the goroutine has
+	waiting *waiting      // of the goroutine
+	ended   chan struct{} // closed when it has
 
 	users     int           // guarded by provider.mu
 	unusedAt  time.Duration // when the last one left; guarded by provider.mu
@@ -101,7 +100,7 @@ func (p *Provider) publish() {
 func (p *Provider) open(local netip.AddrPort, open opener) (*endpoint, error) {
 	e := &endpoint{
 		kernel:   p.kernel && open == nil,
-		provider: p, epoll: -1, wake: -1, ended: make(chan struct{}),
+		provider: p, ended: make(chan struct{}),
 		conversations: make(map[cm.ID]*conversation),
 		services:      make(map[wire.ServiceID]*listening),
 		numbers:       make(map[uint32]struct{}),
@@ -143,22 +142,17 @@ func (e *endpoint) prepare() error {
 	if e.lane, err = e.port.Lane(0); err != nil {
 		return err
 	}
-	if e.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
-		return fmt.Errorf("create epoll: %w", err)
+	if e.waiting, err = newWaiting(); err != nil {
+		return err
 	}
-	if e.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		return fmt.Errorf("create eventfd: %w", err)
-	}
-	return errors.Join(watch(e.epoll, e.wake), watch(e.epoll, e.lane.FD()))
+	return watch(e.waiting.epoll, e.lane.FD())
 }
 
 // close closes what an endpoint has open.
 func (e *endpoint) close() {
 	_ = e.port.Close()
-	for _, fd := range []int{e.epoll, e.wake} {
-		if fd >= 0 {
-			_ = unix.Close(fd)
-		}
+	if e.waiting != nil {
+		e.waiting.close()
 	}
 }
 
@@ -181,7 +175,7 @@ func (e *endpoint) release() {
 	defer p.mu.Unlock()
 	if e.users--; e.users == 0 {
 		e.unusedAt = clock()
-		eventfd.Ring(e.wake)
+		e.waiting.ring()
 	}
 }
 
@@ -268,7 +262,7 @@ func (e *endpoint) assign(c *cq) (*lane, error) {
 			best = newLane(e, len(lanes)+1, p)
 			lanes = append(slices.Clone(lanes), best)
 			e.lanes.Store(&lanes)
-			eventfd.Ring(e.wake) // the goroutine attends to it, should nobody else
+			e.waiting.ring() // the goroutine attends to it, should nobody else
 		}
 	}
 	e.assigned[c] = &assignment{lane: best, links: 1}
