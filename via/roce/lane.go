@@ -60,6 +60,7 @@ type lane struct {
 	burst    *rc.Burst
 	stash    *rc.Stash
 	spans    []port.Span
+	last     *port.Peer // of the last span, if that may grow
 	arrivals [arrivalsAtAll]port.Arrival
 	packet   wire.Packet
 	strays   []*lane // that were left something in their inboxes
@@ -179,7 +180,7 @@ func (l *lane) takeNews() (leaving *link) {
 		k.rung.Store(false) // before looking, so that what comes later is news
 		if k.lane == l && !k.closed {
 			k.takePosts()
-			l.touch(k)
+			l.prefer(k)
 			if k.live && k.gone.Load() {
 				k.nextLeaving, leaving = leaving, k
 			}
@@ -268,6 +269,15 @@ func (l *lane) touch(k *link) {
 	}
 }
 
+// prefer is touch for a link that has new works: it speaks before those that may only
+// have an acknowledgement to send, which is shorter and so can end a run of theirs.
+func (l *lane) prefer(k *link) {
+	if !k.talks && k.live {
+		k.talks = true
+		l.talking.pushFront(k)
+	}
+}
+
 // expire lets timers run out.
 func (l *lane) expire(now time.Duration) {
 	next := never
@@ -304,6 +314,9 @@ func (l *lane) send(now time.Duration) {
 		k := l.talking.pop()
 		k.talks = false
 		before := len(l.burst.Packets())
+		if !l.follows(k) {
+			l.burst.Apart()
+		}
 		k.qp.Emit(l.burst, now)
 		packets := l.burst.Packets()[before:]
 		if full := before+len(packets) == burstPackets; full {
@@ -321,15 +334,25 @@ func (l *lane) send(now time.Duration) {
 	l.flush()
 }
 
-// hand adds a link's packets to what is sent.
+// follows reports whether a link's packets go where the last ones handed over do, so that
+// they may be of one run. A link under test has spans of its own.
+func (l *lane) follows(k *link) bool {
+	return l.last != nil && k.faulty == nil && l.last.Addr() == k.peer.Addr()
+}
+
+// hand adds a link's packets, the last of the burst, to what is sent.
 func (l *lane) hand(k *link, packets []rc.Packet) {
 	k.stats.Doorbells++ // a send wakes the peer
-	if k.faulty == nil {
-		l.spans = append(l.spans, port.Span{To: k.peer, Packets: packets})
-		return
+	switch {
+	case k.faulty != nil:
+		l.spans, l.last = k.faulty.strike(packets, l.spans), nil
+		l.severs = l.severs || k.faulty.cut
+	case l.follows(k):
+		s := &l.spans[len(l.spans)-1]
+		s.Packets = s.Packets[:len(s.Packets)+len(packets)] // they lie behind it in the burst
+	default:
+		l.spans, l.last = append(l.spans, port.Span{To: k.peer, Packets: packets}), k.peer
 	}
-	l.spans = k.faulty.strike(packets, l.spans)
-	l.severs = l.severs || k.faulty.cut
 }
 
 // flush sends what was handed over.
@@ -340,7 +363,7 @@ func (l *lane) flush() {
 		}
 	}
 	clear(l.spans)
-	l.spans = l.spans[:0]
+	l.spans, l.last = l.spans[:0], nil
 	l.burst.Reset()
 }
 
@@ -367,6 +390,15 @@ func (q *linkList) push(k *link) {
 		q.last.nextTalking = k
 	}
 	q.last = k
+	q.count++
+}
+
+func (q *linkList) pushFront(k *link) {
+	k.nextTalking = q.first
+	q.first = k
+	if q.last == nil {
+		q.last = k
+	}
 	q.count++
 }
 

@@ -30,7 +30,7 @@ type Packet struct {
 }
 
 // Burst is room for packets. It belongs to the caller of Emit and may be filled
-// by several QPs; packets of different QPs never join.
+// by several QPs, whose packets join unless Apart is called between them.
 type Burst struct {
 	packets  []Packet
 	used     int
@@ -55,6 +55,9 @@ func (b *Burst) Reset() {
 	b.segments = b.segments[:0]
 	b.run.open = false
 }
+
+// Apart says that what is added next goes elsewhere, and joins nothing before it.
+func (b *Burst) Apart() { b.run.open = false }
 
 func (b *Burst) room() int { return len(b.packets) - b.used }
 

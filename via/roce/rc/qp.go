@@ -225,7 +225,6 @@ func (q *QP) Receive(p *wire.Packet, r wire.Refusal, now time.Duration) {
 // for. Answers and requests share the room, so that neither waits for the other.
 // An acknowledgement goes last: nobody waits for it as for a reply.
 func (q *QP) Emit(b *Burst, now time.Duration) {
-	b.run.open = false
 	if q.responses.len() > 0 {
 		q.emitAnswers(b, (b.room()+1)/2)
 	}

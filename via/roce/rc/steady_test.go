@@ -158,3 +158,27 @@ func TestRunsOfABurst(t *testing.T) {
 		t.Errorf("last packet has %d bytes", last)
 	}
 }
+
+// Packets of several queue pairs are of one run as long as they fit and none is longer
+// than those before, unless they go elsewhere.
+func TestRunsOfSeveralQueuePairs(t *testing.T) {
+	for _, c := range []struct {
+		first, second int // bytes
+		apart, joins  bool
+	}{
+		{64, 64, false, true}, {64, 32, false, true}, {32, 64, false, false}, {64, 64, true, false},
+	} {
+		a, b := newPair(t, rc.Write, c.first, false), newPair(t, rc.Write, c.second, false)
+		a.ends[0].Post(&a.work)
+		b.ends[0].Post(&b.work)
+		a.ends[0].Emit(a.burst, a.now)
+		if c.apart {
+			a.burst.Apart()
+		}
+		b.ends[0].Emit(a.burst, b.now)
+		packets := a.burst.Packets()
+		if len(packets) != 2 || packets[0].Joins || packets[1].Joins != c.joins {
+			t.Errorf("%+v: %d packets, of %d and %d bytes, the second joins: %v", c, len(packets), packets[0].Size, packets[1].Size, packets[1].Joins)
+		}
+	}
+}
