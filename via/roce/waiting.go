@@ -61,6 +61,9 @@ func (w *waiting) close() {
 // ring interrupts the waiting, or the next one.
 func (w *waiting) ring() { eventfd.Ring(w.wake) }
 
+// longest bounds a waiting; who waits looks again then.
+const longest = time.Hour
+
 // until waits for an event, but not longer than for a time. It returns false if it
 // cannot.
 func (w *waiting) until(d time.Duration) bool {
@@ -68,11 +71,7 @@ func (w *waiting) until(d time.Duration) bool {
 		w.answer()
 		return true
 	}
-	deadline := time.Time{}
-	if d < time.Hour {
-		deadline = time.Now().Add(d)
-	}
-	err := w.file.SetReadDeadline(deadline)
+	err := w.file.SetReadDeadline(time.Now().Add(min(d, longest)))
 	if err == nil {
 		err = w.conn.Read(w.look)
 	}
