@@ -130,4 +130,10 @@ func TestMoving(t *testing.T) {
 	if got := m.typical(); got < 1 || got > 10 {
 		t.Errorf("%v after times of nothing", got)
 	}
+	for range 100 {
+		m.add(1000)
+	}
+	if got := m.typical(); got < 900 || got > 1000 {
+		t.Errorf("%v after times of 1 µs, from nothing", got)
+	}
 }

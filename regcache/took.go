@@ -14,12 +14,16 @@ type took struct{ register, deregister moving }
 // add at a time may lose one of their times.
 type moving struct{ ns atomic.Int64 }
 
+// leastMoving is where the way down ends, in nanoseconds: an eighth of less is nothing,
+// and there would be no way up.
+const leastMoving = 8
+
 func (m *moving) add(d time.Duration) {
-	old, now := m.ns.Load(), max(1, int64(d))
+	old, now := m.ns.Load(), int64(d)
 	if old != 0 {
 		now = old + (min(now, 2*old)-old)/8
 	}
-	m.ns.Store(max(1, now))
+	m.ns.Store(max(leastMoving, now))
 }
 
 // typical returns the time, 0 before the first.
