@@ -40,16 +40,17 @@ pay.
 
 With --decide, whole reads and writes of 512 B to 4 MiB are measured with
 --copy-mode auto, bounce and zerocopy in turn, for every workload but looping, in
-rounds of at least 128 operations and whole granules: misses, registrations and
-exploration are part of the times. RATIO is the rate of auto to that of the better
-fixed mode, the median of the rounds; TOTAL is that of the whole times, which one
-interruption of the machine moves. With --least the command fails if a RATIO is
+rounds of at least 32 operations, a millisecond and whole granules of each. RATIO is
+the rate of auto to that of the better fixed mode, the median of the rounds; cells
+below 0.98 are visited up to five times, and judged by all rounds. TOTAL is that of
+the whole times, with every registration and exploration, which one interruption of
+the machine moves. With --least the command fails if a RATIO is
 below.`,
 		Args:        cobra.NoArgs,
 		Annotations: map[string]string{moreOutputs: "markdown"},
 	}
 	o.register(cmd, "nothing", "ucx", "cibr")
-	cmd.Flags().BoolVar(&grid, "decide", false, "measure the decision, too: two minutes for each of --charge")
+	cmd.Flags().BoolVar(&grid, "decide", false, "measure the decision, too: four minutes for each of --charge")
 	cmd.Flags().StringVar(&policy, "policy", "auto", "with --decide, keep registrations by `POLICY`: auto (as suits the price), ristretto or clock")
 	cmd.Flags().Float64Var(&least, "least", 0, "with --decide, fail if a ratio is below `RATIO`")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -30,22 +30,6 @@ func newContest(w Workload, op block.Op, size int) *contest {
 	return k
 }
 
-// passage is how much a pass over memory registers at once, in bytes: a granule.
-const passage = 1 << 20
-
-// cycle returns the operations of a workload after which its registrations repeat, so
-// that each round of a pass over memory has its share of them.
-func (w Workload) cycle(size int) int {
-	switch w {
-	case NoReuse:
-		return max(1, passage/size)
-	case Mixed:
-		return max(2, 2*passage/size)
-	default:
-		return 1
-	}
-}
-
 // settling is how long an end runs before its turn is measured, in operations and
 // nanoseconds: its target may have gone to sleep, that of the end before may still look
 // for work, and the caches are another's.
@@ -56,8 +40,8 @@ const (
 
 // orders are those in which the modes take their turns, one round after the other: what a
 // mode leaves behind, such as registrations that are ended later, comes before each other
-// as often.
-var orders = [...][len(modes)]int{{0, 1, 2}, {2, 1, 0}, {1, 0, 2}, {2, 0, 1}, {0, 2, 1}, {1, 2, 0}}
+// as often. A round begins with the mode that ended the one before.
+var orders = [...][len(modes)]int{{0, 1, 2}, {2, 1, 0}, {0, 2, 1}, {1, 0, 2}, {2, 0, 1}, {1, 2, 0}}
 
 // visit measures rounds, in which the modes take turns.
 func (k *contest) visit(ends *[len(modes)]*end, c DecideConfig) error {

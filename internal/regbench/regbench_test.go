@@ -121,6 +121,26 @@ func TestCellIsJudgedByRounds(t *testing.T) {
 	}
 }
 
+// Over all orders each mode comes right after each other one as often.
+func TestModesFollowEachOtherAlike(t *testing.T) {
+	after := make(map[[2]int]int)
+	last := orders[len(orders)-1][len(modes)-1]
+	for _, order := range orders {
+		for _, i := range order {
+			after[[2]int{last, i}]++
+			last = i
+		}
+	}
+	for pair, n := range after {
+		if n != 2 {
+			t.Errorf("%v comes after %v %d times, not twice", modes[pair[1]], modes[pair[0]], n)
+		}
+	}
+	if len(after) != len(modes)*len(modes) {
+		t.Errorf("%d pairs", len(after))
+	}
+}
+
 // A round of a pass over memory has whole granules in it, and no round has fewer
 // operations than asked for, whatever time they take.
 func TestRoundsHaveWholeGranules(t *testing.T) {

@@ -48,3 +48,19 @@ func (w Workload) positions(size int) func() int {
 		}
 	}
 }
+
+// passage is how much a pass over memory registers at once, in bytes: a granule.
+const passage = 1 << 20
+
+// cycle returns the operations of a workload after which its registrations repeat, so
+// that each round of a pass over memory has its share of them.
+func (w Workload) cycle(size int) int {
+	switch w {
+	case NoReuse:
+		return max(1, passage/size)
+	case Mixed:
+		return max(2, 2*passage/size)
+	default:
+		return 1
+	}
+}
