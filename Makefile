@@ -2,8 +2,9 @@
 # make build-verbs the same with RDMA verbs: bin/viablk-verbs, which needs libibverbs and
 #                  librdmacm at run time, and bin/viablk-verbs-static, which needs nothing
 # make test        every test, under the race detector
+# make test-plain  what runs in part under the race detector, in full and without it
 # make test-vm     the tests in virtual machines with a real kernel
-# make test-foreign  the suites of nbd, libnbd and QEMU against our NBD servers, and how many cases ran
+# make test-suites  the suites of nbd, libnbd and QEMU against our NBD servers, and how many cases ran
 # make conformance the conformance kit on every provider, and how many cases it ran
 # make check       format, vet, staticcheck, modules, architecture
 # make deb, rpm    packages viablk and viablk-verbs in dist
@@ -13,11 +14,21 @@
 # make bench-nbd   fio on our NBD server and chain beside nbdkit and qemu-nbd, as a page in dist/bench-nbd
 # make nbd-conformance  what the NBD protocol says, asked of our servers and of others, as a table
 # make mutants     the tests of the registration cache against bugs planted in it
+# make ablations   the decision whether to copy without each of its parts
 # make simulate    the transport and connection manager of RoCE, and the decision whether
-#                  to copy, in virtual time
+#                  to copy, and sessions with their disks, in virtual time
+# make spoofed   a minute of requests for connections in the name of other addresses
+# make forged-packets  a hundred million packets without the right tag or checksum
+# make planted     the simulation of sessions, and the table of rights, against bugs planted
+#                  in them
 # make stress      ten million uses of the registration cache under the race detector
+# make exactly-once  millions of operations while processes are killed and the network is cut, and
+#                  how many violations of their order there were
+# make returns     ten thousand returns of a target whose clients leave meanwhile
+# make forgeries   a hundred million forged capsules, a million opens of a record that a peer
+#                  changes meanwhile, and sealed sessions whose messages change on the way
 # make fuzz-smoke  every fuzz target for a moment
-# make deps        what the tests and checks need beyond Go
+# make deps        the Debian packages that the tests and checks need
 SHELL := /bin/bash -o pipefail
 GO ?= go
 GOFUMPT := v0.12.0
@@ -30,7 +41,7 @@ FUZZ_RUNS := 5000
 VM := -tags vm
 
 # The tag of the suites of other projects, likewise.
-FOREIGN := -tags foreign
+SUITES := -tags suites
 
 # The tag of the tests of packages, likewise.
 PACKAGES := -tags packages
@@ -39,16 +50,17 @@ PACKAGES := -tags packages
 VERBS := verbs
 
 # A command or file that is there when its Debian package is.
-TOOLS := fio:fio nbdkit:nbdkit nbdinfo:libnbd-bin nbdcopy:libnbd-bin \
+TOOLS := git:git fio:fio nbdkit:nbdkit nbdinfo:libnbd-bin nbdcopy:libnbd-bin \
 	nbdfuse:libnbd-bin qemu-img:qemu-utils qemu-io:qemu-utils \
-	qemu-nbd:qemu-utils nbd-server:nbd-server strace:strace mkfs.ext4:e2fsprogs losetup:util-linux \
+	qemu-nbd:qemu-utils nbd-server:nbd-server strace:strace mkfs.ext4:e2fsprogs losetup:mount \
+	mount:mount umount:mount kill:procps flock:util-linux curl:curl setpriv:util-linux prlimit:util-linux fsck.ext4:e2fsprogs python3:python3 \
 	systemd-analyze:systemd ip:iproute2 tc:iproute2 nft:nftables iptables:iptables tshark:tshark \
 	qemu-system-x86_64:qemu-system-x86 xz:xz-utils \
 	gcc:gcc /usr/include/stdlib.h:libc6-dev /usr/include/infiniband/verbs.h:libibverbs-dev \
-	/usr/include/rdma/rdma_cma.h:librdmacm-dev /usr/lib/python3/dist-packages/nbd.py:python3-libnbd
+	/usr/include/rdma/rdma_cma.h:librdmacm-dev nbdsh:python3-libnbd /usr/lib/python3/dist-packages/nbd.py:python3-libnbd
 
 # The same for what builds and runs the suites of other projects.
-FOREIGN_TOOLS := make:make g++:g++ pod2man:perl hexdump:bsdextrautils pkg-config:pkg-config \
+SUITES_TOOLS := make:make g++:g++ pod2man:perl hexdump:bsdextrautils pkg-config:pkg-config \
 	bison:bison flex:flex certtool:gnutls-bin jq:jq /usr/bin/python3-config:python3-dev \
 	/usr/include/glib-2.0/glib.h:libglib2.0-dev \
 	/usr/include/gnutls/gnutls.h:libgnutls28-dev /usr/include/libxml2/libxml/parser.h:libxml2-dev
@@ -59,17 +71,23 @@ PACKAGE_TOOLS := $(BUILD_TOOLS) mmdebstrap:mmdebstrap lintian:lintian rpm:rpm rp
 	man:man-db mandoc:mandoc script:bsdutils zsh:zsh fish:fish \
 	/usr/share/bash-completion/bash_completion:bash-completion
 
-.PHONY: build build-verbs deb rpm test test-foreign test-packages test-vm conformance check bench bench-nbd nbd-conformance mutants stress simulate fuzz-smoke deps clean
+# The lock annotations are those of product code: tests read fields of goroutines
+# that have ended. Without inference an annotation is written down or there is none.
+LOCKS := -test=false -inferred=false
+LOCKED := ./internal/... ./via/... ./target/... ./initiator ./regcache ./config ./cmd/...
+
+.PHONY: build build-verbs deb rpm test test-plain test-suites test-packages test-vm conformance check bench bench-nbd nbd-conformance mutants ablations stress simulate spoofed forged-packets planted exactly-once returns forgeries fuzz-smoke deps clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/viablk ./cmd/viablk
 
 deb rpm: TOOLS := $(BUILD_TOOLS)
-deb rpm: deps
+deb rpm: deps bin/nfpm-$(NFPM)
 	NFPM=$(CURDIR)/bin/nfpm-$(NFPM) contrib/package/build viablk $@
 	NFPM=$(CURDIR)/bin/nfpm-$(NFPM) contrib/package/build viablk-verbs $@
 
 # A static program has the drivers of devices in it. The library finds them by a macro.
+build-verbs: TOOLS := $(BUILD_TOOLS)
 build-verbs: deps
 	CGO_ENABLED=1 $(GO) build -trimpath -tags $(VERBS) -o bin/viablk-verbs ./cmd/viablk
 	CGO_ENABLED=1 CGO_CFLAGS="-O2 -g -DRDMA_STATIC_PROVIDERS=rxe,mlx5,mlx4" \
@@ -80,27 +98,42 @@ build-verbs: deps
 # Allocations are counted without the race detector, which allocates itself. A
 # process under it sleeps a second at its end, unless told otherwise, in case a race
 # is still to come: of tests, which wait for their goroutines, there is none.
+# "make check" vets. Binaries are linked for packages with allocation tests alone.
+# Tests wait for half of their time: twice as many packages as processors run at once.
+AT_ONCE ?= $(shell echo $$((2 * $$(nproc))))
 test: deps
-	CGO_ENABLED=1 VIABLK_WANT_RACE=1 GORACE=atexit_sleep_ms=50 $(GO) test -race -shuffle=on -count=1 -timeout 30m ./...
+	CGO_ENABLED=1 VIABLK_WANT_RACE=1 GORACE=atexit_sleep_ms=50 $(GO) test -race -vet=off -shuffle=on -count=1 -timeout 30m -p $(AT_ONCE) ./...
 	CGO_ENABLED=1 $(GO) test -race -tags $(VERBS) -count=1 -run 'TestHost|TestTimeout' ./via/verbs # the others take a device
-	$(GO) test -v -shuffle=on -count=1 -run Alloc ./... | \
+	$(GO) test -v -vet=off -shuffle=on -count=1 -run Alloc \
+		$$(grep -rlE --include='*_test.go' 'func (Test|Fuzz)[A-Za-z0-9]*Alloc' . | xargs -n1 dirname | sort -u) | \
 		awk '/^=== RUN/ {n++} !/^(=== | *--- (PASS|SKIP)|PASS|-test.shuffle)/; END {exit n == 0}' # none is a failure
-	$(MAKE) simulate
+	$(MAKE) -j2 -O test-plain simulate planted
+
+# Loops of one goroutine, in which the race detector finds nothing: with it they run
+# a part of their rounds.
+test-plain:
+	$(GO) test -vet=off -count=1 -run '^TestConformance(IPv4)?$$/././^GoneHandles$$' ./via/shm ./via/roce ./via/viatest/loopback $(SOME)
+	$(GO) test -vet=off -count=1 -run '^TestConformanceThrough(Trace|Stats)$$' ./via/hook $(SOME)
+	$(GO) test -vet=off -count=1 -run '^TestClientsComeAndGo$$' ./integration/nbd $(SOME)
+	$(GO) test -vet=off -count=1 -run '^TestHistories$$' ./target/backend -args -identity.histories 2000 $(SOME)
+
+# A package of which no test runs is a failure.
+SOME := | awk '{print} /no tests to run/ {bad = 1}; END {exit bad}'
 
 # One package at a time: a machine needs both processors of a small host.
 test-vm: deps
 	CGO_ENABLED=1 $(GO) test $(VM) -race -shuffle=on -count=1 -timeout 30m -p 1 ./integration/vm/...
 
 test-packages: TOOLS += $(PACKAGE_TOOLS)
-test-packages: deps
+test-packages: deps bin/nfpm-$(NFPM)
 	NFPM=$(CURDIR)/bin/nfpm-$(NFPM) $(GO) test $(PACKAGES) -v -count=1 -timeout 15m ./integration/packages | \
 		grep -vE '^ *(=== )'
 
 # The servers are built with the race detector, as the tests are. Cases that do not
 # apply are printed with their reasons.
-test-foreign: TOOLS += $(FOREIGN_TOOLS)
-test-foreign: deps
-	CGO_ENABLED=1 $(GO) test $(FOREIGN) -race -v -count=1 -parallel 6 -timeout 20m ./integration/nbdsuite | \
+test-suites: TOOLS += $(SUITES_TOOLS)
+test-suites: deps
+	CGO_ENABLED=1 $(GO) test $(SUITES) -race -v -count=1 -parallel 6 -timeout 20m ./integration/suites | \
 		grep -vE '^ *(=== |--- PASS)'
 
 # The providers' tests of the kit alone, which "go test" runs silently: a line for
@@ -109,32 +142,38 @@ conformance:
 	$(GO) test -v -count=1 -run '^TestConformance' ./via/shm ./via/roce ./via/viatest/loopback | \
 		grep -E '^(viatest|panic:|FAIL| *--- FAIL)'
 
-check: deps
+check: deps bin/gofumpt-$(GOFUMPT) bin/staticcheck-$(STATICCHECK) bin/checklocks
 	@unformatted=$$(git ls-files -co --exclude-standard '*.go' | xargs bin/gofumpt-$(GOFUMPT) -l) && \
 	if [ -n "$$unformatted" ]; then echo "gofumpt -l: $$unformatted"; exit 1; fi
-	$(GO) vet $(VM),foreign,packages ./...
-	bin/staticcheck-$(STATICCHECK) $(VM),foreign,packages ./...
+	$(GO) vet $(VM),suites,packages ./...
+	bin/staticcheck-$(STATICCHECK) $(VM),suites,packages ./...
 	CGO_ENABLED=1 $(GO) vet $(VM),$(VERBS) ./via/verbs ./cmd/viablk ./integration/vm/interop
 	CGO_ENABLED=1 bin/staticcheck-$(STATICCHECK) -tags $(VERBS) ./via/verbs
+	CGO_ENABLED=0 bin/checklocks $(LOCKS) $(LOCKED)
+	@found=$$(cd contrib/checklocks && ../../bin/checklocks $(LOCKS) ./testdata/canary 2>&1); \
+	case "$$found" in *"must be locked"*) ;; *) echo "checklocks passes a planted violation: $$found"; exit 1;; esac
 	$(GO) mod tidy -diff
 	$(GO) test .
 
 bench: deps build
 	bin/viablk bench via
 	$(GO) test -run '^$$' -bench . -benchmem ./...
-	VIABLK_BENCH=1 $(GO) test -v -count=1 -timeout 60m -run 'TestCompareWithNbdkit|TestRegTargets' ./integration
+	VIABLK_BENCH=1 $(GO) test -v -count=1 -timeout 60m -p 1 -run 'TestCompareWithNbdkit|TestRegTargets' ./cmd/viablk/internal/{compare,regbench}
 
 bench-nbd: deps
-	VIABLK_BENCH=1 VIABLK_BENCH_REPORT=$(CURDIR)/dist/bench-nbd $(GO) test -v -count=1 -timeout 120m -run TestCompareServers ./integration
+	VIABLK_BENCH=1 VIABLK_BENCH_REPORT=$(CURDIR)/dist/bench-nbd $(GO) test -v -count=1 -timeout 120m -run TestCompareServers ./cmd/viablk/internal/compare
 
 nbd-conformance: deps
-	VIABLK_CONFORMANCE=1 $(GO) test -v -count=1 -timeout 30m -run TestConformanceOfAll ./integration
+	VIABLK_CONFORMANCE=1 $(GO) test -v -count=1 -timeout 30m -run TestConformanceOfAll ./integration/nbd
 
 mutants:
 	$(GO) test -v -count=1 -timeout 30m -run TestMutants ./regcache -args -mutants
 
-# More than two million messages; SEEDS=4000 is two hundred million. Without the race
-# detector, which would see one goroutine.
+ablations:
+	$(GO) test -v -count=1 -timeout 30m -run TestAblations ./regcache -args -ablations
+
+# More than two million messages, and seven million requests of sessions; SEEDS=4000 is
+# a hundred times as many. Without the race detector, which would see one goroutine.
 SEEDS ?= 40
 simulate:
 	$(GO) test -v -count=1 -timeout 600m -run 'TestSimulation$$' ./via/roce/rc -args \
@@ -142,9 +181,41 @@ simulate:
 	$(GO) test -count=1 -run 'TestGoodputUnderLoss$$' ./via/roce/rc
 	$(GO) test -count=1 -timeout 600m -run 'TestSimulation$$' ./via/roce/cm -args -cm.seeds $$(( $(SEEDS) * 20 ))
 	$(GO) test -count=1 -run 'TestDecisionIsNearTheBest$$' ./regcache
+	$(GO) test -v -count=1 -timeout 1800m -run 'TestSimulation$$' ./integration/simulation -args \
+		-sim.seeds $$(( $(SEEDS) * 200 )) | grep -vE '^ *(=== |--- PASS)'
+
+spoofed:
+	$(GO) test -v -count=1 -timeout 10m -run 'TestSpoofedRequests$$' ./integration/roce -args -spoof.time 60s
+
+FORGED ?= 100000000
+forged-packets:
+	$(GO) test -v -count=1 -timeout 60m -run 'TestWrongPackets$$' ./via/roce -args -roce.wrong $(FORGED)
+
+planted:
+	$(GO) test -v -count=1 -timeout 60m -run 'TestPlanted$$' ./integration/simulation -args -sim.planted | grep -vE '^ *=== '
+	$(GO) test -v -count=1 -timeout 60m -run 'TestPlanted$$' ./integration/rights -args -rights.planted | grep -vE '^ *=== '
 
 stress:
 	CGO_ENABLED=1 $(GO) test -race -v -count=1 -timeout 60m -run 'TestStress$$' ./regcache -args -stress-uses 10000000
+
+# On four disks: over shared memory and RoCE, in files and memory. Without the race
+# detector, which "make test" has and which would leave fewer operations.
+OPERATIONS ?= 10000000
+KILLS ?= 2000
+exactly-once: deps
+	$(GO) test -v -count=1 -timeout 0 -p 1 -run '^TestExactlyOnce$$' ./integration/session ./integration/roce -args \
+		-session.operations $$(( ($(OPERATIONS) + 3) / 4 )) -session.kills $$(( ($(KILLS) + 3) / 4 ))
+
+RETURNS ?= 10000
+returns:
+	$(GO) test -v -count=1 -timeout 0 -run '^TestClientsLeaveAtReturns$$' ./integration/session -args -session.returns $(RETURNS)
+
+FORGERIES ?= 100000000
+forgeries:
+	$(GO) test -v -count=1 -timeout 0 -run '^(TestForgeries|TestPeerChangesMemoryAmidOpens)$$' ./internal/seal -args \
+		-seal.forgeries $(FORGERIES) -seal.opens $$(( $(FORGERIES) / 100 ))
+	$(GO) test -v -count=1 -timeout 0 -run '^TestChangesOnTheWay$$' ./integration/attack -args \
+		-attack.changes $$(( $(FORGERIES) / 50000 ))
 
 # The targets are listed, not written down, so that a new one takes part. Runs are
 # counted, not timed: go test calls it a failure when the time is over in the
@@ -157,14 +228,26 @@ fuzz-smoke:
 		$(GO) test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZ_RUNS)x -fuzzminimizetime 1x "$$package" || exit 1; \
 	done <<<"$$targets"
 
-deps: bin/gofumpt-$(GOFUMPT) bin/staticcheck-$(STATICCHECK) bin/nfpm-$(NFPM)
+# It comes first in every target, so that a user who cannot install packages
+# learns it before anything is built. type -P finds files alone: the shell's own
+# kill is not that of procps.
+deps:
 	@missing=$$(for tool in $(TOOLS); do \
-		command -v "$${tool%%:*}" >/dev/null || [ -e "$${tool%%:*}" ] || echo "$${tool#*:}"; \
+		type -P "$${tool%%:*}" >/dev/null || [ -e "$${tool%%:*}" ] || echo "$${tool#*:}"; \
 	done | sort -u) && \
 	if [ -n "$$missing" ]; then \
+		missing=$$(echo $$missing); goal="make $(or $(MAKECMDGOALS),deps)"; \
+		if [ "$$(id -u)" != 0 ]; then \
+			echo "$$goal: needs root: missing $$missing: run \"apt-get install $$missing\" as root, or $$goal as root" >&2; \
+			exit 1; \
+		fi; \
 		export DEBIAN_FRONTEND=noninteractive && apt-get update -q && \
 		apt-get install -q -y --no-install-recommends $$missing; \
 	fi
+
+# Its own module pins the analyzer, so that viablk does not depend on it.
+bin/checklocks: contrib/checklocks/go.mod contrib/checklocks/main.go
+	cd contrib/checklocks && CGO_ENABLED=0 $(GO) build -o $(CURDIR)/bin/checklocks .
 
 bin/gofumpt-$(GOFUMPT):
 	GOBIN=$(CURDIR)/bin $(GO) install mvdan.cc/gofumpt@$(GOFUMPT)

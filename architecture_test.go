@@ -31,122 +31,181 @@ const anything = "*"
 // arrows are the packages of the module and what each may import of it. The
 // root holds tests only.
 var arrows = map[string][]string{
-	".":           {},
-	"cmd/viablk":  {anything},
-	"integration": {anything},
+	".":          {},
+	"cmd/viablk": {anything},
 
-	"integration/netbed": {"internal/netns"},
+	"cmd/viablk/internal/bench": {"via", "internal/eventfd", "internal/spin"},
+	"cmd/viablk/internal/regbench": {
+		"initiator", "target", "target/backend", "regcache", "via", "via/hook", "internal/block", "cmd/viablk/internal/bench",
+	},
 
-	"integration/conformance": {},
+	"cmd/viablk/internal/chart":   {},
+	"cmd/viablk/internal/compare": {},
 
-	"integration/nbdsuite":      {},
-	"integration/nbdsuite/shim": {},
+	"integration/command": {"config"},
+	"integration/nbd":     {},
+	"integration/rights":  {},
+	"integration/roce":    {},
+	"integration/attack":  {},
+	"integration/session": {},
+
+	"integration/testbed": {
+		"integration/netbed", "integration/program", "initiator", "target", "target/limit", "internal/nbd", "internal/pki",
+	},
+	"integration/program":    {},
+	"integration/netbed":     {"internal/netns"},
+	"integration/history":    {},
+	"integration/nemesis":    {"integration/history", "integration/testbed"},
+	"integration/simulation": {"integration/history", "initiator", "target", "target/reserve", "internal/block", "internal/sched", "via"},
+
+	"integration/suites":      {},
+	"integration/suites/shim": {},
 
 	"integration/packages": {},
 
-	"integration/foreign":  {"via"},
-	"integration/vm":       {"integration/vm/agent"},
+	"via/roce/interop":     {"via", "via/roce", "via/roce/interop/oob"},
+	"integration/vm":       {"integration/program", "integration/vm/agent"},
 	"integration/vm/agent": {},
 	"integration/vm/guest": {"integration/vm/agent"},
 
-	"integration/vm/ledger":    {},
-	"integration/vm/exerciser": {},
-	"integration/vm/exercise": {
-		"integration/vm/ledger", "integration/vm/exerciser", "initiator", "internal/block", "via", "via/roce",
+	"integration/vm/crashcheck": {},
+	"integration/vm/workload":   {"internal/blockdev"},
+	"integration/vm/worker": {
+		"integration/vm/crashcheck", "integration/vm/workload", "initiator", "internal/block", "via", "via/roce",
 	},
 
 	"integration/vm/interop":     {},
-	"integration/vm/interop/end": {"integration/foreign", "via", "via/roce", "via/roce/oob"},
+	"integration/vm/interop/end": {"via/roce/interop", "via/roce/interop/oob", "via", "via/roce"},
 
-	"initiator": {"via", "regcache", "internal/carrier", "internal/wire", "internal/block"},
-	"target":    {"via", "regcache", "internal/carrier", "internal/wire", "internal/block", "internal/eventfd", "internal/spin", "internal/stranger"},
+	"initiator": {"via", "regcache", "internal/carrier", "internal/handshake", "internal/seal", "internal/wire", "internal/block", "internal/ratelog", "internal/ring", "internal/sched"},
+	"target":    {"via", "regcache", "internal/access", "internal/carrier", "internal/handshake", "internal/seal", "internal/wire", "internal/block", "internal/spin", "internal/ratelog", "internal/ring", "internal/sched", "internal/contain", "target/reserve"},
 	"regcache":  {"via", "internal/buddy"},
 
-	"via":         {"internal/buddy"},
-	"via/shm":     {"via", "internal/eventfd"},
-	"via/arena":   {"via"},
-	"via/roce":    {"via", "internal/eventfd", "via/arena", "via/roce/wire", "via/roce/rc", "via/roce/port", "via/roce/cm", "via/roce/oob"},
-	"via/verbs":   {"via", "internal/eventfd", "via/arena"},
-	"via/hook":    {"via"},
-	"via/vipl":    {"via"},
-	"via/viatest": {"via", "via/hook"},
+	"via":          {"internal/buddy", "internal/eventfd", "internal/prefetch"},
+	"via/shm":      {"via", "internal/eventfd", "internal/prefetch", "internal/ring"},
+	"via/arena":    {"via"},
+	"via/roce":     {"via", "via/rdmahost", "internal/eventfd", "via/arena", "via/roce/wire", "via/roce/rc", "via/roce/port", "via/roce/ethernet", "via/roce/cm"},
+	"via/rdmahost": {"via"},
+	"via/verbs":    {"via", "via/rdmahost", "via/roce/wire", "internal/eventfd", "via/arena"},
+	"via/hook":     {"via", "internal/eventfd"},
+	"via/vipl":     {"via"},
+	"via/viatest":  {"via", "via/hook"},
 
-	"via/roce/cm":          {"via/roce/wire"},
-	"via/roce/oob":         {},
-	"via/roce/port":        {"via/roce/rc", "via/roce/wire", "internal/eventfd"},
-	"via/roce/rc":          {"via/roce/wire"},
-	"via/roce/wire":        {},
-	"via/viatest/loopback": {"via"},
+	"via/roce/cm":            {"via/roce/wire"},
+	"via/roce/interop/oob":   {},
+	"via/roce/ethernet":      {"via/roce/port", "via/roce/rc", "via/roce/wire", "internal/eventfd"},
+	"via/roce/port":          {"via/roce/rc", "via/roce/wire", "internal/eventfd"},
+	"via/roce/port/porttest": {"via/roce/port", "via/roce/rc", "via/roce/wire"},
+	"via/roce/rc":            {"via/roce/wire"},
+	"via/roce/wire":          {},
+	"via/viatest/loopback":   {"via", "internal/eventfd"},
 
-	"target/limit":               {"internal/block"},
-	"target/backend":             {"internal/block", "target/backend/uring"},
+	"target/identity":            {"internal/block"},
+	"target/reserve":             {"internal/block", "internal/contain", "internal/sched"},
+	"target/limit":               {"internal/block", "internal/contain", "internal/eventfd"},
+	"target/backend":             {"internal/block", "internal/blockdev", "internal/bytesize", "internal/eventfd", "target/backend/uring", "target/identity"},
 	"target/backend/backendtest": {"internal/block"},
 	"target/backend/uring":       {},
 
-	"internal/nbd":       {"internal/block", "internal/spin", "internal/stranger"},
-	"internal/nbdkernel": {},
-	"internal/pki":       {},
-	"internal/block":     {"internal/buddy"},
-	"internal/buddy":     {},
-	"internal/eventfd":   {},
-	"internal/spin":      {},
-	"internal/stranger":  {},
-	"internal/carrier":   {"via"},
-	"internal/bench":     {"via", "internal/eventfd", "internal/spin"},
-	"internal/chart":     {},
-	"internal/netns":     {},
-	"internal/regbench": {
-		"initiator", "target", "target/backend", "regcache", "via", "via/hook", "internal/block", "internal/bench",
-	},
-	"internal/wire": {},
-	"config":        {},
+	"internal/nbd":         {"internal/access", "internal/block", "internal/contain", "internal/spin", "internal/ratelog", "internal/eventfd"},
+	"internal/nbd/nbdtest": {},
+	"internal/nbdkernel":   {},
+	"internal/pki":         {},
+	"internal/block":       {"internal/buddy", "internal/contain", "internal/eventfd", "internal/ring"},
+	"internal/blockdev":    {},
+	"internal/buddy":       {},
+	"internal/eventfd":     {},
+	"internal/prefetch":    {},
+	"internal/ring":        {},
+	"internal/spin":        {},
+	"internal/sched":       {"internal/eventfd"},
+	"internal/ratelog":     {},
+	"internal/carrier":     {"via", "internal/seal"},
+	"internal/contain":     {"internal/ratelog"},
+	"internal/netns":       {},
+	"internal/handshake":   {"internal/seal", "internal/wire"},
+	"internal/seal":        {},
+	"internal/access":      {},
+	"internal/wire":        {},
+	"internal/bytesize":    {},
+	"config":               {"internal/access", "internal/bytesize"},
+
+	"contrib/checklocks": {}, // a module of its own
 }
 
 // testArrows are what the tests of a package may import of the module beyond
 // the arrows and the package itself: kits, and what a kit is run on.
 var testArrows = map[string][]string{
+	".":         {"config"},
 	"via":       {"via/viatest", "via/viatest/loopback", "via/shm", "via/roce"},
 	"via/shm":   {"via/viatest"},
-	"via/roce":  {"via/viatest", "via/hook", "integration/foreign", "internal/netns"},
+	"via/roce":  {"via/viatest", "via/hook", "via/roce/interop", "internal/netns"},
 	"via/verbs": {"via/viatest"},
 	"via/hook":  {"via/viatest", "via/viatest/loopback", "via/shm"},
 	"via/vipl":  {"via/viatest/loopback"},
 
-	"integration/foreign":    {"via/shm"},
-	"integration/vm/interop": {"integration/vm"},
-	"integration/vm":         {"integration/vm/ledger", "internal/block", "internal/nbd", "target/backend"},
-	"integration/vm/ledger":  {"internal/block", "target/backend"},
+	"via/roce/interop":            {"via/shm"},
+	"via/roce/port":               {"via/roce/port/porttest"},
+	"via/roce/ethernet":           {"via/roce/port/porttest"},
+	"integration/command":         {"integration/testbed"},
+	"integration/nbd":             {"integration/testbed", "internal/nbd/nbdtest", "target/limit"},
+	"integration/rights":          {"initiator", "internal/access", "internal/carrier", "internal/handshake", "internal/nbd", "internal/nbd/nbdtest", "internal/pki", "internal/wire", "target", "target/backend", "via", "via/roce", "via/shm"},
+	"integration/roce":            {"integration/nemesis", "integration/testbed", "integration/netbed", "via/roce/port", "via/roce/wire"},
+	"integration/simulation":      {"internal/carrier"},
+	"integration/attack":          {"integration/testbed", "initiator", "target", "target/backend", "internal/handshake", "internal/pki", "internal/seal", "via", "via/roce", "via/shm"},
+	"integration/session":         {"integration/history", "integration/nemesis", "integration/testbed", "initiator", "target", "target/backend", "target/backend/backendtest", "target/limit", "internal/block", "internal/handshake", "internal/nbd", "internal/pki", "via", "via/roce", "via/shm"},
+	"integration/suites":          {"integration/program", "integration/testbed"},
+	"cmd/viablk/internal/compare": {"integration/testbed", "integration/netbed", "cmd/viablk/internal/chart"},
 
-	"via/viatest":    {"via/viatest/loopback", "via/shm"},
-	"regcache":       {"via/viatest/loopback", "via/shm"},
-	"initiator":      {"via/shm", "target", "target/backend", "target/backend/backendtest"},
-	"target":         {"via/shm", "via/hook", "target/backend"},
-	"internal/nbd":   {"target/backend", "internal/pki"},
-	"internal/block": {"target/backend/backendtest"},
-	"target/backend": {"target/backend/backendtest", "internal/nbd"},
-	"target/limit":   {"target/backend", "target/backend/backendtest"},
+	"integration/vm/interop":    {"integration/vm"},
+	"integration/vm":            {"integration/vm/crashcheck", "internal/block", "internal/nbd", "target/backend"},
+	"integration/vm/crashcheck": {"internal/block", "target/backend"},
+
+	"via/viatest":        {"via/viatest/loopback", "via/shm"},
+	"regcache":           {"via/viatest/loopback", "via/shm"},
+	"initiator":          {"via/shm", "target", "target/backend", "target/backend/backendtest", "internal/pki"},
+	"target":             {"via/shm", "via/hook", "target/backend"},
+	"internal/handshake": {"internal/pki"},
+	"internal/nbd":       {"target/backend", "internal/nbd/nbdtest", "internal/pki"},
+	"internal/block":     {"target/backend/backendtest"},
+	"target/backend":     {"target/backend/backendtest", "internal/nbd", "initiator", "target", "target/reserve", "via", "via/viatest/loopback"},
+	"target/limit":       {"target/backend", "target/backend/backendtest"},
 
 	"target/backend/backendtest": {"target/backend"},
 	"via/viatest/loopback":       {"via/viatest"},
 	"internal/carrier":           {"via/viatest/loopback", "via/shm"},
-	"internal/bench":             {"via/shm"},
-	"internal/regbench":          {"via/shm"},
+
+	"cmd/viablk/internal/bench":    {"via/shm"},
+	"cmd/viablk/internal/regbench": {"via/shm"},
 }
+
+// users are the folders whose packages stand on those of internal/.
+var users = []string{"cmd", "config", "initiator", "integration", "regcache", "target"}
 
 // homes are the foreign modules and the packages that may import them, in
 // tests too. A module is changed or dropped in its homes alone.
 var homes = map[string][]string{
-	"github.com/pojntfx/go-nbd":       {"internal/block", "internal/nbd"},
-	"github.com/dgraph-io/ristretto":  {"regcache"},
-	"github.com/spf13/viper":          {"config"},
-	"github.com/spf13/cobra":          {"cmd/viablk"},
-	"github.com/spf13/pflag":          {"cmd/viablk"},
-	"gonum.org/v1/plot":               {"internal/chart"},
-	"golang.org/x/sys":                {anything},
-	"go.uber.org/goleak":              {testsOnly},
-	"pgregory.net/rapid":              {testsOnly},
-	"github.com/rogpeppe/go-internal": {testsOnly},
-	"C":                               {"via/verbs"},
+	"github.com/pojntfx/go-nbd":          {"internal/block", "internal/nbd"},
+	"github.com/dgraph-io/ristretto":     {"regcache"},
+	"github.com/anishathalye/porcupine":  {testsOnly},
+	"github.com/florianl/go-nfqueue":     {testsOnly},
+	"github.com/gopacket/gopacket":       {testsOnly},
+	"github.com/mdlayher/genetlink":      {"internal/nbdkernel"},
+	"github.com/mdlayher/netlink":        {"internal/nbdkernel"},
+	"github.com/mdlayher/vsock":          {"internal/nbd"},
+	"github.com/mdlayher/socket":         {"internal/nbd"},
+	"github.com/spf13/viper":             {"config"},
+	"github.com/spf13/cobra":             {"cmd/viablk"},
+	"github.com/spf13/pflag":             {"cmd/viablk"},
+	"gonum.org/v1/plot":                  {"cmd/viablk/internal/chart"},
+	"golang.org/x/term":                  {"cmd/viablk"},
+	"golang.org/x/sys":                   {anything},
+	"go.uber.org/goleak":                 {testsOnly},
+	"pgregory.net/rapid":                 {testsOnly},
+	"github.com/rogpeppe/go-internal":    {testsOnly},
+	"gvisor.dev/gvisor/tools/checklocks": {"contrib/checklocks"},
+	"golang.org/x/tools":                 {"contrib/checklocks"},
+	"C":                                  {"via/verbs"},
 }
 
 // testsOnly stands for the tests of every package, and for the kits.
@@ -154,8 +213,8 @@ const testsOnly = "tests"
 
 // kits are packages that only tests import; they may use what tests may use.
 var kits = []string{
-	"via/viatest", "via/viatest/loopback", "target/backend/backendtest",
-	"integration/netbed", "integration/conformance", "integration/vm",
+	"via/viatest", "via/viatest/loopback", "via/roce/port/porttest", "target/backend/backendtest",
+	"integration/netbed", "integration/history", "integration/nemesis", "integration/simulation", "integration/testbed", "integration/program", "internal/nbd/nbdtest", "integration/vm",
 }
 
 // vague are names that say nothing about what is inside.
@@ -214,6 +273,7 @@ func (sources tree) check() []string {
 		bad = append(bad, checkImports(name, f)...)
 		bad = append(bad, checkUnsafe(files, name, f)...)
 		bad = append(bad, checkNames(name, f)...)
+		bad = append(bad, checkScheduled(files, name, f)...)
 		if lines := strings.Count(content, "\n"); lines > maximumLines {
 			bad = append(bad, fmt.Sprintf("%s: has %d lines, at most %d are allowed", name, lines, maximumLines))
 		}
@@ -254,6 +314,10 @@ func checkImports(name string, f *ast.File) []string {
 		imported, _ := strconv.Unquote(spec.Path.Value)
 		if imported == module || strings.HasPrefix(imported, module+"/") {
 			to := strings.TrimPrefix(strings.TrimPrefix(imported, module), "/")
+			if !isTest && leadsUp(dir, to) {
+				bad = append(bad, fmt.Sprintf("%s: the arrow %s → %s leads up from internal", name, dir, to))
+				continue
+			}
 			if !slices.Contains(allowed, anything) && !slices.Contains(allowed, to) {
 				bad = append(bad, fmt.Sprintf("%s: the arrow %s → %s is not drawn", name, dir, to))
 			}
@@ -264,6 +328,17 @@ func checkImports(name string, f *ast.File) []string {
 		}
 	}
 	return bad
+}
+
+// leadsUp reports whether an arrow leaves internal/, which holds the data path
+// and what it stands on, for its users. A package that a command alone needs is
+// below the command.
+func leadsUp(from, to string) bool {
+	if !strings.HasPrefix(from, "internal/") {
+		return false
+	}
+	first, _, _ := strings.Cut(to, "/")
+	return slices.Contains(users, first)
 }
 
 // checkHome checks the import of a package that is not the module's.
@@ -396,6 +471,14 @@ func TestRulesCanFail(t *testing.T) {
 		{
 			"test arrow in code", "initiator/bad.go", "// Package initiator is bad.\npackage initiator\n\nimport _ \"" + module + "/target\"\n",
 			"initiator/bad.go: the arrow initiator → target is not drawn",
+		},
+		{
+			"arrow up from internal", "internal/wire/bad.go", "// Package wire is bad.\npackage wire\n\nimport _ \"" + module + "/initiator\"\n",
+			"internal/wire/bad.go: the arrow internal/wire → initiator leads up from internal",
+		},
+		{
+			"arrow up to a backend", "internal/nbd/bad.go", "// Package nbd is bad.\npackage nbd\n\nimport _ \"" + module + "/target/backend\"\n",
+			"internal/nbd/bad.go: the arrow internal/nbd → target/backend leads up from internal",
 		},
 		{
 			"package", "internal/new/new.go", "// Package new is bad.\npackage new\n",

@@ -13,9 +13,13 @@ type Config struct {
 	NBD    NBD    `mapstructure:"nbd"`
 	Log    Log    `mapstructure:"log"`
 
-	// Admin is the path of the status socket. Empty means a socket in the runtime
-	// directory, "none" means no socket.
+	// Admin is the path of the status socket. Empty means a socket in the
+	// runtime directory, "none" means no socket.
 	Admin string `mapstructure:"admin"`
+
+	// Insecure accepts listeners at which other hosts get the disks without
+	// authentication, and initiators beside NBD clients that have to use TLS.
+	Insecure bool `mapstructure:"insecure"`
 
 	// DrainTimeout is how long a first SIGTERM lets requests finish. Zero means
 	// that nothing is waited for.
@@ -31,10 +35,25 @@ type Target struct {
 	// case-sensitive and may contain any character; map keys are neither.
 	Exports []Export `mapstructure:"exports"`
 
+	// Security is auto, require or off: whether initiators of via+roce and
+	// via+verbs show certificates, and all that is exchanged is encrypted and
+	// authenticated. With auto they do at listeners that are not local, if
+	// there are Certificates.
+	Security string `mapstructure:"security"`
+
+	// Certificates is the folder of the target's certificates, for VIA, and for
+	// NBD over TLS unless [NBD.TLSCertificates] is another. Empty means that
+	// one.
+	Certificates string `mapstructure:"certificates"`
+
 	// Connections limits the VIA connections at a time.
 	Connections int `mapstructure:"connections"`
 
-	// Depth is the number of requests that one VIA connection may have under way.
+	// ConnectionsPerAddress limits those of one IPv4 address or IPv6 network of
+	// 64 bits. Zero means half of Connections, and 8 at least.
+	ConnectionsPerAddress int `mapstructure:"connections_per_address"`
+
+	// Depth is the number of requests in flight per VIA connection.
 	Depth int `mapstructure:"depth"`
 
 	// InlineMax is the longest payload in bytes that travels inside a message.
@@ -43,23 +62,28 @@ type Target struct {
 	// MaxIO is the longest VIA command in bytes; initiators cut longer ones.
 	MaxIO Size `mapstructure:"max_io"`
 
-	// Pool is the transfer memory of one VIA connection in bytes. Zero means twice
-	// MaxIO, and 8 MiB at least.
+	// Pool is the transfer memory of one VIA connection in bytes. Zero means
+	// twice MaxIO, and 8 MiB at least.
 	Pool Size `mapstructure:"pool"`
 
 	// CopyMode is auto, bounce or zerocopy: how reads of mapped files move.
 	CopyMode string `mapstructure:"copy_mode"`
 
-	// RegisterMax is what is registered of mapped files at a time, with the NIC of
-	// each VIA provider, for all connections together; in bytes.
+	// RegisterMax is what is registered of mapped files at a time, with the NIC
+	// of each VIA provider, for all connections together; in bytes.
 	RegisterMax Size `mapstructure:"register_max"`
 
-	// Heartbeat is the idle time after which a VIA connection is probed.
-	Heartbeat time.Duration `mapstructure:"heartbeat"`
+	// KeepAlive is the idle time after which a VIA connection is probed.
+	KeepAlive time.Duration `mapstructure:"keepalive"`
 
-	// Spin is the longest time that a VIA connection looks for work before it
-	// sleeps. Zero means that it never spins.
-	Spin time.Duration `mapstructure:"spin"`
+	// BusyPoll is how long a VIA connection busy-polls before it sleeps. Zero
+	// means that it sleeps at once.
+	BusyPoll time.Duration `mapstructure:"busy_poll"`
+
+	// StateFolder is where the identities of disks are kept that have no
+	// extended attributes. Empty means $STATE_DIRECTORY, or /var/lib/viablk for
+	// root and $XDG_STATE_HOME/viablk for users.
+	StateFolder string `mapstructure:"state_folder"`
 }
 
 // Attach is the section of the initiator.
@@ -67,40 +91,56 @@ type Attach struct {
 	// URI names the remote export. Empty means it is given as an argument.
 	URI string `mapstructure:"uri"`
 
+	// Certificates is the folder of the initiator's certificates, which a
+	// session over via+roce or via+verbs is sealed with, and TargetName who the
+	// target has to be. Empty means what the URI says: none, and its host.
+	Certificates string `mapstructure:"certificates"`
+	TargetName   string `mapstructure:"target_name"`
+
 	// NBD is the URI on which the remote disk appears as an NBD export. Empty
 	// means it is given by --nbd.
 	NBD string `mapstructure:"nbd"`
 
-	// Depth is the number of requests under way on one connection. Zero leaves it to
-	// the target.
+	// Depth is the number of requests in flight per connection. Zero leaves
+	// it to the target.
 	Depth int `mapstructure:"depth"`
 
-	// InlineMax is the longest payload in bytes that travels inside a message. Zero
-	// leaves it to the target.
+	// InlineMax is the longest payload in bytes that travels inside a message.
+	// Zero leaves it to the target.
 	InlineMax Size `mapstructure:"inline_max"`
 
 	// MaxIO is the longest VIA command in bytes; longer requests are cut. Zero
 	// leaves it to the target.
 	MaxIO Size `mapstructure:"max_io"`
 
-	// CopyMode is auto, bounce or zerocopy: how payload outside of the bounce memory
-	// moves.
+	// CopyMode is auto, bounce or zerocopy: how payload outside of the bounce
+	// memory moves.
 	CopyMode string `mapstructure:"copy_mode"`
 
 	// ReadOnly opens the remote export for reading only.
 	ReadOnly bool `mapstructure:"read_only"`
 
-	// Description is what NBD clients are told of the disk. Empty means what the
-	// target says, and its URI if that says nothing.
+	// Exclusive makes this process the only client of the disk, and Preempt
+	// ends other clients that are in the way.
+	Exclusive bool `mapstructure:"exclusive"`
+	Preempt   bool `mapstructure:"preempt"`
+
+	// OnConflict is fail or reopen: what becomes of the disk when its target is
+	// back and another client wrote to it meanwhile.
+	OnConflict string `mapstructure:"on_conflict"`
+
+	// Description is what NBD clients are told of the disk. Empty means what
+	// the target says, and its URI if that says nothing.
 	Description string `mapstructure:"description"`
 
-	// Clients are the names, in verified certificates, of NBD clients that get the
-	// disk. If there are any, others do not.
-	Clients []string `mapstructure:"clients"`
+	// Clients are the NBD clients that get the disk, and ClientsReadOnly get it
+	// for reading, as of an [Export]. Without either, every client gets it.
+	Clients         []string `mapstructure:"clients"`
+	ClientsReadOnly []string `mapstructure:"clients_read_only"`
 
 	// MinimumBlock is what requests of NBD clients must be multiples of,
-	// PreferredBlock the best size of one and MaximumPayload the longest READ or
-	// WRITE, in bytes. Zero means the disk's.
+	// PreferredBlock the best size of one and MaximumPayload the longest READ
+	// or WRITE, in bytes. Zero means the disk's.
 	MinimumBlock   Size `mapstructure:"minimum_block"`
 	PreferredBlock Size `mapstructure:"preferred_block"`
 	MaximumPayload Size `mapstructure:"maximum_payload"`
@@ -108,28 +148,32 @@ type Attach struct {
 	// Timeout is how long connecting and logging in may take.
 	Timeout time.Duration `mapstructure:"timeout"`
 
-	// Device is the block device of the kernel as which the remote disk appears:
-	// /dev/nbdN, or auto for one that is free. Empty means none.
+	// Device is the block device of the kernel as which the remote disk
+	// appears: /dev/nbdN, or auto for one that is free. Empty means none.
 	Device string `mapstructure:"device"`
 
-	// Connections is the number of connections between the kernel and this process.
+	// Connections is the number of connections between the kernel and this
+	// process.
 	Connections int `mapstructure:"connections"`
 
-	// IOTimeout is how long the kernel waits for an answer before it gives up the
-	// connection and sends the request again on another. Zero means that a device with
-	// one connection waits for ever, and one with more for 30 seconds.
+	// IOTimeout is how long the kernel waits for an answer before it gives up
+	// the connection and resends the request on another. Zero means that a
+	// device with one connection waits for ever, and one with more for 30
+	// seconds.
 	IOTimeout time.Duration `mapstructure:"io_timeout"`
 
-	// CtrlLossTimeout is how long requests wait while the target is away; with zero, the
-	// disk fails for good when its target is lost. It is also how long they wait in the
-	// kernel while no process serves the device, and how long Reattach tries to reach
-	// the target.
+	// CtrlLossTimeout is how long requests wait while the target is away; with
+	// zero, the disk fails for good when its target is lost. It is also how
+	// long they wait in the kernel while no process serves the device, and how
+	// long Reattach tries to reach the target.
 	CtrlLossTimeout time.Duration `mapstructure:"ctrl_loss_timeout"`
 
-	// ReconnectDelay is the longest time between two attempts to reach the target.
+	// ReconnectDelay is the longest time between two attempts to reach the
+	// target.
 	ReconnectDelay time.Duration `mapstructure:"reconnect_delay"`
 
-	// Reattach takes over a device that is attached to URI, and whose process is gone.
+	// Reattach takes over a device that is attached to URI, and whose process
+	// is gone.
 	Reattach bool `mapstructure:"reattach"`
 }
 
@@ -141,8 +185,8 @@ const DeviceAuto = "auto"
 func (a Attach) Over(x Export) Export {
 	x.ReadOnly = x.ReadOnly || a.ReadOnly
 	x.Description = cmp.Or(a.Description, x.Description)
-	if len(a.Clients) > 0 {
-		x.Clients = a.Clients
+	if len(a.Clients)+len(a.ClientsReadOnly) > 0 {
+		x.Clients, x.ClientsReadOnly = a.Clients, a.ClientsReadOnly
 	}
 	x.MinimumBlock = cmp.Or(a.MinimumBlock, x.MinimumBlock)
 	x.PreferredBlock = cmp.Or(a.PreferredBlock, x.PreferredBlock)
@@ -155,15 +199,16 @@ type NBD struct {
 	// Connections limits the NBD connections at a time on all listeners.
 	Connections int `mapstructure:"connections"`
 
-	// ConnectionsPerAddress limits those of one IPv4 address, IPv6 network of 64 bits,
-	// or user of this host. Zero means that only Connections does.
+	// ConnectionsPerAddress limits those of one IPv4 address, IPv6 network of
+	// 64 bits, or user of this host. Zero means 16 for other hosts, and that
+	// only Connections limits users of this one and loopback addresses.
 	ConnectionsPerAddress int `mapstructure:"connections_per_address"`
 
-	// Handshakes limits the clients that have not chosen an export yet. With one more,
-	// the address or user that has most of them loses its oldest.
+	// Handshakes limits the clients that have not chosen an export yet. With
+	// one more, the address or user that has most of them loses its oldest.
 	Handshakes int `mapstructure:"handshakes"`
 
-	// Depth is the number of requests that one connection may have under way.
+	// Depth is the number of requests in flight per connection.
 	Depth int `mapstructure:"depth"`
 
 	// Options limits the options that one client may send in its handshake.
@@ -172,18 +217,19 @@ type NBD struct {
 	// HandshakeTimeout closes a client that has not finished its handshake.
 	HandshakeTimeout time.Duration `mapstructure:"handshake_timeout"`
 
-	// ProgressTimeout closes a client that is in the middle of a request, or does
-	// not take its replies, and moves no byte for so long.
+	// ProgressTimeout closes a client that is in the middle of a request, or
+	// does not take its replies, and moves no byte for so long.
 	ProgressTimeout time.Duration `mapstructure:"progress_timeout"`
 
-	// Spin is the longest time that a connection looks for work before it sleeps.
-	// Zero means that it never spins.
-	Spin time.Duration `mapstructure:"spin"`
+	// BusyPoll is how long a connection busy-polls before it sleeps. Zero means
+	// that it sleeps at once.
+	BusyPoll time.Duration `mapstructure:"busy_poll"`
 
 	// TLS is off, on or require: whether clients may use TLS, or have to.
 	TLS string `mapstructure:"tls"`
 
-	// TLSCertificates is the folder of the server's certificates.
+	// TLSCertificates is the folder of the server's certificates. Empty means
+	// [Target.Certificates].
 	TLSCertificates string `mapstructure:"tls_certificates"`
 
 	// TLSVerifyPeer has clients prove by a certificate who they are.
@@ -197,6 +243,9 @@ type Log struct {
 
 	// Format is text or json.
 	Format string `mapstructure:"format"`
+
+	// Trace is off, or via: a line per VIA operation on standard error.
+	Trace string `mapstructure:"trace"`
 }
 
 // Default returns the configuration that applies where nothing is set. Every
@@ -206,17 +255,18 @@ func Default() Config {
 		Target: Target{
 			Listen:      []string{},
 			Exports:     []Export{},
+			Security:    "auto",
 			Connections: 512,
 			Depth:       128,
 			InlineMax:   4 * KiB,
 			MaxIO:       1 * MiB,
 			CopyMode:    "auto",
 			RegisterMax: 256 * MiB,
-			Heartbeat:   time.Second,
-			Spin:        200 * time.Microsecond,
+			KeepAlive:   time.Second,
+			BusyPoll:    200 * time.Microsecond,
 		},
 		Attach: Attach{
-			CopyMode: "auto", Clients: []string{}, Timeout: 10 * time.Second,
+			CopyMode: "auto", OnConflict: "fail", Clients: []string{}, ClientsReadOnly: []string{}, Timeout: 10 * time.Second,
 			Connections: 1, CtrlLossTimeout: 10 * time.Minute, ReconnectDelay: 10 * time.Second,
 		},
 		NBD: NBD{
@@ -226,11 +276,11 @@ func Default() Config {
 			Options:          32,
 			HandshakeTimeout: 10 * time.Second,
 			ProgressTimeout:  30 * time.Second,
-			Spin:             200 * time.Microsecond,
+			BusyPoll:         200 * time.Microsecond,
 			TLS:              "off",
 			TLSVerifyPeer:    true,
 		},
-		Log:          Log{Level: "info", Format: "text"},
+		Log:          Log{Level: "info", Format: "text", Trace: "off"},
 		DrainTimeout: 30 * time.Second,
 	}
 }

@@ -4,8 +4,11 @@ import (
 	"encoding"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"os"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -96,6 +99,27 @@ func decodeInteger(text string, isText bool, data any) (any, error) {
 	return nil, fmt.Errorf("%v is not a whole number", data)
 }
 
+// renamed are the keys that have another name now.
+var renamed = map[string]string{
+	"nbd.spin":    "nbd.busy_poll",
+	"target.spin": "target.busy_poll",
+}
+
+// renamedVariables complains about variables of keys that have another name:
+// without a key they would have no effect.
+func renamedVariables() error {
+	var bad complaints
+	for _, old := range slices.Sorted(maps.Keys(renamed)) {
+		if name := EnvironmentName(old); os.Getenv(name) != "" {
+			bad = append(bad, Problem{
+				Key: old, Origin: FromEnvironment, Source: name,
+				Message: "unknown key; did you mean " + EnvironmentName(renamed[old]) + "?",
+			})
+		}
+	}
+	return bad.err()
+}
+
 // decodeProblems collects what the decoder complains about. The decoder wraps
 // each complaint in an error that knows the path of the value.
 func decodeProblems(bad complaints, key string, err error) complaints {
@@ -123,6 +147,10 @@ func decodeProblems(bad complaints, key string, err error) complaints {
 		prefix += "."
 	}
 	for name := range strings.SplitSeq(keys, ", ") {
+		if now, ok := renamed[prefix+name]; ok {
+			bad.add(prefix+name, "unknown key; did you mean %s?", now)
+			continue
+		}
 		bad.add(prefix+name, "unknown key; known here are %s", strings.Join(sectionKeys(sectionType(key)), ", "))
 	}
 	return bad

@@ -16,13 +16,13 @@ type Limits struct {
 	// Bandwidth is bytes per second, of reads and writes together.
 	Bandwidth Size `mapstructure:"bandwidth"`
 
-	// Burst is how much of what was not used is kept, as the time in which it could
-	// have been. Zero means 20 ms.
+	// Burst is how much of what was not used is kept, as the time in which it
+	// could have been. Zero means 20 ms.
 	Burst time.Duration `mapstructure:"burst"`
 }
 
-// The bounds of limits: below a slip of the unit is likely, above a request costs
-// less than clocks show.
+// The bounds of limits: below a slip of the unit is likely, above a request
+// costs less than clocks show.
 const (
 	maximumIOPS      = 100_000_000
 	minimumBandwidth = 1 * KiB
@@ -66,7 +66,8 @@ func (l Limits) validate(key string) error {
 // limitPrefix begins a specification with limits.
 const limitPrefix = "limit:"
 
-// cutLimits reads the limits in front of the disk in the short form of an export:
+// cutLimits reads the limits in front of the disk in the short form of an
+// export:
 //
 //	limit:iops=N,bandwidth=SIZE,burst=TIME,session-iops=N,…:SPEC
 //

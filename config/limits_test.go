@@ -31,7 +31,7 @@ func TestShortFormWithLimits(t *testing.T) {
 		"a=limit:iops=:memory:1M":                "is not a number of requests",
 		"a=limit:iops=0:memory:1M":               "is not a number of requests",
 		"a=limit:iops=1k:memory:1M":              "is not a number of requests",
-		"a=limit:bandwidth=fast:memory:1M":       "is not a size",
+		"a=limit:bandwidth=fast:memory:1M":       "has no unit",
 		"a=limit:bandwidth=0:memory:1M":          "is no number of bytes per second",
 		"a=limit:burst=10:memory:1M":             "is not a duration",
 		"a=limit:burst=-1s:memory:1M":            "is not a duration",
@@ -102,7 +102,7 @@ func TestLimitsAreChecked(t *testing.T) {
 	}
 }
 
-// What the short form says is within its bounds, and never more than it says.
+// A short form is within its bounds, and never more than it says.
 func FuzzShortForm(f *testing.F) {
 	for _, seed := range []string{
 		"a=memory:1M", "a=limit:iops=5:x", "=limit:", "a=limit:session-burst=1s,bandwidth=1k:limit:iops=1:x", "a",

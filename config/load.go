@@ -40,6 +40,16 @@ type Effective struct {
 	Settings []Setting // every key, in the order of the fields of Config
 }
 
+// Origin returns where the value of a key comes from.
+func (e *Effective) Origin(key string) Origin {
+	for _, s := range e.Settings {
+		if s.Key == key {
+			return s.Origin
+		}
+	}
+	return FromDefault
+}
+
 // Load reads the file at path, if path is not empty, and puts the environment
 // and flags above it. The format follows from the extension: .yaml, .yml, .toml
 // or .json. The error is an *[Error] if the content is at fault, and wraps an
@@ -50,6 +60,9 @@ func Load(path string, flags Flags) (Effective, error) {
 		v.SetDefault(s.Key, s.Value)
 	}
 	if err := readFile(v, path); err != nil {
+		return Effective{}, err
+	}
+	if err := renamedVariables(); err != nil {
 		return Effective{}, err
 	}
 	v.SetEnvPrefix(strings.TrimSuffix(environmentPrefix, "_"))
@@ -173,8 +186,8 @@ func Defaults() []Setting {
 // said, in the order of the fields.
 func ExportDefaults() []Setting { return settings(Export{}) }
 
-// settings lists the leaves of a configuration, or of an export, in the order of
-// its fields, without their origins.
+// settings lists the leaves of a configuration, or of an export, in the order
+// of its fields, without their origins.
 func settings(c any) []Setting {
 	var all []Setting
 	var walk func(v reflect.Value, prefix string)

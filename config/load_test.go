@@ -116,6 +116,7 @@ func TestPrecedence(t *testing.T) {
 	t.Setenv("VIABLK_TARGET_EXPORTS", "a=memory:1M;\nb=file:x y\n")
 	t.Setenv("VIABLK_ATTACH_READ_ONLY", "true")
 	t.Setenv("VIABLK_DRAIN_TIMEOUT", "5s")
+	t.Setenv("VIABLK_INSECURE", "true")
 	t.Setenv("VIABLK_LOG_LEVEL", "") // empty counts as unset
 	got, err := Load(path, Flags{"target.depth": {Name: "--depth", Value: "31"}})
 	if err != nil {
@@ -169,7 +170,7 @@ func TestEveryKeyHasAnEnvironmentVariable(t *testing.T) {
 			t.Setenv(EnvironmentName(s.Key), "\x01 no such value")
 			_, err := Load("", nil)
 			switch s.Key {
-			case "admin", "nbd.tls_certificates", "attach.description": // any text will do
+			case "admin", "nbd.tls_certificates", "target.certificates", "attach.certificates", "attach.target_name", "attach.description", "target.state_folder": // any text will do
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -180,6 +181,16 @@ func TestEveryKeyHasAnEnvironmentVariable(t *testing.T) {
 				t.Errorf("got %v, want a complaint about %s", err, EnvironmentName(s.Key))
 			}
 		})
+	}
+}
+
+// A variable that had an effect once is refused, not ignored.
+func TestRenamedVariable(t *testing.T) {
+	t.Setenv("VIABLK_NBD_SPIN", "0")
+	_, err := Load("", nil)
+	want := "nbd.spin: unknown key; did you mean VIABLK_NBD_BUSY_POLL? (from VIABLK_NBD_SPIN)"
+	if err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
 	}
 }
 
@@ -194,16 +205,17 @@ func TestComplaints(t *testing.T) {
 			"unknown key in an export", "target: {exports: [{name: a, backend: 'memory:1M'}, {name: b, path: /x, backend: c}]}",
 			[]string{"target.exports[1].path: unknown key; known here are name, backend"},
 		},
+		{"key of another name", "target: {spin: 1ms}", []string{"target.spin: unknown key; did you mean target.busy_poll?"}},
 		{"section is a list", "target: [1]", []string{"target: is a section"}},
 		{"exports is a mapping", "target: {exports: {a: b}}", []string{"target.exports: is a list"}},
 		{"export is a number", "target: {exports: [3]}", []string{"target.exports[0]: is a mapping"}},
-		{"export is no pair", "target: {exports: [disk]}", []string{`target.exports[0]: "disk" is not NAME=SPEC`}},
+		{"export is no pair", "target: {exports: [disk]}", []string{`target.exports[0]: "disk" is not NAME=BACKEND`}},
 		{"fraction", "target: {depth: 1.5}", []string{"target.depth: 1.5 is not a whole number"}},
 		{"bool for number", "target: {depth: true}", []string{"target.depth: true is not a whole number"}},
 		{"number for bool", "attach: {read_only: 7}", []string{"attach.read_only: 7 is not true or false"}},
 		{"number for text", "log: {level: 7}", []string{"log.level: 7 is not text"}},
 		{"duration without unit", "drain_timeout: 30", []string{"drain_timeout: 30 has no unit"}},
-		{"malformed size", "target: {max_io: 5kB}", []string{`target.max_io: "5kB" is not a size`}},
+		{"malformed size", "target: {max_io: 5kB}", []string{`target.max_io: size "5kB": KB means 1000`}},
 		{
 			"two exports of one name", "target: {exports: [a=memory:1M, a=memory:2M]}",
 			[]string{`target.exports[1]: the name "a" is already that of target.exports[0]`},
@@ -223,13 +235,13 @@ func TestComplaints(t *testing.T) {
 				`target.listen[0]: a URI to listen on names no export, and this one names "x"`,
 				`target.listen[1]: "ftp://h/": unknown scheme "ftp"`,
 				"target.connections: -1 is not in 1…4096", "target.depth: 0 is not in 1…1024",
-				"target.max_io: 1 is not in 64KiB…64MiB", `log.level: "loud" is not one of`, `log.format: "xml" is not one of`,
+				"target.max_io: 1 is not in 64KiB…64MiB", `log.level: must be debug, info, warn or error, not "loud"`, `log.format: must be text or json, not "xml"`,
 			},
 		},
 		{"TLS", "attach: {uri: 'nbds://h/', nbd: 'via+shm:///?socket=s'}", []string{
 			"attach.uri: nbds needs to know whom to trust", "attach.nbd: via+shm is not an NBD scheme",
 		}},
-		{"port 0 of a remote", "attach: {uri: 'nbd://h:0/', nbd: 'nbd://h:0/'}", []string{"attach.uri: port 0 is only good to listen on"}},
+		{"port 0 of a remote", "attach: {uri: 'nbd://h:0/', nbd: 'nbd://localhost:0/'}", []string{"attach.uri: port 0 is only good to listen on"}},
 		{"timeouts", "drain_timeout: -1s\nnbd: {handshake_timeout: 0s}", []string{
 			"nbd.handshake_timeout: 0s is not in", "drain_timeout: -1s is not in",
 		}},

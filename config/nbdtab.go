@@ -10,9 +10,13 @@ import (
 	"time"
 )
 
-// The options of a line in nbdtab(5) that make it ours. Names that begin with an
-// underscore are for uses of this kind.
-const tabTransport = "_viablk_transport"
+// The options of a line in nbdtab(5) that make it ours. Names that begin with
+// an underscore are for uses of this kind.
+const (
+	tabTransport    = "_viablk_transport"
+	tabCertificates = "_viablk_certificates"
+	tabTargetName   = "_viablk_target_name"
+)
 
 // Nbdtab returns what a file in the format of nbdtab(5) says of a device, nbdN
 // without its folder, as settings of attach: keys to their values.
@@ -21,10 +25,10 @@ const tabTransport = "_viablk_transport"
 //	nbd0    storage  disk0   _viablk_transport=roce,connections=2,timeout=30
 //	nbd1    /run/t   disk1   _viablk_transport=shm,bs=4096
 //
-// A host that is a path is the socket of via+shm. Of the options of others port, bs,
-// connections and timeout, in seconds, mean what they mean there; persist, swap, unix
-// and those that begin with an underscore are passed over. Errors begin with the path,
-// and the line where there is one.
+// A host that is a path is the socket of via+shm. Of the options of others
+// port, bs, connections and timeout, in seconds, mean what they mean there;
+// persist, swap, unix and those that begin with an underscore are passed over.
+// Errors begin with the path, and the line where there is one.
 func Nbdtab(path, device string) (map[string]string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -70,6 +74,10 @@ func tabSettings(fields []string) (map[string]string, error) {
 			settings["attach.connections"] = value
 		case "timeout":
 			settings["attach.io_timeout"], err = tabSeconds(value)
+		case tabCertificates:
+			settings["attach.certificates"] = value
+		case tabTargetName:
+			settings["attach.target_name"] = value
 		case "persist", "swap", "unix", "":
 		default:
 			if !strings.HasPrefix(name, "_") || strings.HasPrefix(name, "_viablk") {

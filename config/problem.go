@@ -18,10 +18,15 @@ const (
 
 // Problem is one complaint about a configuration.
 type Problem struct {
-	Key     string `json:"key"`     // the path of the value, such as target.exports[0].name; empty for the file as a whole
+	// the path of the value, such as target.exports[0].name; empty for the file
+	// as a whole
+	Key     string `json:"key"`
 	Origin  Origin `json:"origin"`  // where the value came from
 	Source  string `json:"source"`  // the flag, variable or file itself; empty for a default
 	Message string `json:"message"` // what is wrong and what would be right
+
+	// each value is right, and together they give disks away
+	Unsafe bool `json:"unsafe,omitempty"`
 }
 
 // String returns the complaint as one line.
@@ -52,10 +57,11 @@ func (e *Error) Error() string {
 }
 
 // FlagsOnly reports whether every complaint is about a flag, which makes it a
-// matter of usage rather than of configuration.
+// matter of usage rather than of configuration. One about what is unsafe is
+// not.
 func (e *Error) FlagsOnly() bool {
 	for _, p := range e.Problems {
-		if p.Origin != FromFlag {
+		if p.Origin != FromFlag || p.Unsafe {
 			return false
 		}
 	}
@@ -68,6 +74,11 @@ type complaints []Problem
 // add appends a complaint about a key.
 func (c *complaints) add(key, format string, arguments ...any) {
 	*c = append(*c, Problem{Key: key, Message: fmt.Sprintf(format, arguments...)})
+}
+
+// unsafe appends a complaint about values that give disks away.
+func (c *complaints) unsafe(key, format string, arguments ...any) {
+	*c = append(*c, Problem{Key: key, Message: fmt.Sprintf(format, arguments...), Unsafe: true})
 }
 
 // err returns the problems as an error, or nil.

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// The default ports: NBD's, the UDP port of RoCEv2, and that of other providers, a
-// service number of the RDMA connection manager's port space.
+// The default ports: NBD's, the UDP port of RoCEv2, and that of other
+// providers, a service number of the RDMA connection manager's port space.
 const (
 	PortNBD  = 10809
 	PortRoCE = 4791
@@ -51,35 +51,39 @@ type URI struct {
 	// TLS asks for encryption.
 	TLS bool
 
-	// Certificates is the folder of a client's certificates, Hostname who the server
-	// has to be, if it is not Host, and Unverified lets it be anybody: parameters
-	// tls-certificates, tls-hostname and tls-verify-peer=false of URIs with TLS.
+	// Certificates is the folder of a client's certificates, Hostname who the
+	// server has to be, if it is not Host, and Unverified accepts any server:
+	// parameters tls-certificates, tls-hostname and tls-verify-peer=false of
+	// URIs with TLS. Those of VIA between hosts have the first two: the session
+	// is sealed if there are certificates.
 	Certificates, Hostname string
 	Unverified             bool
 
 	// Socket is the path of a unix socket; empty if the endpoint is a host.
 	Socket string
 
-	// Host is a name, an IPv4 or an IPv6 address, the latter without brackets. It
-	// is empty only if Socket is not.
+	// Host is a name, an IPv4 or an IPv6 address, the latter without brackets.
+	// It is empty only if Socket is not.
 	Host string
 
-	// Port is zero for a unix socket, or to listen for NBD on a port that the system
-	// chooses. For via+roce it is a UDP port, for via+verbs one of the connection
-	// manager's.
+	// Port is zero for a unix socket, or to listen for NBD on a port that the
+	// system chooses. For via+roce it is a UDP port, for via+verbs one of the
+	// connection manager's.
 	Port uint16
 
-	// Frames is what this end of via+roce speaks Ethernet with itself, instead of the
-	// kernel's sockets: INTERFACE,ADDRESS[/BITS][,GATEWAY]. It is the parameter frames.
+	// Frames is what this end of via+roce speaks Ethernet with itself, instead
+	// of the kernel's sockets: INTERFACE,ADDRESS[/BITS][,GATEWAY]. It is the
+	// parameter frames.
 	Frames string
 
-	// NoOffloads has this end of via+roce leave nothing to the kernel's segmentation
-	// and coalescing: the parameter offloads=off.
+	// NoOffloads has this end of via+roce leave nothing to the kernel's
+	// segmentation and coalescing: the parameter offloads=off.
 	NoOffloads bool
 
-	// Device is the device of this end: of via+verbs the kernel's name of an RDMA device,
-	// empty for the first that is active; of via+roce a local IP address, with a UDP port
-	// or without, that connections come from. It is the parameter device.
+	// Device is the device of this end: of via+verbs the kernel's name of an
+	// RDMA device, empty for the first that is active; of via+roce a local IP
+	// address, with a UDP port or without, that connections come from. It is
+	// the parameter device.
 	Device string
 
 	// Export is the name of the export.
@@ -88,6 +92,10 @@ type URI struct {
 
 // VIA reports whether the endpoint is reached through VIA rather than NBD.
 func (u URI) VIA() bool { return u.Provider != "" }
+
+// Sealable reports whether a VIA session at the URI can be sealed. Over shared
+// memory the kernel says who the peer is.
+func (u URI) Sealable() bool { return u.VIA() && u.Provider != "shm" }
 
 // scheme returns what stands before the colon.
 func (u URI) scheme() string {
@@ -122,8 +130,8 @@ func (u URI) defaultPort() uint16 {
 }
 
 // Network returns the network and address to dial or listen on, as package net
-// names them: unix and a path, or tcp, or udp for via+roce, and host:port; or vsock
-// and CID:port, which it does not know.
+// names them: unix and a path, or tcp, or udp for via+roce, and host:port; or
+// vsock and CID:port, which it does not know.
 func (u URI) Network() (network, address string) {
 	if u.Socket != "" {
 		return "unix", u.Socket
@@ -180,9 +188,13 @@ func (u URI) String() string {
 	return b.String()
 }
 
-// Peer returns the URI without what concerns this end alone: as others may use it.
+// Peer returns the URI without what concerns this end alone: as others may use
+// it.
 func (u URI) Peer() URI {
 	u.Frames, u.NoOffloads, u.Device = "", false, ""
+	if u.VIA() {
+		u.Certificates, u.Hostname = "", ""
+	}
 	return u
 }
 
@@ -304,9 +316,9 @@ func (u *URI) parseParameter(name, value string, local bool) error {
 	switch {
 	case name == "socket" && local:
 		field = &u.Socket
-	case name == "tls-certificates" && u.TLS:
+	case name == "tls-certificates" && (u.TLS || u.Sealable()):
 		field = &u.Certificates
-	case name == "tls-hostname" && u.TLS:
+	case name == "tls-hostname" && (u.TLS || u.Sealable()):
 		field = &u.Hostname
 	case name == "frames" && u.Provider == "roce":
 		field = &u.Frames
@@ -358,7 +370,7 @@ func checkFrames(s string) error {
 		return errors.New(form)
 	}
 	addr, _, hasBits := strings.Cut(parts[1], "/")
-	own, err := netip.ParseAddr(addr)
+	local, err := netip.ParseAddr(addr)
 	if hasBits && err == nil {
 		_, err = netip.ParsePrefix(parts[1])
 	}
@@ -366,8 +378,8 @@ func checkFrames(s string) error {
 		return fmt.Errorf("%s: %q is no IP address", form, parts[1])
 	}
 	if len(parts) == 3 {
-		if gateway, err := netip.ParseAddr(parts[2]); err != nil || gateway.Is4() != own.Is4() {
-			return fmt.Errorf("%s: %q is no address like %v", form, parts[2], own)
+		if gateway, err := netip.ParseAddr(parts[2]); err != nil || gateway.Is4() != local.Is4() {
+			return fmt.Errorf("%s: %q is no address like %v", form, parts[2], local)
 		}
 	}
 	return nil
@@ -461,8 +473,11 @@ func (u URI) CheckRemote() error {
 	if u.TLS && u.Certificates == "" && !u.Unverified {
 		return fmt.Errorf("%s needs to know whom to trust: append tls-certificates=FOLDER to its parameters", u.scheme())
 	}
-	// A connection over TCP to no address in particular reaches this host; RDMA needs
-	// one.
+	if u.Sealable() && u.Certificates == "" && u.Hostname != "" {
+		return errors.New("the target shows its name to who has certificates: set tls-certificates beside tls-hostname")
+	}
+	// A connection over TCP to no address in particular reaches this host; RDMA
+	// needs one.
 	if a := u.address(); u.VIA() && a.IsUnspecified() {
 		return fmt.Errorf("%v is only good to listen on: name the host", a)
 	}
@@ -495,10 +510,12 @@ func (u URI) ServerName() string {
 	}
 }
 
-// checkTLS reports why a server cannot listen at the URI, whose TLS is set for the
-// whole process.
+// checkTLS reports why a server cannot listen at the URI, whose TLS is set for
+// the whole process.
 func (u URI) checkTLS(n NBD) error {
 	switch {
+	case u.VIA() && (u.Certificates != "" || u.Hostname != ""):
+		return errors.New("a URI to listen on has no TLS parameters: set target.certificates")
 	case u.Certificates != "" || u.Hostname != "" || u.Unverified:
 		return errors.New("a URI to listen on has no TLS parameters: set nbd.tls_certificates")
 	case u.TLS && n.TLS != "require":

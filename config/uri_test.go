@@ -168,7 +168,8 @@ func TestNetwork(t *testing.T) {
 	}
 }
 
-// What can be listened at cannot always be connected to, and the other way round.
+// Some URIs are for listening alone and some for connecting, and the other way
+// round.
 func TestEndpointsByUse(t *testing.T) {
 	for _, c := range []struct{ in, remote, listen string }{
 		{"via+roce://10.0.0.1/", "", ""},
@@ -179,7 +180,7 @@ func TestEndpointsByUse(t *testing.T) {
 		{"nbd://h:0/", "port 0 is only good to listen on", ""},
 		{"nbd+vsock://3/", "", ""},
 		{"nbd+vsock://4294967295/", "only good to listen on", ""},
-		{"nbd+vsock://0/", "CID 0 is nobody's", ""},
+		{"nbd+vsock://0/", "CID 0 is reserved", ""},
 		{"nbd+vsock://3:0/", "port 0", "leave it out for 10809"},
 		{"nbds+vsock://3/", "tls-certificates=FOLDER", "set nbd.tls to require"},
 		{"via+roce://h:0/", "port 0 is only good to listen on", "leave it out for 4791"},
@@ -203,7 +204,8 @@ func TestEndpointsByUse(t *testing.T) {
 	}
 }
 
-// What ParseURI accepts it accepts again, with the same meaning, after String.
+// A URI that ParseURI accepts it accepts again, with the same meaning, after
+// String.
 func FuzzParseURI(f *testing.F) {
 	for _, seed := range []string{
 		"nbd://example.org:1/disk", "nbd://[fe80::1%25eth0]/a%20b", "nbd+unix:///?socket=/s",

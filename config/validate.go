@@ -1,14 +1,15 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/viablk/viablk/internal/access"
 )
 
-// The bounds of the numeric keys. What a larger value would cost is memory of
+// The bounds of the numeric keys. A larger value would cost memory of
 // this process, so none is open-ended.
 const (
 	maximumConnections = 4096  // over VIA
@@ -24,7 +25,7 @@ const (
 	maximumOptions     = 4096
 	minimumTimeout     = 10 * time.Millisecond
 	maximumTimeout     = 24 * time.Hour
-	maximumSpin        = 1 * time.Second
+	maximumBusyPoll    = 1 * time.Second
 
 	maximumKernelConnections = 64
 )
@@ -38,9 +39,13 @@ func (c Config) Validate() error {
 	var bad complaints
 	c.Target.validate(&bad, c.NBD)
 	c.Attach.validate(&bad, c.NBD)
-	c.NBD.validate(&bad)
+	c.NBD.validate(&bad, c.NBDCertificates())
+	c.validateSecurity(&bad)
+	c.validateExposure(&bad)
+	c.validateAccess(&bad)
 	bad.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	bad.oneOf("log.format", c.Log.Format, "text", "json")
+	bad.oneOf("log.trace", c.Log.Trace, "off", "via")
 	bad.duration("drain_timeout", c.DrainTimeout, 0, maximumTimeout)
 	return bad.err()
 }
@@ -55,8 +60,10 @@ func (t Target) validate(bad *complaints, n NBD) {
 			bad.add(fmt.Sprintf("target.listen[%d]", i), "%v", err)
 		}
 	}
-	t.validateExports(bad, n)
+	t.validateExports(bad)
+	bad.oneOf("target.security", t.Security, "auto", "require", "off")
 	bad.bounds("target.connections", t.Connections, 1, maximumConnections)
+	bad.bounds("target.connections_per_address", t.ConnectionsPerAddress, 0, maximumConnections)
 	bad.bounds("target.depth", t.Depth, 1, maximumDepth)
 	bad.size("target.inline_max", t.InlineMax, minimumInline, maximumInline)
 	bad.size("target.max_io", t.MaxIO, minimumIO, maximumIO)
@@ -65,19 +72,16 @@ func (t Target) validate(bad *complaints, n NBD) {
 	}
 	bad.oneOf("target.copy_mode", t.CopyMode, copyModes...)
 	bad.size("target.register_max", t.RegisterMax, minimumRegister, maximumRegister)
-	bad.duration("target.heartbeat", t.Heartbeat, minimumTimeout, maximumTimeout)
-	bad.duration("target.spin", t.Spin, 0, maximumSpin)
+	bad.duration("target.keepalive", t.KeepAlive, minimumTimeout, maximumTimeout)
+	bad.duration("target.busy_poll", t.BusyPoll, 0, maximumBusyPoll)
 }
 
-func (t Target) validateExports(bad *complaints, n NBD) {
+func (t Target) validateExports(bad *complaints) {
 	names := make(map[string]int, len(t.Exports))
 	marked := -1
 	for i, e := range t.Exports {
 		key := fmt.Sprintf("target.exports[%d]", i)
 		if err := e.validate(); err != nil {
-			bad.add(key, "%v", err)
-		}
-		if err := n.checkClients(e.Clients); err != nil {
 			bad.add(key, "%v", err)
 		}
 		if first, ok := names[e.Name]; ok {
@@ -98,17 +102,9 @@ func (t Target) validateExports(bad *complaints, n NBD) {
 	}
 }
 
-// checkClients reports why clients cannot be told apart by name.
-func (n NBD) checkClients(names []string) error {
-	if len(names) > 0 && (n.TLS == "off" || !n.TLSVerifyPeer) {
-		return errors.New("clients are known by their certificates: set nbd.tls to on or require, and nbd.tls_verify_peer")
-	}
-	return nil
-}
-
 func (a Attach) validate(bad *complaints, n NBD) {
 	if a.URI != "" {
-		u, err := ParseURI(a.URI)
+		u, err := a.Remote()
 		if err == nil {
 			err = u.CheckRemote()
 		}
@@ -133,11 +129,17 @@ func (a Attach) validate(bad *complaints, n NBD) {
 		bad.size("attach.max_io", a.MaxIO, minimumIO, maximumIO)
 	}
 	bad.oneOf("attach.copy_mode", a.CopyMode, copyModes...)
+	bad.oneOf("attach.on_conflict", a.OnConflict, "fail", "reopen")
+	if a.ReadOnly && (a.Exclusive || a.Preempt) {
+		bad.add("attach.read_only", "a disk that is opened for reading only is neither exclusive nor does it preempt: set one of them")
+	}
 	if err := validateDescription(a.Description); err != nil {
 		bad.add("attach.description", "%v", err)
 	}
-	if err := n.checkClients(a.Clients); err != nil {
+	if _, err := access.Parse(a.Clients, nil); err != nil {
 		bad.add("attach.clients", "%v", err)
+	} else if _, err := access.Parse(a.Clients, a.ClientsReadOnly); err != nil {
+		bad.add("attach.clients_read_only", "%v", err)
 	}
 	bad.size("attach.minimum_block", a.MinimumBlock, 0, maximumIO)
 	bad.size("attach.preferred_block", a.PreferredBlock, 0, maximumIO)
@@ -159,7 +161,7 @@ func (a Attach) validateDevice(bad *complaints) {
 	}
 }
 
-func (n NBD) validate(bad *complaints) {
+func (n NBD) validate(bad *complaints, certificates string) {
 	bad.bounds("nbd.connections", n.Connections, 1, maximumClients)
 	bad.bounds("nbd.connections_per_address", n.ConnectionsPerAddress, 0, maximumClients)
 	bad.bounds("nbd.handshakes", n.Handshakes, 1, maximumClients)
@@ -167,9 +169,9 @@ func (n NBD) validate(bad *complaints) {
 	bad.bounds("nbd.options", n.Options, 1, maximumOptions)
 	bad.duration("nbd.handshake_timeout", n.HandshakeTimeout, minimumTimeout, maximumTimeout)
 	bad.duration("nbd.progress_timeout", n.ProgressTimeout, minimumTimeout, maximumTimeout)
-	bad.duration("nbd.spin", n.Spin, 0, maximumSpin)
+	bad.duration("nbd.busy_poll", n.BusyPoll, 0, maximumBusyPoll)
 	bad.oneOf("nbd.tls", n.TLS, "off", "on", "require")
-	if n.TLS != "off" && n.TLSCertificates == "" {
+	if n.TLS != "off" && certificates == "" {
 		bad.add("nbd.tls", "%s needs certificates: set nbd.tls_certificates to their folder; viablk pki makes one", n.TLS)
 	}
 }
@@ -194,6 +196,7 @@ func (c *complaints) duration(key string, value, least, most time.Duration) {
 
 func (c *complaints) oneOf(key, value string, allowed ...string) {
 	if !slices.Contains(allowed, value) {
-		c.add(key, "%q is not one of %v", value, allowed)
+		last := len(allowed) - 1
+		c.add(key, "must be %s or %s, not %q", strings.Join(allowed[:last], ", "), allowed[last], value)
 	}
 }

@@ -8,12 +8,13 @@ import (
 
 // The context IDs of AF_VSOCK that mean something everywhere.
 const (
-	cidHost = "2"          // the machine that virtual machines run on
-	cidAny  = "4294967295" // only to listen on
+	cidLocal = "1"          // this machine
+	cidHost  = "2"          // the machine that virtual machines run on
+	cidAny   = "4294967295" // only to listen on
 )
 
-// parseCID reads the authority of a URI for AF_VSOCK, CID[:PORT], as libnbd does:
-// none is the host.
+// parseCID reads the authority of a URI for AF_VSOCK, CID[:PORT], as libnbd
+// does: none is the host.
 func (u *URI) parseCID(authority string) error {
 	host, port, err := splitPort(authority)
 	if err != nil {
@@ -30,9 +31,9 @@ func (u *URI) parseCID(authority string) error {
 	return u.parsePort(port)
 }
 
-// ListenHost returns the host to listen at. A URI for AF_VSOCK with the host's CID,
-// as it is without one, means all that this machine has: so it is right for those
-// who connect to it from a virtual machine.
+// ListenHost returns the host to listen at. A URI for AF_VSOCK with the host's
+// CID, as it is without one, means all that this machine has: so it is right
+// for those who connect to it from a virtual machine.
 func (u URI) ListenHost() string {
 	if u.Vsock && u.Host == cidHost {
 		return cidAny
@@ -40,8 +41,8 @@ func (u URI) ListenHost() string {
 	return u.Host
 }
 
-// checkVsockPort reports why nobody would find who listens at the URI: the kernel
-// chooses a port that a URI cannot name.
+// checkVsockPort reports why no client would find a listener at the URI: the
+// kernel chooses a port that a URI cannot name.
 func (u URI) checkVsockPort() error {
 	if u.Vsock && u.Port == 0 {
 		return fmt.Errorf("port 0: clients have to know the port of %s: leave it out for %d", u.scheme(), PortNBD)
@@ -49,7 +50,7 @@ func (u URI) checkVsockPort() error {
 	return nil
 }
 
-// checkCID reports why there is nobody to connect to.
+// checkCID reports why the CID has no server.
 func (u URI) checkCID() error {
 	switch {
 	case !u.Vsock:
@@ -57,7 +58,7 @@ func (u URI) checkCID() error {
 	case u.Host == cidAny:
 		return errors.New("this CID is only good to listen on: name the machine")
 	case u.Host == "0":
-		return errors.New("CID 0 is nobody's: 2 is the host, and 1 this machine")
+		return errors.New("CID 0 is reserved: 2 is the host, and 1 this machine")
 	}
 	return nil
 }

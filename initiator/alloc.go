@@ -11,26 +11,34 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// memory is a device's memory for its callers: arenas whose granules are registered
-// at need, and the knowledge of what that costs.
+// memory is the payload memory of a device: it registers the granules of its
+// arenas on first use and keeps the measured cost of a copy and of a
+// registration.
 type memory struct {
 	mode  regcache.CopyMode
-	cache *regcache.Cache // nil if nothing is ever registered
-	off   string          // why
+	cache *regcache.Cache // nil if the device registers nothing
+	off   string          // why cache is nil
 	cost  regcache.Calibration
 
 	mu     sync.Mutex
 	arenas []*regcache.Arena // +checklocks:mu
 }
 
-// leastArena is the size of an arena in bytes, unless a buffer needs a larger one.
-// Arenas are sparse.
+// leastArena is the smallest arena, in bytes; a larger buffer gets a larger
+// one. Arenas are sparse.
 const leastArena = 256 << 20
 
-// open prepares the memory, and measures what a copy and a registration cost.
+// maximumBuffer bounds a buffer that is not registered, in bytes; what the
+// runtime cannot have ends the process.
+const maximumBuffer = 1 << 40
+
+// open prepares the memory and measures the cost of a copy and a registration.
 func (m *memory) open(cfg *Config) error {
 	m.mode = cfg.CopyMode
 	switch {
+	case cfg.sealed():
+		m.off = "the session is sealed"
+		return nil
 	case m.mode == regcache.CopyBounce:
 		m.off = "the copy mode is bounce"
 		return nil
@@ -67,25 +75,35 @@ func (m *memory) calibrate(nic *via.NIC) error {
 	return errors.Join(err, nic.DestroyPtag(tag))
 }
 
-// chooser returns the judge of a queue.
-func (m *memory) chooser() *regcache.Chooser { return regcache.NewChooser(m.cache, m.mode, m.cost) }
+// chooser returns the copy policy of a new queue.
+func (m *memory) chooser() *regcache.CopyPolicy {
+	return regcache.NewCopyPolicy(m.cache, m.mode, m.cost)
+}
 
-// Alloc returns n bytes that the target may reach by RDMA: what is read or written
-// from there is not copied, where that is faster. The memory begins at a page, holds
-// anything, lies outside the Go heap, and is the caller's until Free. One buffer that
-// is used again and again costs one registration. Any other slice works as well, and
-// is copied.
+// Alloc returns n bytes that the target may access by RDMA, so that payload
+// there moves without a copy where that is faster. The memory begins at a page
+// boundary, lies outside the Go heap, and belongs to the caller until Free. A
+// caller that reuses one buffer pays for one registration. A slice from
+// elsewhere works as well and is copied.
 //
-// Registered is not the buffer alone but its neighbourhood of 1 MiB, buffers of the
-// same device: the target of the device may reach those too. Alloc is safe for
-// concurrent use. Its error wraps ENOMEM when there is no memory.
+// If the process of a target on this host is stopped amid a copy when its
+// connection ends, a request in this memory does not end before the process
+// continues or dies: its memory would be the caller's again. A request in other
+// memory ends at the loss timeout.
+//
+// The device registers whole granules of 1 MiB: its target may access the other
+// buffers of a granule too. Alloc is safe for concurrent use. Its error wraps
+// ENOMEM when memory runs out.
 func (d *Device) Alloc(n int) ([]byte, error) {
 	m := &d.memory
 	if n <= 0 {
 		return nil, fmt.Errorf("allocate %d bytes: %w", n, via.ErrInvalidParameter)
 	}
-	if m.cache == nil {
-		return make([]byte, n), nil // all payload is copied: any memory will do
+	if m.cache == nil { // all payload is copied: any memory will do
+		if n > maximumBuffer {
+			return nil, fmt.Errorf("allocate %d bytes: %w", n, syscall.ENOMEM)
+		}
+		return make([]byte, n), nil
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -104,12 +122,12 @@ func (d *Device) Alloc(n int) ([]byte, error) {
 	return a.Alloc(n)
 }
 
-// Free gives a buffer of Alloc back; no request uses it. What is not allocated, or
-// was freed before, is an error that wraps regcache.ErrNotAllocated.
+// Free returns a buffer of Alloc that no request uses. For other memory, and
+// for a buffer that is free already, its error wraps regcache.ErrNotAllocated.
 func (d *Device) Free(b []byte) error {
 	m := &d.memory
 	if m.cache == nil {
-		return nil // the garbage collector's
+		return nil // the garbage collector frees it
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -121,8 +139,8 @@ func (d *Device) Free(b []byte) error {
 	return fmt.Errorf("free %d bytes: %w", len(b), regcache.ErrNotAllocated)
 }
 
-// close unmaps the arenas. While buffers are allocated it returns an error that wraps
-// regcache.ErrInUse, and may be called again.
+// close unmaps the arenas. While buffers are allocated it returns an error that
+// wraps regcache.ErrInUse; the caller may call it again.
 func (m *memory) close() error {
 	if m.cache == nil {
 		return nil

@@ -1,16 +1,21 @@
 package initiator_test
 
 import (
+	"context"
+	"log/slog"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/viablk/viablk/initiator"
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/carrier"
 	"github.com/viablk/viablk/internal/wire"
+	"github.com/viablk/viablk/regcache"
 )
 
-// asks are the kinds of requests, one of each way that payload moves.
+// asks are requests: one for each way that payload moves.
 var asks = map[string]struct {
 	op block.Op
 	n  int64
@@ -20,9 +25,9 @@ var asks = map[string]struct {
 	"status": {block.Status, 4096}, "prefetch": {block.Prefetch, 4096},
 }
 
-// TestFaultyAnswers: whatever a target answers, the request ends, with EIO if the
-// answer breaks a rule, and so do the others of the connection and all later
-// ones; the device closes in order.
+// TestFaultyAnswers: whatever a target answers, the request ends, with EIO if
+// the answer breaks a rule, and so do the others of the connection and all
+// later ones; the device closes in order.
 func TestFaultyAnswers(t *testing.T) {
 	type answer func(e *end, cmd *wire.Command) bool
 	imm := func(typ wire.ImmediateType, change func(*wire.Command)) answer {
@@ -103,10 +108,19 @@ func TestFaultyAnswers(t *testing.T) {
 			e.place(cmd, cmd.Length+1, immediateOf(wire.ImmOKData, cmd))
 			return true
 		}, []string{"large read"}, "not fit"},
+		"placed one byte": {func(e *end, cmd *wire.Command) bool {
+			e.place(cmd, 1, immediateOf(wire.ImmOKData, cmd))
+			return true
+		}, []string{"large read"}, "not fit"},
+		"placed all but one": {func(e *end, cmd *wire.Command) bool {
+			e.place(cmd, cmd.Length-1, immediateOf(wire.ImmOKData, cmd))
+			return true
+		}, []string{"large read"}, "not fit"},
 		"placed nothing": {func(e *end, cmd *wire.Command) bool {
 			e.place(cmd, 0, immediateOf(wire.ImmOKData, cmd))
 			return true
 		}, []string{"large read"}, "not fit"},
+		"not placed, reply": {reply(good), []string{"large read"}, "not fit"},
 		"placed elsewhere": {func(e *end, cmd *wire.Command) bool {
 			cmd.Segments[0].Handle ^= 1 << 16
 			e.place(cmd, cmd.Length, immediateOf(wire.ImmOKData, cmd))
@@ -127,9 +141,12 @@ func TestFaultyAnswers(t *testing.T) {
 			e.send(b)
 			return true
 		}, any, "checksum"},
-		"one byte":        {bytes(byte(wire.OpReply)), any, "1 bytes"},
-		"zeroes":          {bytes(make([]byte, 64)...), any, "unexpected"},
-		"control message": {func(e *end, cmd *wire.Command) bool { e.say(&wire.CloseResponse{ID: 1, PathEpoch: 1}); return true }, any, "unexpected close-response"},
+		"one byte": {bytes(byte(wire.OpReply)), any, "1 bytes"},
+		"zeroes":   {bytes(make([]byte, 64)...), any, "unexpected"},
+		"control message": {func(e *end, cmd *wire.Command) bool {
+			e.sendControl(&wire.CloseResponse{ID: 1, PathEpoch: 1})
+			return true
+		}, any, "unexpected close-response"},
 		"no extents":      {extents(), []string{"status"}, "extents do not fit"},
 		"empty extent":    {extents(wire.Extent{Length: 512}, wire.Extent{}), []string{"status"}, "extents do not fit"},
 		"extent beyond":   {extents(wire.Extent{Length: 4097}), []string{"status"}, "extents do not fit"},
@@ -167,16 +184,60 @@ func TestFaultyAnswers(t *testing.T) {
 	}
 }
 
+// TestLastWriteOfRead: a Read of several segments ends with the RDMA Write of
+// the last one, and that has the length of that segment.
+func TestLastWriteOfRead(t *testing.T) {
+	const first, last = 768 << 10, 256 << 10
+	for name, c := range map[string]struct {
+		length uint32
+		want   syscall.Errno
+	}{
+		"the last segment":         {last, 0},
+		"a byte less":              {last - 1, syscall.EIO},
+		"a byte more":              {last + 1, syscall.EIO},
+		"as long as the first one": {first, syscall.EIO},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t, play{command: func(e *end, cmd *wire.Command, _ []byte) bool {
+				if cmd.NumSegments != 2 || cmd.Segments[0].Length != first || cmd.Segments[1].Length != last {
+					t.Errorf("%d segments of %v", cmd.NumSegments, cmd.Segments)
+					return false
+				}
+				if w := e.c.AcquireSend(); w != nil {
+					to := cmd.Segments[0]
+					_ = e.c.StageWrite(w, carrier.Span{Addr: e.data.Addr, Handle: e.data.Handle, Length: first}, to.Addr, to.Handle)
+				}
+				cmd.Segments[0] = cmd.Segments[1]
+				e.place(cmd, c.length, immediateOf(wire.ImmOKData, cmd))
+				return true
+			}})
+			cfg := s.config()
+			cfg.CopyMode = regcache.CopyZero
+			d, err := initiator.Dial(context.Background(), cfg)
+			must(t, err)
+			t.Cleanup(func() { must(t, d.Close()) })
+			buf, err := d.Alloc(2 << 20)
+			must(t, err)
+			q := open(t, d, 4)
+			r := &block.Request{Op: block.Read, Length: first + last, Data: buf[1<<20-first:][:first+last]}
+			submit(t, q, r)
+			wantAll(t, q, 1, c.want)
+			must(t, d.Free(buf))
+		})
+	}
+}
+
 // containsOne reports whether a text contains one of the alternatives.
 func containsOne(text, alternatives string) bool {
 	return slices.ContainsFunc(strings.Split(alternatives, "|"), func(a string) bool { return strings.Contains(text, a) })
 }
 
-// wantQuiet checks that a lost queue with nothing under way lets its owner sleep.
+// wantQuiet checks that a lost queue with nothing in flight lets its owner
+// sleep.
 func wantQuiet(t testing.TB, q block.Queue) {
 	t.Helper()
 	if d, ok := q.Arm(); !ok || d >= 0 {
-		t.Errorf("a lost queue wants its turn: %v, %v", d, ok)
+		t.Errorf("a lost queue does not let its owner sleep: %v, %v", d, ok)
 	}
 	if q.FD() < 0 {
 		t.Error("a lost queue has no file descriptor")
@@ -222,4 +283,37 @@ func TestErrorsOfTheTarget(t *testing.T) {
 	if err := q.Err(); err != nil {
 		t.Error(err)
 	}
+}
+
+// A flush that the target fails is in the log, because what is above may forget
+// it; other errors of requests are not.
+func TestFailedFlushIsLogged(t *testing.T) {
+	s := newStage(t, play{command: func(e *end, cmd *wire.Command, _ []byte) bool {
+		r := replyOf(cmd)
+		r.Status, r.Length, r.InlineLength = wire.StatusIO, 0, 0
+		e.reply(r, 0)
+		return true
+	}})
+	var log book
+	cfg := s.config()
+	cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+	d, err := initiator.Dial(context.Background(), cfg)
+	must(t, err)
+	q, err := d.NewQueue(4)
+	must(t, err)
+	submit(t, q, request(block.Read, 0, 512), request(block.Trim, 0, 4096))
+	wantAll(t, q, 2, syscall.EIO)
+	if text := log.String(); text != "" {
+		t.Errorf("failed requests are in the log:\n%s", text)
+	}
+	for range 3 {
+		submit(t, q, request(block.Flush, 0, 0))
+		wantAll(t, q, 1, syscall.EIO)
+	}
+	text := log.String()
+	if !strings.Contains(text, "level=WARN msg=\"the target fails to flush") || !strings.Contains(text, "export=disk error=\"input/output error\"") {
+		t.Errorf("failed flushes are logged as:\n%s", text)
+	}
+	must(t, q.Close())
+	must(t, d.Close())
 }

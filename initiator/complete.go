@@ -1,9 +1,8 @@
 package initiator
 
 import (
-	"errors"
 	"fmt"
-	"time"
+	"syscall"
 
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/carrier"
@@ -12,10 +11,19 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// progress handles what the VI finished, starts what waited and keeps the
-// heartbeat.
+// An answer comes back in steps; payload is the target's until step 3:
+//
+//  1. progress       takes completions from the VI
+//  2. immediate      or reply: checks the answer against its slot's command
+//  3. finishCommand  releases the command's memory; data is the caller's now
+//  4. finish         completes the request with its last command, for Reap
+//  5. resume         cuts the requests that wait for the slots and memory
+//  6. Release        what was reserved is free when the caller has used it
+
+// progress handles completions, resumes waiting requests and sends the
+// keepalive.
 func (q *Queue) progress() {
-	if q.turns++; q.turns%publishTurns == 0 {
+	if q.iterations++; q.iterations%publishIterations == 0 {
 		q.publish()
 	}
 	for {
@@ -30,40 +38,54 @@ func (q *Queue) progress() {
 			break
 		}
 	}
+	q.admit()
+	if q.poster.leaving && !q.poster.loggedOut {
+		q.poster.logOut()
+	}
+	if q.poster.leaving && !q.slots.busy() {
+		return // the target may have ended the connection
+	}
 	if !q.carrier.Connected() {
 		q.fail(errLost)
 		return
 	}
 	q.resume()
-	if q.beat.due() {
-		q.heartbeat()
+	if q.keepalive.due() {
+		q.carrier.Age(q.device.cfg.Scheduler.Now())
+		err := q.session.err() // its target may keep the connection
+		if err == nil {
+			err = q.poster.keepalive(&q.keepalive)
+		}
+		if err != nil {
+			q.fail(err)
+		}
 	}
 	q.Kick()
 }
 
 // resume cuts the requests that waited for slots or memory, in order.
 func (q *Queue) resume() {
-	for q.failure == nil && !q.waiting.empty() && q.cut(q.waiting.first()) {
+	for q.failure == nil && !q.requests.waiting.Empty() && q.cut(*q.requests.waiting.First()) {
 		if q.failure != nil {
 			return // nothing waits any more
 		}
-		q.waiting.pop()
+		q.requests.waiting.Pop()
 	}
 }
 
-// completion handles a finished descriptor.
+// completion handles a completed descriptor.
 func (q *Queue) completion(e *via.Completion) error {
 	switch {
 	case e.Status.Failed():
 		if e.Status&via.StatusFlushed != 0 {
-			return nil // the state says the rest
+			return nil // progress checks the connection state
 		}
 		return fmt.Errorf("transfer failed: %v", e.Status)
 	case !e.Recv:
 		q.carrier.FreeSend(q.carrier.Sent(e))
 		return nil
 	}
-	q.beat.heard()
+	q.keepalive.heard()
 	r := q.carrier.Arrived(e)
 	if e.Status&via.StatusImmediate != 0 {
 		placed := e.Status&via.StatusOpMask == via.StatusOpRemoteWrite
@@ -72,77 +94,98 @@ func (q *Queue) completion(e *via.Completion) error {
 		}
 		return q.immediate(wire.Immediate(e.Immediate), placed, e.Length)
 	}
-	if e.Length < wire.HeaderSize {
-		return fmt.Errorf("message of %d bytes", e.Length)
-	}
-	if wire.RawOpcode(r.Head) != wire.OpReply {
-		return q.other(r, e.Length)
-	}
-	return q.reply(r, e.Length)
-}
-
-// immediate handles an answer in four bytes: success.
-func (q *Queue) immediate(i wire.Immediate, placed bool, length uint32) error {
-	switch i.Type() {
-	case wire.ImmOK, wire.ImmOKData:
-	case wire.ImmHeartbeatAck:
-		q.beat.acknowledged()
-		return nil
-	case wire.ImmHeartbeat:
-		return q.sendImmediate(wire.MakeImmediate(wire.ImmHeartbeatAck, pathEpoch, 0, 0))
-	default:
-		return fmt.Errorf("immediate of type %d", i.Type())
-	}
-	sl, at, err := q.answered(i.Slot())
+	length, err := q.carrier.Open(r, e.Length)
 	if err != nil {
 		return err
 	}
-	if !i.Matches(pathEpoch, sl.seq) {
+	if length < wire.HeaderSize {
+		return fmt.Errorf("message of %d bytes", length)
+	}
+	switch op := wire.RawOpcode(r.Head); {
+	case op == wire.OpReply:
+		return q.reply(r, length)
+	case op == wire.OpLogoutResponse && q.poster.loggedOut:
+		return q.loggedOut(r, length)
+	case (op == wire.OpKeepAlive || op == wire.OpKeepAliveAck) && !q.payload.limits.immediates:
+		return q.keepaliveMessage(r, length)
+	default:
+		return fmt.Errorf("unexpected %v of %d bytes", op, length)
+	}
+}
+
+// keepaliveMessage handles a keepalive, or the answer to one, where immediates
+// were not negotiated.
+func (q *Queue) keepaliveMessage(r *carrier.Receive, length uint32) error {
+	var m wire.KeepAlive
+	err := m.Decode(r.Head)
+	switch {
+	case err != nil:
+		return fmt.Errorf("keepalive: %w", err)
+	case length != wire.HeaderSize || m.PathEpoch != pathEpoch:
 		return errStale
 	}
-	window := sl.mode == wire.ModeWindow
-	if window != (i.Type() == wire.ImmOKData) || window != placed || placed && (length == 0 || length > sl.length) ||
-		sl.mode == wire.ModeInline && q.ops[sl.op].request.Op != block.Write {
-		return errAnswer
+	if err := q.carrier.Post(r); err != nil {
+		return err
 	}
-	q.freeSlot(at)
-	return q.settle(sl, nil)
+	if m.Ack {
+		q.keepalive.acknowledged()
+		return nil
+	}
+	return q.poster.stageKeepalive(true)
 }
 
-// What breaks the protocol, so that the connection goes.
-var (
-	errSlot   = errors.New("answer for a slot that has no command")
-	errStale  = errors.New("answer for another command of its slot")
-	errAnswer = errors.New("answer does not fit the command")
-
-	errDraining = errors.New("the target is going down")
-	errCredits  = errors.New("change of credits, which were granted for good")
-)
-
-// answered finds the command that an answer is for, and ends it.
-func (q *Queue) answered(number uint16) (*slot, uint16, error) {
-	at := number - q.base
-	if int(at) >= len(q.slots) || !q.slots[at].busy {
-		return nil, 0, errSlot
+// loggedOut checks the answer to the logout. A target of an earlier build sends
+// it before the answers to commands in flight, so the queue waits for those.
+func (q *Queue) loggedOut(r *carrier.Receive, length uint32) error {
+	var a wire.LogoutResponse
+	msg := append(append([]byte(nil), r.Head...), r.Data[:length-wire.HeaderSize]...)
+	if err := a.Decode(msg); err != nil {
+		return fmt.Errorf("answer to the logout: %w", err)
 	}
-	q.slots[at].busy = false
-	return &q.slots[at], at, nil
+	if a.ID != logoutID || a.PathEpoch != pathEpoch {
+		return errStale
+	}
+	return q.carrier.Post(r)
 }
 
-// freeSlot gives a slot back, unless the target has fewer by now.
-func (q *Queue) freeSlot(at uint16) {
-	if int(at) < q.credits {
-		q.freeSlots = append(q.freeSlots, at)
+// immediate handles an immediate: a successful answer or a keepalive.
+func (q *Queue) immediate(i wire.Immediate, placed bool, length uint32) error {
+	if !q.payload.limits.immediates {
+		return errImmediate
 	}
+	switch i.Type() {
+	case wire.ImmOK, wire.ImmOKData:
+	case wire.ImmKeepAliveAck:
+		q.keepalive.acknowledged()
+		return nil
+	case wire.ImmKeepAlive:
+		return q.poster.stageKeepalive(true)
+	default:
+		return fmt.Errorf("immediate of type %d", i.Type())
+	}
+	sl, at, err := q.slots.answered(i.Slot())
+	if err != nil {
+		return err
+	}
+	if err := sl.checkImmediate(i, q.requests.ops[sl.op].request.Op, placed, length); err != nil {
+		return err
+	}
+	q.slots.release(at)
+	return q.finishCommand(sl, nil)
 }
 
 // reply handles a reply capsule: inline data, extents, or an error.
 func (q *Queue) reply(rc *carrier.Receive, length uint32) error {
 	var reply wire.Reply
-	if err := reply.DecodeSplit(rc.Head, rc.Data[:length-wire.HeaderSize]); err != nil {
+	var tags []byte
+	tail := rc.Data[:length-wire.HeaderSize]
+	if q.carrier.Sealed() {
+		tail, tags = wire.CutTags(rc.Head, tail)
+	}
+	if err := reply.DecodeSplit(rc.Head, tail); err != nil {
 		return err
 	}
-	sl, at, err := q.answered(reply.Slot)
+	sl, at, err := q.slots.answered(reply.Slot)
 	if err != nil {
 		return err
 	}
@@ -152,41 +195,57 @@ func (q *Queue) reply(rc *carrier.Receive, length uint32) error {
 	if reply.CreditDelta != 0 {
 		return errCredits
 	}
-	o := &q.ops[sl.op]
-	r := o.request
-	if reply.Status == wire.StatusShutdown && q.device.keeper != nil {
-		return errDraining // it was not executed, and is sent again later
+	r := q.requests.ops[sl.op].request
+	if reply.Status == wire.StatusShutdown && q.device.reconnector != nil {
+		return errDraining // not executed: the queue retransmits it later
 	}
 	if reply.Status != wire.StatusOK {
-		q.freeSlot(at)
-		if err := q.carrier.Post(rc); err != nil {
+		if len(tags) != 0 {
+			return errTags
+		}
+		if r.Op == block.Flush {
+			q.device.logFlush(reply.Status.Errno())
+		}
+		return q.finishReply(rc, sl, at, reply.Status.Errno())
+	}
+	if err := sl.checkReply(&reply, r.Op, q.payload.limits.immediates); err != nil {
+		return err
+	}
+	if q.carrier.Sealed() {
+		if err := q.openReply(r, sl, tags); err != nil {
 			return err
 		}
-		return q.settle(sl, reply.Status.Errno())
-	}
-	moved, inline := uint32(0), r.Op == block.Read && sl.mode == wire.ModeInline
-	if r.Op == block.Read || r.Op == block.Write {
-		moved = sl.length
 	}
 	switch {
 	case r.Op == block.Status:
-		if err := takeExtents(r, rc.Data[:reply.InlineLength], sl.length); err != nil {
+		if err := copyExtents(r, rc.Data[:reply.InlineLength], sl.length); err != nil {
 			return err
 		}
-	case reply.Length != moved || inline != (reply.InlineLength != 0):
-		return errAnswer
-	case inline:
-		return q.inlineData(rc, sl, at, r)
+	case sl.inline(r.Op) && r.Memory&reservedAny != 0:
+		// A request that reserved memory gets the receive buffer, which the
+		// queue posts again when the request is released.
+		r.Data = rc.Data[:sl.length:sl.length]
+		r.Memory = reservedAny | reservedHeld | uint64(at)
+		sl.held, sl.receive = true, rc.Index()
+		return q.finishCommand(sl, nil)
+	case sl.inline(r.Op):
+		q.payload.countCopy(regcache.Choice{}, copy(r.Data, rc.Data[:sl.length]), 0)
 	}
-	q.freeSlot(at)
+	return q.finishReply(rc, sl, at, nil)
+}
+
+// finishReply reposts the receive of a reply and completes its command.
+func (q *Queue) finishReply(rc *carrier.Receive, sl *slot, at uint16, err error) error {
+	q.slots.release(at)
 	if err := q.carrier.Post(rc); err != nil {
 		return err
 	}
-	return q.settle(sl, nil)
+	return q.finishCommand(sl, err)
 }
 
-// takeExtents hands the answer to a Status on, as far as the caller has memory.
-func takeExtents(r *block.Request, list []byte, length uint32) error {
+// copyExtents copies the extents of a Status reply to the request, as many as
+// the request has memory for.
+func copyExtents(r *block.Request, list []byte, length uint32) error {
 	n, err := wire.CheckExtents(list, length)
 	if err != nil {
 		return err
@@ -200,86 +259,39 @@ func takeExtents(r *block.Request, list []byte, length uint32) error {
 	return nil
 }
 
-// inlineData hands a small Read's data on: to the caller's memory, or, where the
-// queue provides the memory, as it lies in the receive, which is held until the
-// request is released.
-func (q *Queue) inlineData(rc *carrier.Receive, sl *slot, at uint16, r *block.Request) error {
-	if r.Memory&reservedAny == 0 {
-		q.bounced(regcache.Choice{}, copy(r.Data, rc.Data[:sl.length]), 0)
-		q.freeSlot(at)
-		if err := q.carrier.Post(rc); err != nil {
-			return err
-		}
-		return q.settle(sl, nil)
-	}
-	r.Data = rc.Data[:sl.length:sl.length]
-	r.Memory = reservedAny | reservedHeld | uint64(at)
-	sl.held, sl.receive = true, rc.Index()
-	return q.settle(sl, nil)
-}
-
-// settle ends a command of a request, and the request with its last command.
-func (q *Queue) settle(sl *slot, err error) error {
-	o := &q.ops[sl.op]
+// finishCommand completes a command, and its request with the last command.
+func (q *Queue) finishCommand(sl *slot, err error) error {
+	o := &q.requests.ops[sl.op]
 	o.pending--
 	if err != nil && o.err == nil {
 		o.err = err
+		if err == syscall.ECANCELED && int64(sl.length) != o.request.Length {
+			o.err = syscall.EIO // another command may have begun
+		}
 	}
-	q.arrive(o, sl, err == nil)
-	if o.pending != 0 || o.cut < o.request.Length {
+	q.payload.finish(o, sl, err == nil)
+	if o.pending != 0 || o.cut < o.end {
 		return nil
 	}
-	if err := q.count(o); err != nil {
+	if o.end < o.request.Length && o.err == nil {
+		q.requests.overlaps.release(sl.op)
+		o.nextPiece()
+		if q.requests.overlaps.acquire(sl.op, o) {
+			q.requests.waiting.Push(sl.op)
+		}
+		return nil
+	}
+	if err := q.written.count(q.device, q.session, o); err != nil {
 		return err
 	}
-	q.finish(sl.op)
+	q.payload.finished(o, q.requests.alone)
+	q.requests.finish(sl.op)
 	return nil
 }
 
-// finish hands a request back.
-func (q *Queue) finish(i uint16) {
-	o := &q.ops[i]
-	r := o.request
-	r.Err = o.err
-	if o.err != nil {
-		q.stats.Errors++
-	}
-	if !o.began.IsZero() && q.alone && o.err == nil {
-		q.timed = timed{o.choice, o.began, time.Since(o.began)}
-	}
-	*o = op{}
-	q.freeOps = append(q.freeOps, i)
-	q.finished.push(r)
-}
-
-// other refuses a control message on an I/O connection: there nothing asks for
-// one, but for the logout, whose answer nobody awaits.
-func (q *Queue) other(rc *carrier.Receive, length uint32) error {
-	op := wire.RawOpcode(rc.Head)
-	return fmt.Errorf("unexpected %v of %d bytes", op, length)
-}
-
-// heartbeat asks the target for a sign of life, or gives it up.
-func (q *Queue) heartbeat() {
-	if q.beat.tick() {
-		q.fail(fmt.Errorf("the target was silent for %d heartbeats of %v", q.beat.missed, q.beat.interval))
-		return
-	}
-	if q.beat.asked {
-		return
-	}
-	q.beat.asked = q.carrier.FreeSends() > 0
-	if err := q.sendImmediate(wire.MakeImmediate(wire.ImmHeartbeat, pathEpoch, 0, 0)); err != nil {
-		q.fail(err)
-	}
-}
-
-// sendImmediate sends four bytes that belong to no command.
-func (q *Queue) sendImmediate(i wire.Immediate) error {
-	s := q.carrier.TakeSend()
-	if s == nil {
-		return nil // messages are on their way: they show life
-	}
-	q.staged = true
-	return q.carrier.StageImmediate(s, uint32(i))
+// logFlush logs that the target could not make writes durable: a file system
+// above may forget it, and its pages with it. err is the target's answer.
+func (d *Device) logFlush(err error) {
+	d.flushes.Warn(d.cfg.Log, "the target fails to flush: acknowledged writes may be lost",
+		"host", d.cfg.Host, "export", d.export.Name, "error", err)
 }

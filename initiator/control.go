@@ -7,28 +7,31 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/viablk/viablk/internal/carrier"
+	"github.com/viablk/viablk/internal/sched"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/via"
 )
 
-// controller is what routineControl owns: the control connection, one request
-// under way, and the target's signs of life.
+// controller is the state of routineControl: the control connection, the one
+// request in flight, and the keepalive.
 type controller struct {
-	s       *session
-	c       *carrier.Carrier
-	current *exchange
-	next    uint32 // ID of a request
-	id      uint32 // of the request under way
-	left    bool   // logged out: the target closes the connection now
-	beat    beat
+	s         *session
+	c         *carrier.Carrier
+	bell      sched.Bell
+	current   *exchange
+	next      uint32 // ID of a request
+	id        uint32 // of the request in flight
+	left      bool   // logged out: the target closes the connection
+	keepalive keepalive
 }
 
 // routineControl serves the control connection until it breaks or the session
-// closes: it sends requests, hands out answers and keeps the heartbeat.
-func (s *session) routineControl(c *carrier.Carrier) {
-	defer close(s.ended)
-	k := &controller{s: s, c: c, beat: newBeat(s.beat)}
+// closes: it sends requests, delivers answers and sends keepalives.
+func (s *session) routineControl(c *carrier.Carrier, bell sched.Bell) {
+	defer s.ended.Set()
+	k := &controller{s: s, c: c, bell: bell, keepalive: newKeepalive(s.cfg.Scheduler, s.keepaliveInterval)}
 	err := k.serve()
+	s.forgetKeys() // no connection joins any more
 	if err != nil {
 		s.cfg.Log.Log(context.Background(), s.cfg.lossLevel(), "session ended", "error", err)
 	}
@@ -42,6 +45,7 @@ func (s *session) routineControl(c *carrier.Carrier) {
 
 func (k *controller) serve() error {
 	var done [8]via.Completion
+	polls := []unix.PollFd{{Fd: int32(k.c.FD()), Events: unix.POLLIN}, {Fd: int32(k.bell.FD()), Events: unix.POLLIN}}
 	for {
 		n := k.c.Poll(done[:])
 		for i := range done[:n] {
@@ -52,10 +56,8 @@ func (k *controller) serve() error {
 				return nil
 			}
 		}
-		select {
-		case <-k.s.quit:
+		if k.s.quit.IsSet() {
 			return nil
-		default:
 		}
 		if err := k.advance(); err != nil {
 			return err
@@ -67,25 +69,19 @@ func (k *controller) serve() error {
 		if !k.c.Connected() {
 			return fmt.Errorf("%w: %w", errSession, errLost)
 		}
-		if d, ok := k.beat.wait(); ok && k.c.Arm() {
-			sleepOn(k.c.FD(), d, k.s.wakeFD)
-			k.drainWake()
+		if d, ok := k.keepalive.wait(); ok && k.c.Arm() {
+			_ = k.s.cfg.Scheduler.Poll(polls, d) // the next iteration polls in any case
+			k.bell.Drain()
 		}
 	}
 }
 
-// drainWake empties the eventfd that request wrote.
-func (k *controller) drainWake() {
-	var b [8]byte
-	_, _ = unix.Read(k.s.wakeFD, b[:]) // empty is fine
-}
-
-// completion handles what the VI finished.
+// completion handles a completed descriptor.
 func (k *controller) completion(e *via.Completion) error {
 	if e.Recv {
-		k.beat.heard()
+		k.keepalive.heard()
 	}
-	msg, err := takeControl(k.c, e)
+	msg, err := receiveControl(k.c, e)
 	if err != nil || msg == nil {
 		return err
 	}
@@ -96,23 +92,27 @@ func (k *controller) completion(e *via.Completion) error {
 	switch {
 	case h.PathEpoch != pathEpoch:
 		return errStale
-	case h.Opcode == wire.OpHeartbeatAck:
-		k.beat.acknowledged()
+	case h.Opcode == wire.OpKeepAliveAck:
+		k.keepalive.acknowledged()
 		return nil
-	case h.Opcode == wire.OpHeartbeat:
-		return sendControl(k.c, &wire.Heartbeat{ID: h.ID, PathEpoch: pathEpoch, Ack: true})
+	case h.Opcode == wire.OpKeepAlive:
+		return sendControl(k.c, &wire.KeepAlive{ID: h.ID, PathEpoch: pathEpoch, Ack: true})
 	case h.Opcode == wire.OpEvent:
 		var v wire.Event
 		if err := v.Decode(msg); err != nil {
 			return fmt.Errorf("event: %w", err)
 		}
-		if v.Kind == wire.EventResize {
+		switch v.Kind {
+		case wire.EventResize:
 			k.s.resized.Store(&v)
+		case wire.EventGoAway:
+			k.s.lost.Set() // the logout tells what is durable
 		}
 		return sendControl(k.c, &wire.EventAck{ID: v.ID, PathEpoch: pathEpoch, Kind: v.Kind})
 	case k.current != nil && h.ID == k.id:
 		_, k.left = k.current.ask.(*wire.Logout)
-		k.current.answer <- msg
+		k.current.answer = msg
+		k.current.answered.Set()
 		k.current = nil
 		return nil
 	default:
@@ -120,11 +120,10 @@ func (k *controller) completion(e *via.Completion) error {
 	}
 }
 
-// advance sends the next request and the heartbeat.
+// advance sends the next request and the keepalive.
 func (k *controller) advance() error {
 	if k.current == nil {
-		select {
-		case x := <-k.s.requests:
+		if x := k.s.nextRequest(); x != nil {
 			k.next++
 			k.id = k.next
 			setID(x.ask, k.id)
@@ -132,20 +131,20 @@ func (k *controller) advance() error {
 			if err := sendControl(k.c, x.ask); err != nil {
 				return err
 			}
-		default:
 		}
 	}
-	if !k.beat.due() {
+	if !k.keepalive.due() {
 		return nil
 	}
-	if k.beat.tick() {
-		return fmt.Errorf("%w: the target was silent for %d heartbeats of %v", errSession, k.beat.missed, k.beat.interval)
+	k.c.Age(k.s.cfg.Scheduler.Now())
+	if k.keepalive.tick() {
+		return fmt.Errorf("%w: the target was silent for %d keepalives of %v", errSession, k.keepalive.missed, k.keepalive.interval)
 	}
-	if k.beat.asked || k.c.FreeSends() == 0 {
-		return nil // what is on its way shows life
+	if k.keepalive.awaitingAck || k.c.FreeSends() == 0 {
+		return nil // sends in flight prove that this end is alive
 	}
-	k.beat.asked = true
-	return sendControl(k.c, &wire.Heartbeat{PathEpoch: pathEpoch})
+	k.keepalive.awaitingAck = true
+	return sendControl(k.c, &wire.KeepAlive{PathEpoch: pathEpoch})
 }
 
 // setID numbers a request.

@@ -16,8 +16,8 @@ import (
 	"github.com/viablk/viablk/via/shm"
 )
 
-// Whatever the mode, the memory, the place and the length are: what is read is what
-// was written.
+// TestCopyModes reads back the written data in every copy mode, memory, offset
+// and length.
 func TestCopyModes(t *testing.T) {
 	const size = 32 << 20
 	for _, mode := range regcache.CopyModes() {
@@ -84,7 +84,8 @@ func checkChoice(t *testing.T, d *initiator.Device, mode regcache.CopyMode) {
 	}
 }
 
-// A queue whose bounce memory is one slot, and many callers: everyone gets his turn.
+// TestOneSlotAndManyClients drives a queue with one bounce buffer from many
+// callers: every caller completes.
 func TestOneSlotAndManyClients(t *testing.T) {
 	r := newRemote(t, target.Config{}, "memory:16MiB")
 	d := r.dial(t, "a", func(c *initiator.Config) { c.PoolBytes, c.CopyMode = 4096, regcache.CopyBounce })
@@ -109,17 +110,19 @@ func TestOneSlotAndManyClients(t *testing.T) {
 			}
 		})
 	}
-	wg.Wait() // they wait for each other before the queue, whose owner is one of them
+	wg.Wait() // one of them drives the queue for all
 }
 
-// waited checks that requests did wait for bounce memory, or the test proves nothing.
+// waited checks that requests did wait for bounce memory, or the test proves
+// nothing.
 func waited(t *testing.T, d *initiator.Device) {
 	t.Helper()
 	waitFor(t, "requests that waited for memory", func() bool { return d.Status().Stats.WaitsForMemory > 0 })
 }
 
-// Requests that wait for bounce memory are served in the order in which they came: long
-// ones do not starve behind short ones that would fit, nor overtake any.
+// Requests that wait for bounce memory are served in the order in which they
+// came: long ones do not starve behind short ones that would fit, nor overtake
+// any.
 func TestRequestsWaitInOrder(t *testing.T) {
 	r := newRemote(t, target.Config{}, "memory:16MiB")
 	d := r.dial(t, "a", func(c *initiator.Config) {
@@ -159,8 +162,8 @@ func TestRequestsWaitInOrder(t *testing.T) {
 	waited(t, d)
 }
 
-// One queue with many requests under way, in memory of the caller's, and bounce
-// memory for one chunk.
+// TestManyRequestsAndOneSlot has many requests in flight on one queue, in
+// memory of the caller's, and bounce memory for one chunk.
 func TestManyRequestsAndOneSlot(t *testing.T) {
 	for _, mode := range regcache.CopyModes() {
 		r := newRemote(t, target.Config{Depth: 4}, "memory:16MiB")
@@ -315,8 +318,8 @@ func TestRegisterMax(t *testing.T) {
 	}
 }
 
-// stingy is a provider that registers for local use only, and n regions for peers:
-// RLIMIT_MEMLOCK of a process that is not root.
+// stingy is a provider that registers for local use only, and n regions for
+// peers: RLIMIT_MEMLOCK of a process that is not root.
 type stingy struct {
 	via.Provider
 	left *int
@@ -354,16 +357,7 @@ func TestMemoryThatCannotBeRegistered(t *testing.T) {
 			must(t, err)
 			for i := range 200 {
 				buf := area[i%8<<20:][:100000:100000]
-				pattern(buf, byte(i))
-				want := bytes.Clone(buf)
-				_, err := d.WriteAt(buf, int64(i)<<10)
-				must(t, err)
-				clear(buf)
-				_, err = d.ReadAt(buf, int64(i)<<10)
-				must(t, err)
-				if !bytes.Equal(buf, want) {
-					t.Fatal("other data")
-				}
+				roundTrip(t, d, buf, i)
 			}
 			must(t, d.Free(area))
 			must(t, d.Close())

@@ -57,15 +57,15 @@ func TestCutRequests(t *testing.T) {
 	}
 }
 
-// TestCommandsEndOnBlocks, whatever a target takes in one command, and what goes
-// inside a message is one command.
+// TestCommandsEndOnBlocks, whatever a target takes in one command, and what
+// goes inside a message is one command.
 func TestCommandsEndOnBlocks(t *testing.T) {
 	var mu sync.Mutex
 	var bad []string
 	s := newStage(t, play{
 		login: func(e *end, q *wire.LoginRequest, a *wire.LoginResponse) bool {
 			a.MaxIO, a.InlineMax = 5000, 8192
-			e.say(a)
+			e.sendControl(a)
 			return true
 		},
 		command: func(e *end, cmd *wire.Command, _ []byte) bool {
@@ -100,8 +100,8 @@ func TestCommandsEndOnBlocks(t *testing.T) {
 	}
 }
 
-// TestCommandsEndBetweenAtomicBlocks: a request that does not begin on a 4 KiB block
-// of the disk is cut on one all the same, wherever its memory is.
+// TestCommandsEndBetweenAtomicBlocks: a request that does not begin on a 4 KiB
+// block of the disk is cut on one all the same, wherever its memory is.
 func TestCommandsEndBetweenAtomicBlocks(t *testing.T) {
 	type part struct{ off, end uint64 }
 	var mu sync.Mutex
@@ -109,7 +109,7 @@ func TestCommandsEndBetweenAtomicBlocks(t *testing.T) {
 	s := newStage(t, play{
 		login: func(e *end, q *wire.LoginRequest, a *wire.LoginResponse) bool {
 			a.MaxIO, a.InlineMax = 10_000, 512
-			e.say(a)
+			e.sendControl(a)
 			return true
 		},
 		command: func(e *end, cmd *wire.Command, _ []byte) bool {
@@ -161,7 +161,7 @@ func TestCommandsEndBetweenAtomicBlocks(t *testing.T) {
 // TestMemoryThatIsReleasedLetsOthersGoOn: a request that waits for memory which
 // the owner has reserved starts when the owner releases it, with no other help.
 func TestMemoryThatIsReleasedLetsOthersGoOn(t *testing.T) {
-	r := newRemote(t, target.Config{Heartbeat: time.Hour}, "memory:80MiB")
+	r := newRemote(t, target.Config{KeepAlive: time.Hour}, "memory:80MiB")
 	q := open(t, r.dial(t, "a", nil), 4)
 	var reserved [2]*block.Request // all there is
 	for i := range reserved {
@@ -179,7 +179,7 @@ func TestMemoryThatIsReleasedLetsOthersGoOn(t *testing.T) {
 	}
 	q.Release(reserved[0])
 	if _, ok := q.Arm(); ok {
-		timeout := unix.NsecToTimespec(int64(patience))
+		timeout := unix.NsecToTimespec(int64(testTimeout))
 		if n, err := unix.Ppoll([]unix.PollFd{{Fd: int32(q.FD()), Events: unix.POLLIN}}, &timeout, nil); n != 1 {
 			t.Fatalf("the queue sleeps although the request could start: %v", err)
 		}
@@ -188,10 +188,10 @@ func TestMemoryThatIsReleasedLetsOthersGoOn(t *testing.T) {
 	q.Release(reserved[1])
 }
 
-// TestReadsThatAreHeld: the receive of a small Read is its owner's until Release,
-// and so is its credit; the others go on with what is left.
+// TestReadsThatAreHeld: the receive of a small Read is its owner's until
+// Release, and so is its credit; the others go on with what is left.
 func TestReadsThatAreHeld(t *testing.T) {
-	r := newRemote(t, target.Config{Heartbeat: time.Hour}, "memory:16MiB")
+	r := newRemote(t, target.Config{KeepAlive: time.Hour}, "memory:16MiB")
 	d := r.dial(t, "a", func(c *initiator.Config) { c.Depth = 2 })
 	data := make([]byte, 64<<10)
 	pattern(data, 9)

@@ -28,20 +28,21 @@ type ExportInfo struct {
 	Target      string `json:"target"` // the target's identity
 }
 
-// maxPages bounds the pages of a list, so that a target can not keep a reader
-// for ever.
+// maxPages bounds the pages of a list: a target cannot keep Discover busy for
+// ever.
 const maxPages = 4096
 
-// Discover lists a target's exports. Export and ReadOnly of the configuration do
-// not matter.
+// Discover lists the exports of a target. It ignores Export and ReadOnly of
+// cfg.
 func Discover(ctx context.Context, cfg Config) (list []ExportInfo, err error) {
 	cfg, err = cfg.withDefaults()
 	if err != nil {
 		return nil, fmt.Errorf("list exports: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
+	ctx, cancel := cfg.Scheduler.WithTimeout(ctx, cfg.Timeout)
 	defer cancel()
 	s := &session{cfg: cfg}
+	defer s.forgetKeys()
 	c, login, err := s.connect(ctx, wire.RoleDiscover, 0, 0)
 	if err != nil {
 		return nil, fmt.Errorf("list exports of %s: %w", cfg.Host, err)
@@ -50,7 +51,7 @@ func Discover(ctx context.Context, cfg Config) (list []ExportInfo, err error) {
 	var cursor, generation uint32
 	for n := range uint32(maxPages) {
 		var page wire.DiscoverResponse
-		err := ask(ctx, c, 2+n, &wire.DiscoverRequest{ID: 2 + n, PathEpoch: pathEpoch, Cursor: cursor}, &page)
+		err := s.ask(ctx, c, 2+n, &wire.DiscoverRequest{ID: 2 + n, PathEpoch: pathEpoch, Cursor: cursor}, &page)
 		if err == nil && page.Status != wire.StatusOK {
 			err = page.Status.Errno()
 		}
@@ -58,7 +59,7 @@ func Discover(ctx context.Context, cfg Config) (list []ExportInfo, err error) {
 			return nil, fmt.Errorf("list exports of %s: %w", cfg.Host, err)
 		}
 		if cursor != 0 && page.Generation != generation {
-			cursor, list = 0, nil // another list: from its beginning
+			cursor, list = 0, nil // the list changed: start again
 			continue
 		}
 		generation = page.Generation
@@ -68,7 +69,7 @@ func Discover(ctx context.Context, cfg Config) (list []ExportInfo, err error) {
 			}
 		}
 		if page.Next <= cursor {
-			_ = ask(ctx, c, 1, &wire.Logout{ID: 1, PathEpoch: pathEpoch}, &wire.LogoutResponse{}) // the list is here
+			_ = s.ask(ctx, c, 1, &wire.Logout{ID: 1, PathEpoch: pathEpoch}, &wire.LogoutResponse{}) // the list is complete without it
 			return list, nil
 		}
 		cursor = page.Next
@@ -79,7 +80,7 @@ func Discover(ctx context.Context, cfg Config) (list []ExportInfo, err error) {
 func exportInfo(e *wire.ExportEntry, target [16]byte) ExportInfo {
 	f := block.Features(e.Features)
 	return ExportInfo{
-		Name: e.Name, Description: e.Description, UUID: hex.EncodeToString(e.UUID[:]), Size: e.Size, Default: e.Default,
+		Name: e.Name, Description: e.Description, UUID: block.FormatUUID(e.UUID), Size: e.Size, Default: e.Default,
 		ReadOnly: f&block.ReadOnly != 0, CanFlush: f&block.CanFlush != 0, CanFUA: f&block.CanFUA != 0,
 		CanTrim: f&block.CanTrim != 0, CanZero: f&block.CanWriteZeroes != 0, CanFastZero: f&block.CanFastZero != 0,
 		MultiConn: f&block.CanMultiConn != 0, Rotational: f&block.Rotational != 0,

@@ -15,8 +15,8 @@ import (
 	"github.com/viablk/viablk/via/shm"
 )
 
-// serve runs a target with a disk in memory in this process, for the examples; a
-// real one is another process. It returns its address and how to end it.
+// serve runs a target with a disk in memory in this process, for the examples;
+// a real one is another process. It returns its address and how to end it.
 func serve() (host string, stop func()) {
 	dir, err := os.MkdirTemp("", "viablk")
 	check(err)
@@ -77,8 +77,8 @@ func Example() {
 	// written over there
 }
 
-// Memory of Alloc that is used again and again is registered once: from then on data
-// moves between it and the target without a copy.
+// Memory of Alloc that is used again and again is registered once: from then on
+// data moves between it and the target without a copy.
 func ExampleDevice_Alloc() {
 	host, stop := serve()
 	defer stop()
@@ -87,7 +87,7 @@ func ExampleDevice_Alloc() {
 	check(err)
 	disk, err := initiator.Dial(context.Background(), initiator.Config{
 		NIC: nic, Host: host, Export: "scratch",
-		CopyMode:    regcache.CopyZero, // leave it out: auto measures, and decides
+		CopyMode:    regcache.CopyZero, // for a fixed output: auto measures, and decides
 		RegisterMax: 64 << 20,
 	})
 	check(err)

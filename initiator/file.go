@@ -7,7 +7,7 @@ import (
 	"github.com/viablk/viablk/internal/block"
 )
 
-// errClosed is why a closed device does nothing.
+// errClosed is the error of every operation on a closed device.
 var errClosed = fmt.Errorf("the device is closed: %w", errSession)
 
 // file returns the synchronous view of the disk, opened at first use.
@@ -25,7 +25,7 @@ func (d *Device) file() (*block.Disk, error) {
 	if err != nil {
 		return nil, err
 	}
-	// What is not needed is closed without the lock, which its queues take.
+	// disk.Close runs without d.mu, which the queues of the disk lock.
 	d.mu.Lock()
 	if d.closed {
 		d.mu.Unlock()
@@ -62,8 +62,8 @@ func (d *Device) WriteAt(p []byte, off int64) (int, error) {
 	return disk.WriteAt(p, off)
 }
 
-// Size returns the present size of the disk in bytes. What the methods that move data
-// go by is the size at the first use of one of them.
+// Size returns the present size of the disk in bytes. ReadAt, WriteAt, Trim and
+// WriteZeroes keep the size of the first call of one of them.
 func (d *Device) Size() int64 { return d.Info().Size }
 
 // Sync makes every write that returned before it durable at the target.

@@ -16,8 +16,8 @@ import (
 // but the answer.
 //
 // The input is a list of answers: a byte for how (1 good checksum, 2 immediate,
-// 4 RDMA Write with immediate, 8 the fields of the command are put in), two bytes
-// of length, and the bytes.
+// 4 RDMA Write with immediate, 8 the fields of the command are put in), two
+// bytes of length, and the bytes.
 func FuzzAnswers(f *testing.F) {
 	for _, r := range []wire.Reply{
 		{Length: 512, InlineLength: 512}, {Status: wire.StatusIO}, {Length: 65536}, {}, {Status: wire.StatusRetry, Flags: wire.ReplyRetry},

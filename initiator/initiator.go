@@ -2,8 +2,10 @@ package initiator
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
 	"math/bits"
@@ -12,6 +14,9 @@ import (
 	"time"
 
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/handshake"
+	"github.com/viablk/viablk/internal/ratelog"
+	"github.com/viablk/viablk/internal/sched"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/regcache"
 	"github.com/viablk/viablk/via"
@@ -26,44 +31,84 @@ type Config struct {
 	Host      string        // the target's host address, as the NIC's provider names it
 	Export    string        // "" is the target's default export
 	ReadOnly  bool          // open for reading only
+	Exclusive bool          // be the only client of the disk
+	Preempt   bool          // end other clients that are in the way, when attaching
 	Depth     int           // commands in flight per connection; 0 leaves it to the target
 	InlineMax int           // bytes of payload inside a message; 0 leaves it to the target
 	MaxIO     int           // bytes of one command; 0 leaves it to the target
 	Timeout   time.Duration // of connecting and logging in; 10 s
 
-	// LossTimeout is how long requests wait while the target is away, after which they
-	// fail with EIO until it is back; Forever is no limit. With 0, a disk that lost its
-	// target fails for good.
+	// LossTimeout is how long requests wait for a lost target. After it they
+	// fail with EIO until the target is back; a connection that is not back
+	// with it has as long again. Forever is no limit. With 0, a disk that lost
+	// its target fails for good.
 	LossTimeout    time.Duration
-	ReconnectDelay time.Duration // the longest pause between two attempts to reach it; 1 s
+	ReconnectDelay time.Duration // the longest pause between two attempts to reach it; 10 s
+
+	// OnConflict says what happens when the target is back and another client
+	// wrote to the disk meanwhile; "" is ConflictFail.
+	OnConflict ConflictPolicy
 
 	Log *slog.Logger // nil discards
 
-	// CopyMode says how payload in memory of the caller's moves; "" is auto.
+	// CopyMode is how payload in memory of the caller's moves; "" is auto.
 	CopyMode regcache.CopyMode
 
-	// RegisterMax limits what is registered of the memory of Alloc at a time, in
-	// bytes, 1 MiB at least; 0 is 256 MiB or half of what the NIC takes, and less
-	// than 0 registers nothing: then all payload is copied.
+	// RegisterMax limits the registered memory of Alloc, in bytes, 1 MiB at
+	// least. 0 is 256 MiB, or half of the NIC's limit if that is less. A
+	// negative value registers nothing: the device copies all payload.
 	RegisterMax int64
 
-	Policy    regcache.Policy // which registrations stay; "" is what suits the NIC, see regcache.Config.SuitedTo
-	PoolBytes int             // bounce memory of a queue, in bytes, sparse, 4 KiB at least; 0 is 128 MiB
-	Chunk     int             // bytes in which a copied request overlaps with its transfer; 0 is 128 KiB
+	// Policy is the eviction policy of registrations; "" suits the NIC, see
+	// regcache.Config.SuitedTo.
+	Policy regcache.Policy
+	// PoolBytes is the bounce memory of a queue, in bytes, sparse, 4 KiB at
+	// least; 0 is 128 MiB.
+	PoolBytes int
+	// Chunk is the piece, in bytes, in which a queue overlaps copy and
+	// transfer; 0 is 128 KiB.
+	Chunk int
+
+	// Security, if it is set, has sessions sealed, and their ends authenticate
+	// each other with certificates. Each session calls it anew, so that renewed
+	// certificates count. Payload is then sealed in place of a copy: CopyMode is
+	// bounce.
+	Security func() (handshake.Config, error)
+
+	// Scheduler is the clock, the waits and the goroutines of the device; nil is
+	// sched.Real.
+	Scheduler sched.Scheduler
+	// Random is the source of identities; nil is crypto/rand.
+	Random io.Reader
 }
+
+// ConflictPolicy says what becomes of a disk that another client wrote to while
+// its target was lost.
+type ConflictPolicy string
+
+// The policies.
+const (
+	// ConflictFail fails every request with EIO from then on.
+	ConflictFail ConflictPolicy = "fail"
+
+	// ConflictReopen fails the requests that wait, and goes on. Users of the
+	// device may have cached data that is older than the disk: it is for users
+	// that cache nothing, or that are told.
+	ConflictReopen ConflictPolicy = "reopen"
+)
 
 // Forever is a LossTimeout without an end.
 const Forever = time.Duration(math.MaxInt64)
 
 const (
 	defaultTimeout = 10 * time.Second
-	defaultDelay   = time.Second
-	missedBeats    = 3 // heartbeats without an answer until the target is dead
+	defaultDelay   = 10 * time.Second
+	maxMissed      = 3 // unanswered keepalives until the target is dead
 	sessionConns   = 256
 	pathEpoch      = 1
 
-	// defaultPool is two of the longest requests, so that a queue with nothing
-	// reserved grants any length, and small requests go on beside one.
+	// defaultPool is two of the longest requests: a queue without reservations
+	// grants any length, and small requests proceed beside a long one.
 	defaultPool = 2 * wire.MaxIO
 
 	leastPool    = 4 << 10
@@ -77,6 +122,16 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Depth < 0 || c.Depth > wire.MaxDepth || c.InlineMax < 0 || c.InlineMax > wire.MaxInline || c.MaxIO < 0 || c.MaxIO > wire.MaxIO {
 		return c, fmt.Errorf("depth %d, inline maximum %d or longest transfer %d out of range", c.Depth, c.InlineMax, c.MaxIO)
 	}
+	switch c.OnConflict {
+	case "":
+		c.OnConflict = ConflictFail
+	case ConflictFail, ConflictReopen:
+	default:
+		return c, fmt.Errorf("conflict policy %q is neither %s nor %s", c.OnConflict, ConflictFail, ConflictReopen)
+	}
+	if c.ReadOnly && (c.Exclusive || c.Preempt) {
+		return c, errors.New("a disk that is opened for reading only is neither exclusive nor does it preempt")
+	}
 	if c.PoolBytes == 0 {
 		c.PoolBytes = defaultPool
 	}
@@ -86,11 +141,17 @@ func (c Config) withDefaults() (Config, error) {
 	if c.PoolBytes < leastPool || c.PoolBytes > 1<<40 || c.Chunk < leastPool {
 		return c, fmt.Errorf("bounce memory of %d bytes, copies in chunks of %d: %d are the least", c.PoolBytes, c.Chunk, leastPool)
 	}
-	c.PoolBytes = 1 << (bits.Len(uint(c.PoolBytes)) - 1) // it is one block of the buddy system
+	c.PoolBytes = 1 << (bits.Len(uint(c.PoolBytes)) - 1) // one block of the buddy allocator
 	c.Chunk = min(c.Chunk, c.PoolBytes)
 	var err error
 	if c.CopyMode, err = regcache.ParseCopyMode(string(c.CopyMode)); err != nil {
 		return c, err
+	}
+	if c.sealed() {
+		if c.CopyMode == regcache.CopyZero {
+			return c, errors.New("copy mode zerocopy in a sealed session, whose payload is sealed in place of a copy: use auto or bounce")
+		}
+		c.CopyMode = regcache.CopyBounce
 	}
 	if c.Timeout == 0 {
 		c.Timeout = defaultTimeout
@@ -101,13 +162,20 @@ func (c Config) withDefaults() (Config, error) {
 	if c.LossTimeout < 0 || c.ReconnectDelay < 0 || c.Timeout < 0 {
 		return c, fmt.Errorf("loss timeout %v, reconnect delay %v or timeout %v out of range", c.LossTimeout, c.ReconnectDelay, c.Timeout)
 	}
+	if c.Scheduler == nil {
+		c.Scheduler = sched.Real
+	}
+	if c.Random == nil {
+		c.Random = rand.Reader
+	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	return c, nil
 }
 
-// lossLevel is how bad it is to lose a target: its keeper says so too.
+// lossLevel is the log level of a lost target: with a reconnector, which logs
+// the loss too, it is lower.
 func (c *Config) lossLevel() slog.Level {
 	if c.LossTimeout > 0 {
 		return slog.LevelInfo
@@ -116,25 +184,36 @@ func (c *Config) lossLevel() slog.Level {
 }
 
 // Device is a disk at a target. It implements the device contract, and
-// io.ReaderAt and io.WriterAt for callers that want a file. Its methods are safe
-// for concurrent use.
+// io.ReaderAt and io.WriterAt for callers that want a file. Its methods are
+// safe for concurrent use.
 type Device struct {
-	cfg      Config
-	first    *session
-	keeper   *keeper // of later sessions; nil if there are none
-	info     block.Info
-	export   wire.OpenResponse // as it was at first
-	verifier uint64            // the export's by now; of the keeper
-	memory   memory
-	durable  atomic.Uint64 // writes that a Flush covered
+	cfg         Config
+	first       *session
+	reconnector *reconnector // of later sessions; nil if there are none
+	info        block.Info
+	writer      [16]byte          // of this use of the disk, in every session
+	export      wire.OpenResponse // as it was at first
+	verifier    uint64            // the export's by now; of the reconnector
+	generation  uint64            // of the writer, when the disk was opened last; likewise
+	memory      memory
+	quarantine  quarantine
+	ranges      *block.Ranges // of requests without an answer; nil without a reconnector
+	durable     atomic.Uint64 // writes that a Flush covered
+	flushes     ratelog.Log   // of those that the target failed
 
-	mu         sync.Mutex
-	disk       *block.Disk // of the file-like methods, opened at first use
-	conns      map[uint16]*Queue
-	last       uint16 // index that was given out last
-	past       QueueStats
+	mu sync.Mutex
+	// +checklocks:mu
+	disk *block.Disk // of the file-like methods, opened at first use
+	// +checklocks:mu
+	conns map[uint16]*Queue
+	// +checklocks:mu
+	last uint16 // index that was given out last
+	// +checklocks:mu
+	past QueueStats
+	// +checklocks:mu
 	pastWrites uint64 // of queues that are closed
-	closed     bool
+	// +checklocks:mu
+	closed bool
 }
 
 // Dial logs in at a target and opens an export.
@@ -143,38 +222,43 @@ func Dial(ctx context.Context, cfg Config) (*Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("attach: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
+	ctx, cancel := cfg.Scheduler.WithTimeout(ctx, cfg.Timeout)
 	defer cancel()
-	s, err := openDisk(ctx, cfg)
+	writer, err := block.NewUUIDFrom(cfg.Random)
+	if err != nil {
+		return nil, fmt.Errorf("attach %s: %w", cfg.Host, err)
+	}
+	s, err := openDisk(ctx, cfg, &wire.OpenRequest{Writer: writer, Preempt: cfg.Preempt})
 	if err != nil {
 		return nil, fmt.Errorf("attach %s: %w", cfg.Host, err)
 	}
 	a := &s.export
-	d := &Device{cfg: cfg, first: s, export: *a, verifier: a.Verifier, conns: make(map[uint16]*Queue), info: block.Info{
+	d := &Device{cfg: cfg, first: s, writer: writer, export: *a, verifier: a.Verifier, generation: a.Generation, conns: make(map[uint16]*Queue), info: block.Info{
 		Size: int64(a.Size), MinimumBlock: a.MinimumBlock, PreferredBlock: a.PreferredBlock,
 		MaximumPayload: uint32(min(wire.MaxIO, cfg.PoolBytes)), Features: block.Features(a.Features) & block.KnownFeatures,
 	}}
+	d.quarantine = quarantine{log: cfg.Log, host: cfg.Host, limit: quarantinePools * int64(cfg.PoolBytes)}
 	if err := d.memory.open(&cfg); err != nil {
 		return nil, errors.Join(fmt.Errorf("attach %s: %w", cfg.Host, err), s.close())
 	}
 	if cfg.LossTimeout > 0 {
-		d.keeper = newKeeper(d, s)
-		go d.keeper.routineKeep()
+		d.reconnector, d.ranges = newReconnector(d, s), block.NewRanges()
+		cfg.Scheduler.Go(d.reconnector.routineReconnect)
 	}
 	return d, nil
 }
 
 // session returns the present session, or the last.
 func (d *Device) session() *session {
-	if d.keeper == nil {
+	if d.reconnector == nil {
 		return d.first
 	}
-	s, _ := d.keeper.current()
+	s, _ := d.reconnector.current()
 	return s
 }
 
-// Info returns the description of the disk, with the size that the target told last. A
-// size that is no number of blocks is not taken.
+// Info returns the description of the disk with the size of the target's last
+// event. It ignores a size that is no multiple of the block size.
 func (d *Device) Info() block.Info {
 	info, s := d.info, d.session()
 	size := s.export.Size
@@ -196,10 +280,11 @@ func (d *Device) Description() string { return d.export.Description }
 // UUID returns the disk's identity at the target.
 func (d *Device) UUID() [16]byte { return d.export.ExportUUID }
 
-// Err returns why the disk was lost for good, or nil while it is not and after Close.
+// Err returns why the device lost the disk for good; nil before that and after
+// Close.
 func (d *Device) Err() error {
-	if d.keeper != nil {
-		_, err := d.keeper.current()
+	if d.reconnector != nil {
+		_, err := d.reconnector.current()
 		return err
 	}
 	if !d.first.failed() {
@@ -208,15 +293,16 @@ func (d *Device) Err() error {
 	return d.first.err()
 }
 
-// Done returns a channel that is closed when the disk is lost for good, or closed.
+// Done returns a channel that is closed when the disk is lost for good, or when
+// the device is closed.
 func (d *Device) Done() <-chan struct{} {
-	if d.keeper != nil {
-		return d.keeper.ended
+	if d.reconnector != nil {
+		return d.reconnector.ended.Done()
 	}
-	return d.first.ended
+	return d.first.ended.Done()
 }
 
-// NewQueue opens a queue: a VIA connection of its own.
+// NewQueue opens a queue, which is one VIA connection.
 func (d *Device) NewQueue(depth int) (block.Queue, error) {
 	if depth < 1 || depth > wire.MaxDepth {
 		return nil, fmt.Errorf("open queue of depth %d: not 1 to %d", depth, wire.MaxDepth)
@@ -226,7 +312,7 @@ func (d *Device) NewQueue(depth int) (block.Queue, error) {
 		if err != nil {
 			return nil, fmt.Errorf("open queue: %w", err)
 		}
-		index, err := d.takeIndex(s.conns)
+		index, err := d.reserveIndex(s.conns)
 		if err != nil {
 			return nil, err
 		}
@@ -246,24 +332,28 @@ func (d *Device) NewQueue(depth int) (block.Queue, error) {
 	}
 }
 
-// living returns the session that a new queue belongs to; it waits for one as long as
-// to connect may take.
+// openTimeout bounds how long a new queue waits for a lost target: its
+// caller gets an error soon, and may retry.
+const openTimeout = 3 * time.Second
+
+// living returns the session for a new queue. It waits for one for
+// openTimeout, and at most for Config.Timeout.
 func (d *Device) living() (*session, error) {
-	if d.keeper == nil {
+	if d.reconnector == nil {
 		return d.first, d.first.err()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), d.cfg.Timeout)
+	ctx, cancel := d.cfg.Scheduler.WithTimeout(context.Background(), min(d.cfg.Timeout, openTimeout))
 	defer cancel()
-	return d.keeper.await(ctx, nil)
+	return d.reconnector.await(ctx, nil)
 }
 
-// indexTries is how many connection indexes are tried that the target still has
-// in use.
+// indexTries bounds how many connection indexes NewQueue tries that the target
+// still has in use.
 const indexTries = 8
 
-// takeIndex books a connection index: not the one of a queue that was closed just
-// now, which the target may not have released.
-func (d *Device) takeIndex(most uint16) (uint16, error) {
+// reserveIndex reserves a connection index. It avoids the index of a queue that
+// was closed last, which the target may not have released.
+func (d *Device) reserveIndex(most uint16) (uint16, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -279,33 +369,54 @@ func (d *Device) takeIndex(most uint16) (uint16, error) {
 	return 0, fmt.Errorf("open queue: all %d connections of the session are in use", most)
 }
 
-// forget gives a queue's index back.
+// forget releases the index of a queue and keeps its counters.
 func (d *Device) forget(q *Queue) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.past.add(q.snapshot())
-	d.pastWrites += q.written.Load()
+	stats, _, _ := q.published.all()
+	d.past.add(stats)
+	d.pastWrites += q.written.n.Load()
 	delete(d.conns, q.index)
 }
 
-// Close logs out and releases the session. Every queue has been closed. While
-// buffers of Alloc are not freed it returns an error that wraps regcache.ErrInUse:
-// they stay valid, and Close is called again when they are freed.
+// Close logs out and releases the session; the caller has closed every queue.
+// Calls in progress of the file-like methods have Config.Timeout to end, then
+// they fail. Close returns within twice Config.Timeout, and the time in which
+// the NIC ends connections. While buffers of Alloc are allocated, Close returns
+// an error that wraps regcache.ErrInUse: they stay valid, and the caller calls
+// Close again after Free. If the target is stopped amid a copy from or to
+// memory of a call, it does not end; the error wraps via.ErrStillAccessed.
 func (d *Device) Close() error {
 	d.mu.Lock()
 	if d.closed {
 		d.mu.Unlock()
+		d.quarantine.close()
 		return d.memory.close()
 	}
 	d.closed = true
 	disk := d.disk
 	d.mu.Unlock()
-	var err error
-	if disk != nil {
-		err = disk.Close()
+	if d.reconnector != nil {
+		d.reconnector.stop()
 	}
-	if d.keeper != nil {
-		d.keeper.stop()
+	scheduler := d.cfg.Scheduler
+	ended, err := scheduler.NewEvent(), error(nil)
+	if disk == nil {
+		ended.Set()
+	} else {
+		scheduler.Go(func() {
+			err = disk.Close()
+			ended.Set()
+		})
 	}
-	return errors.Join(err, d.session().close(), d.memory.close())
+	scheduler.Wait(context.Background(), d.cfg.Timeout, ended)
+	closeErr := d.session().close() // ends the queues of calls in progress
+	for !ended.IsSet() {
+		scheduler.Wait(context.Background(), d.cfg.Timeout, ended)
+		if n := d.quarantine.current().Requests; n != 0 && !ended.IsSet() {
+			return errors.Join(closeErr, fmt.Errorf("close: memory of %d calls: %w", n, via.ErrStillAccessed))
+		}
+	}
+	d.quarantine.close()
+	return errors.Join(err, closeErr, d.memory.close())
 }

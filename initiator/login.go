@@ -9,32 +9,52 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/viablk/viablk/internal/carrier"
+	"github.com/viablk/viablk/internal/handshake"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/via"
 )
 
-// What a connection has for control messages, and an I/O connection beyond its
-// commands. A target has one answer, one heartbeat and one event of each kind
-// under way on a control connection, and on another one answer and one heartbeat
-// of each end.
+// Descriptors of a connection for control messages; an I/O connection adds
+// those of its commands. On a control connection a target has one answer, one
+// keepalive and one event of each kind in flight. On an I/O connection each end
+// has one answer and one keepalive in flight.
 const (
-	controlReceives = 9
-	controlSends    = 9
-	loginReceives   = 2
-	loginSends      = 2
-	spareReceives   = 2
-	spareSends      = 2
-	controlData     = wire.MaxControlSize - carrier.HeadSize
-	loginData       = 512 - carrier.HeadSize // the longest answer to a login; any receive may get it when a queue returns
+	controlReceives  = 9
+	controlSends     = 9
+	loginReceives    = 2
+	loginSends       = 2
+	reservedReceives = 2
+	reservedSends    = 2
+	controlData      = wire.MaxControlSize - carrier.HeadSize
+	// the longest answer to a login; any receive may get it when a queue
+	// returns
+	loginData = 512 - carrier.HeadSize
 )
 
-// commonTransfer is what is asked for to be carried at a time, bytes, unless commands
-// are longer. Both ends of a connection have the same, and devices at the other end of
-// another kind may carry no more: it is what rdma_rxe has.
+// commonTransfer is the maximum transfer size, in bytes, that a connection
+// requests unless commands are longer. Both ends of a connection agree on one
+// size, and a peer of another provider may support less: this is the limit of
+// rdma_rxe.
 const commonTransfer = 8 << 20
 
-// connect opens a connection of a role and logs in.
+// connect opens a connection of a role and logs in. While the target has too
+// many handshakes it waits.
 func (s *session) connect(ctx context.Context, role wire.Role, index uint16, depth int) (*carrier.Carrier, wire.LoginResponse, error) {
+	for {
+		c, a, err := s.tryConnect(ctx, role, index, depth)
+		var busy *handshake.BusyError
+		if !errors.As(err, &busy) || ctx.Err() != nil {
+			return c, a, err
+		}
+		s.cfg.Scheduler.Wait(ctx, max(busy.RetryAfter, leastRetry))
+	}
+}
+
+// leastRetry is the least pause before a busy target is asked again.
+const leastRetry = 10 * time.Millisecond
+
+// tryConnect opens a connection of a role and logs in.
+func (s *session) tryConnect(ctx context.Context, role wire.Role, index uint16, depth int) (*carrier.Carrier, wire.LoginResponse, error) {
 	cfg := &s.cfg
 	c, err := carrier.New(cfg.NIC, carrier.Config{
 		Attributes: via.ViAttributes{
@@ -42,7 +62,7 @@ func (s *session) connect(ctx context.Context, role wire.Role, index uint16, dep
 			MaxTransferSize: min(cfg.NIC.Limits().MaxTransferSize, max(commonTransfer, uint32(cfg.MaxIO))),
 			EnableRdmaRead:  cfg.NIC.Limits().RdmaReadLevels&via.ReliableDelivery != 0,
 		},
-		SendDepth: depth + controlSends, RecvDepth: depth + controlReceives,
+		SendDepth: depth + controlSends, RecvDepth: depth + controlReceives, Sealable: cfg.sealed(),
 	})
 	if err != nil {
 		return nil, wire.LoginResponse{}, err
@@ -54,28 +74,40 @@ func (s *session) connect(ctx context.Context, role wire.Role, index uint16, dep
 	return c, answer, nil
 }
 
-// begin gives a new connection what a login needs, and logs in.
+// begin gives a new connection the descriptors of a login, and logs in.
 func (s *session) begin(ctx context.Context, c *carrier.Carrier, q wire.LoginRequest) (a wire.LoginResponse, err error) {
 	receives, sends := loginReceives, loginSends
 	if q.Role == wire.RoleControl {
 		receives, sends = controlReceives, controlSends
 	}
-	if err := c.AddReceives(receives, controlData); err != nil {
+	if err := c.AddReceives(receives, s.cfg.firstReceives()); err != nil {
 		return a, err
 	}
-	if err := c.AddSends(sends, wire.MaxControlSize); err != nil {
+	head := wire.MaxControlSize
+	if s.cfg.sealed() {
+		head = wire.MaxHeader + s.cfg.firstReceives() // a command may be in it
+	}
+	if err := c.AddSends(sends, head); err != nil {
 		return a, err
 	}
 	return s.logIn(ctx, c, q)
 }
 
-// loginRequest returns what a connection asks for.
+// firstReceives returns the bytes behind the head that a receive of a login
+// holds. On an I/O connection the first replies arrive there too, so no reply
+// is longer.
+func (c *Config) firstReceives() int { return max(controlData, c.InlineMax) }
+
+// loginRequest returns the login request of a connection.
 func (s *session) loginRequest(role wire.Role, index uint16, depth int) wire.LoginRequest {
 	q := wire.LoginRequest{
 		ID: 1, PathEpoch: pathEpoch, MinVersion: wire.Version, MaxVersion: wire.Version, Role: role,
 		SessionID: s.id, SessionGen: 1, Nonce: s.nonce, Conn: index, Conns: s.conns,
 		Depth: uint16(depth), InlineMax: uint32(s.cfg.InlineMax), MaxIO: uint32(s.cfg.MaxIO),
-		DataModes: wire.ModesInline | wire.ModesPull | wire.ModesWindow, Features: wire.FeatureImmediate | wire.FeatureEvents,
+		DataModes: wire.ModesInline | wire.ModesPull | wire.ModesPlace, Features: wire.FeatureImmediate | wire.FeatureEvents,
+	}
+	if s.cfg.sealed() {
+		q.Features = wire.FeatureEvents // an immediate has no tag
 	}
 	if role == wire.RoleDiscover {
 		q.SessionID = [16]byte{}
@@ -88,16 +120,21 @@ func (s *session) logIn(ctx context.Context, c *carrier.Carrier, q wire.LoginReq
 	if err := c.Connect(ctx, via.Address{Host: s.cfg.Host, Discriminator: Discriminator}); err != nil {
 		return a, err
 	}
-	if err := ask(ctx, c, q.ID, &q, &a); err != nil {
+	if s.cfg.sealed() {
+		if err := s.secure(ctx, c, &q); err != nil {
+			return a, err
+		}
+	}
+	if err := s.ask(ctx, c, q.ID, &q, &a); err != nil {
 		return a, fmt.Errorf("log in: %w", err)
 	}
 	switch a.Status {
 	case wire.StatusOK:
 		return a, nil
 	case wire.StatusContinue:
-		return a, errors.New("log in: the target wants a proof of identity, which this version has not")
+		return a, errors.New("log in: the target demands a proof of identity, which this version does not support")
 	default:
-		return a, &refusedError{a}
+		return a, refusalOf(&a)
 	}
 }
 
@@ -110,10 +147,10 @@ func (e *refusedError) Error() string {
 
 func (e *refusedError) Unwrap() error { return e.answer.Status.Errno() }
 
-// ask sends a request on a connection that nobody else uses and decodes the
-// answer.
-func ask(ctx context.Context, c *carrier.Carrier, id uint32, m, answer wire.Message) error {
-	msg, err := await(ctx, c, m)
+// ask sends a request on a connection that the caller alone uses and decodes
+// the answer.
+func (s *session) ask(ctx context.Context, c *carrier.Carrier, id uint32, m, answer wire.Message) error {
+	msg, err := s.await(ctx, c, m)
 	if err != nil {
 		return err
 	}
@@ -127,8 +164,8 @@ func ask(ctx context.Context, c *carrier.Carrier, id uint32, m, answer wire.Mess
 	return decodeAnswer(msg, answer)
 }
 
-// decodeAnswer decodes what answers a request, which may be that the target does
-// not understand it.
+// decodeAnswer decodes the answer to a request, or the Refused that took its
+// place.
 func decodeAnswer(msg []byte, answer wire.Message) error {
 	if wire.RawOpcode(msg) == wire.OpRefused {
 		var r wire.Refused
@@ -143,16 +180,20 @@ func decodeAnswer(msg []byte, answer wire.Message) error {
 	return nil
 }
 
-// await sends a control message and waits for the next that arrives.
-func await(ctx context.Context, c *carrier.Carrier, m wire.Message) ([]byte, error) {
+// loginPoll is the longest sleep of await, which polls its context.
+const loginPoll = 10 * time.Millisecond
+
+// await sends a control message and waits for the next one that arrives.
+func (s *session) await(ctx context.Context, c *carrier.Carrier, m wire.Message) ([]byte, error) {
 	if err := sendControl(c, m); err != nil {
 		return nil, err
 	}
 	c.Doorbell()
 	var done [4]via.Completion
+	polls := []unix.PollFd{{Fd: int32(c.FD()), Events: unix.POLLIN}}
 	for {
 		for i := range done[:c.Poll(done[:])] {
-			msg, err := takeControl(c, &done[i])
+			msg, err := receiveControl(c, &done[i])
 			if msg != nil || err != nil {
 				return msg, err
 			}
@@ -161,13 +202,13 @@ func await(ctx context.Context, c *carrier.Carrier, m wire.Message) ([]byte, err
 			return nil, context.Cause(ctx)
 		}
 		if c.Arm() {
-			sleepOn(c.FD(), 10*time.Millisecond)
+			_ = s.cfg.Scheduler.Poll(polls, loginPoll)
 		}
 	}
 }
 
 func sendControl(c *carrier.Carrier, m wire.Message) error {
-	s := c.TakeLargeSend(wire.MaxControlSize)
+	s := c.AcquireLargeSend(wire.MaxControlSize)
 	if s == nil {
 		return errors.New("control requests overlap")
 	}
@@ -179,9 +220,9 @@ func sendControl(c *carrier.Carrier, m wire.Message) error {
 	return c.StageMessage(s, n, carrier.Span{})
 }
 
-// takeControl returns the control message that a completion brings, or nil if it
-// is something else.
-func takeControl(c *carrier.Carrier, e *via.Completion) ([]byte, error) {
+// receiveControl returns the control message of a completion, or nil for other
+// completions.
+func receiveControl(c *carrier.Carrier, e *via.Completion) ([]byte, error) {
 	switch {
 	case e.Status&via.StatusFlushed != 0:
 		return nil, fmt.Errorf("%w: %w", errSession, errLost)
@@ -194,24 +235,13 @@ func takeControl(c *carrier.Carrier, e *via.Completion) ([]byte, error) {
 		return nil, nil
 	}
 	r := c.Arrived(e)
-	if e.Length < wire.HeaderSize {
-		return nil, fmt.Errorf("message of %d bytes", e.Length)
+	length, err := c.Open(r, e.Length)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", errSession, err)
+	case length < wire.HeaderSize:
+		return nil, fmt.Errorf("message of %d bytes", length)
 	}
 	msg := append([]byte(nil), r.Head...)
-	return append(msg, r.Data[:e.Length-wire.HeaderSize]...), c.Post(r)
-}
-
-// sleepOn waits until a file descriptor is readable, at most d unless that is
-// negative.
-func sleepOn(fd int, d time.Duration, more ...int) {
-	polls := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	for _, m := range more {
-		polls = append(polls, unix.PollFd{Fd: int32(m), Events: unix.POLLIN})
-	}
-	var timeout *unix.Timespec
-	if d >= 0 {
-		t := unix.NsecToTimespec(int64(d))
-		timeout = &t
-	}
-	_, _ = unix.Ppoll(polls, timeout, nil) // the caller looks again, whatever it says
+	return append(msg, r.Data[:length-wire.HeaderSize]...), c.Post(r)
 }

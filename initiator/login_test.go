@@ -15,14 +15,15 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// TestFaultyLogins: whatever a target makes of a login, at the control connection
-// or at that of a queue, the caller learns what, and nothing is left.
+// TestFaultyLogins: whatever a target makes of a login, at the control
+// connection or at that of a queue, the caller learns what, and nothing is
+// left.
 func TestFaultyLogins(t *testing.T) {
 	type login func(e *end, q *wire.LoginRequest, a *wire.LoginResponse) bool
 	with := func(change func(*wire.LoginResponse)) login {
 		return func(e *end, q *wire.LoginRequest, a *wire.LoginResponse) bool {
 			change(a)
-			e.say(a)
+			e.sendControl(a)
 			return true
 		}
 	}
@@ -40,15 +41,15 @@ func TestFaultyLogins(t *testing.T) {
 		"version":          {refuse(wire.StatusVersion, wire.ReasonVersion, "too old"), "too old", syscall.EPROTONOSUPPORT},
 		"index taken":      {refuse(wire.StatusStale, wire.ReasonConn, "taken"), "taken", syscall.ESTALE},
 		"proof wanted":     {refuse(wire.StatusContinue, 0, ""), "proof of identity", nil},
-		"another version":  {with(func(a *wire.LoginResponse) { a.Version = 2 }), "version", wire.ErrVersion},
+		"another version":  {with(func(a *wire.LoginResponse) { a.Version = wire.Version + 1 }), "version", wire.ErrVersion},
 		"another ID":       {with(func(a *wire.LoginResponse) { a.ID++ }), "another command", nil},
 		"another epoch":    {with(func(a *wire.LoginResponse) { a.PathEpoch++ }), "another command", nil},
 		"another message": {func(e *end, q *wire.LoginRequest, _ *wire.LoginResponse) bool {
-			e.say(&wire.OpenResponse{ID: q.ID, PathEpoch: 1, MinimumBlock: 1, PreferredBlock: 1})
+			e.sendControl(&wire.OpenResponse{ID: q.ID, PathEpoch: 1, MinimumBlock: 1, PreferredBlock: 1})
 			return true
 		}, "another kind of message", wire.ErrMalformed},
 		"not understood": {func(e *end, q *wire.LoginRequest, _ *wire.LoginResponse) bool {
-			e.say(&wire.Refused{ID: q.ID, PathEpoch: 1, Status: wire.StatusNotSupported, Request: wire.OpLogin, Text: "what"})
+			e.sendControl(&wire.Refused{ID: q.ID, PathEpoch: 1, Status: wire.StatusNotSupported, Request: wire.OpLogin, Text: "what"})
 			return true
 		}, "what", syscall.ENOTSUP},
 		"garbage": {
@@ -90,7 +91,7 @@ func TestFaultyLogins(t *testing.T) {
 			s := newStage(t, play{login: c.login})
 			cfg := s.config()
 			if name == "silence" {
-				cfg.Timeout = 50 * time.Millisecond
+				cfg.Timeout = time.Second
 			}
 			_, err := initiator.Dial(context.Background(), cfg)
 			check(t, err, c.text, c.errno)
@@ -105,12 +106,12 @@ func TestFaultyLogins(t *testing.T) {
 				if q.Role == wire.RoleIO {
 					return c.login(e, q, a)
 				}
-				e.say(a)
+				e.sendControl(a)
 				return true
 			}})
 			cfg := s.config()
 			if name == "silence" {
-				cfg.Timeout = 200 * time.Millisecond
+				cfg.Timeout = time.Second
 			}
 			d, err := initiator.Dial(context.Background(), cfg)
 			must(t, err)
@@ -132,7 +133,7 @@ func TestIndexInUse(t *testing.T) {
 		if q.Role == wire.RoleIO && tried.Add(1) < 3 {
 			a.Status, a.Reason, a.Text = wire.StatusStale, wire.ReasonConn, "connection exists"
 		}
-		e.say(a)
+		e.sendControl(a)
 		return true
 	}})
 	open(t, s.dial(t), 4)
@@ -151,7 +152,7 @@ func TestFaultyOpens(t *testing.T) {
 			}
 			a := wire.OpenResponse{ID: h.ID, PathEpoch: 1, Size: 1 << 20, MinimumBlock: 1, PreferredBlock: 4096}
 			change(&a)
-			e.say(&a)
+			e.sendControl(&a)
 			return true
 		}
 	}
@@ -180,13 +181,13 @@ func TestFaultyOpens(t *testing.T) {
 		"another epoch": {response(func(a *wire.OpenResponse) { a.PathEpoch++ }), "another command", nil},
 		"another kind": {
 			only(func(e *end, h wire.ControlHeader) bool {
-				e.say(&wire.CloseResponse{ID: h.ID, PathEpoch: 1})
+				e.sendControl(&wire.CloseResponse{ID: h.ID, PathEpoch: 1})
 				return true
 			}),
 			"another kind", wire.ErrMalformed,
 		},
 		"not understood": {only(func(e *end, h wire.ControlHeader) bool {
-			e.say(&wire.Refused{ID: h.ID, PathEpoch: 1, Status: wire.StatusNotSupported, Request: wire.OpOpen, Text: "open what"})
+			e.sendControl(&wire.Refused{ID: h.ID, PathEpoch: 1, Status: wire.StatusNotSupported, Request: wire.OpOpen, Text: "open what"})
 			return true
 		}), "open what", syscall.ENOTSUP},
 		"garbage":   {only(func(e *end, h wire.ControlHeader) bool { e.send(make([]byte, 100)); return true }), "control message", wire.ErrCorrupt},
@@ -209,10 +210,10 @@ func TestFaultyOpens(t *testing.T) {
 	}
 }
 
-// TestNobodyThere: the errors of the fabric come through.
-func TestNobodyThere(t *testing.T) {
+// TestConnectWithoutListener: the errors of the fabric come through.
+func TestConnectWithoutListener(t *testing.T) {
 	nic := openNIC(t)
-	cfg := initiator.Config{NIC: nic, Host: t.TempDir() + "/nobody"}
+	cfg := initiator.Config{NIC: nic, Host: t.TempDir() + "/absent.sock"}
 	if _, err := initiator.Dial(context.Background(), cfg); !errors.Is(err, via.ErrNotReachable) {
 		t.Error(err)
 	}
@@ -247,7 +248,7 @@ func TestDiscoverPages(t *testing.T) {
 				{Kind: wire.EntryExport, Name: fmt.Sprintf("export %d of list %d", q.Cursor, a.Generation), Size: 1},
 				{Kind: wire.EntryReferral, Name: "via+roce://elsewhere"},
 			}
-			e.say(&a)
+			e.sendControl(&a)
 			return true
 		}}
 	}

@@ -5,68 +5,50 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
-	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/carrier"
 	"github.com/viablk/viablk/internal/wire"
-	"github.com/viablk/viablk/regcache"
 	"github.com/viablk/viablk/via"
 )
 
 // Queue is a queue of a remote disk: a VIA connection with its slots and its
-// bounce pool. It implements the device contract's Queue; one goroutine drives it.
+// bounce pool. It implements the device contract's Queue; one goroutine drives
+// it.
+//
+// Each part has an owner, whose methods touch that part only; the Queue joins
+// them. Other goroutines read what is below the line; a redialer, while it
+// runs, has the carrier.
 type Queue struct {
 	device  *Device
-	session *session // that the connection belongs to, or did
+	session *session // of the connection, or of the last one
 	carrier *carrier.Carrier
-	pool    *regcache.Pool
-	index   uint16 // of the connection in its session
-	depth   int
+	export  uint16
 
-	export uint16
-	inline uint32 // bytes of payload that go inside a message
-	maxIO  uint32 // bytes of one command
-	block  int64  // commands of one request end on multiples of it
-	base   uint16 // first slot
+	requests  requestTable // from Submit to Reap
+	slots     slotTable    // commands and credits
+	payload   payload      // memory
+	poster    poster       // the doorbell
+	keepalive keepalive    // silence of the target
+	reconnect reconnectState
+	failure   error // the connection is lost; requests fail, or wait
+	done      [64]via.Completion
 
-	chooser *regcache.Chooser
-	chunk   int64 // bytes that a copy is cut into
-	most    int64 // bytes of the pool
-
-	ops       []op // requests under way
-	freeOps   []uint16
-	slots     []slot
-	freeSlots []uint16
-	credits   int    // slots that the target has
-	waiting   opFifo // requests that are not wholly cut into commands yet
-	finished  requestFifo
-	held      int  // requests submitted and not reaped
-	alone     bool // the request submitted last has had the queue for itself
-	timed     timed
-	staged    bool // something waits for the doorbell
-
-	reserved     []regcache.Slot // pool memory of requests that reserved it
-	freeReserved []uint32
-
-	failure error // the connection is gone; requests fail, or wait
-	absence absence
-	gone    bool          // there will be no connection any more
-	written atomic.Uint64 // writes that were answered; see Device.dirty
-	beat    beat
-	done    [64]via.Completion
-
-	stats     QueueStats
-	turns     uint32
+	iterations                         uint32
+	sleeps, waitsForCredit, reconnects uint64
+	// ────────
+	index     uint16 // of the connection in its session
+	written   writeCounter
 	published publishedStats
 }
 
-// openQueue connects an I/O connection and equips it.
+// openQueue opens an I/O connection and allocates its memory.
 func openQueue(d *Device, s *session, index uint16, depth int) (*Queue, error) {
 	cfg := &d.cfg
-	ctx, cancel := context.WithTimeout(context.Background(), cfg.Timeout)
+	ctx, cancel := cfg.Scheduler.WithTimeout(context.Background(), cfg.Timeout)
 	defer cancel()
 	commands := depth
 	if cfg.Depth > 0 {
@@ -76,223 +58,226 @@ func openQueue(d *Device, s *session, index uint16, depth int) (*Queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &Queue{device: d, session: s, carrier: c, index: index, depth: depth, export: s.export.Export}
+	q := &Queue{
+		device: d, session: s, carrier: c, index: index, export: s.export.Export,
+		payload: payload{quarantine: &d.quarantine}, requests: newRequestTable(depth, d.ranges), poster: poster{carrier: c}, reconnect: reconnectState{over: d.reconnector == nil},
+	}
 	if err := q.equip(&answer, commands); err != nil {
 		return nil, errors.Join(err, q.release())
 	}
 	return q, nil
 }
 
-// accept takes over what the target grants the connection.
+// accept applies the login response to the queue.
 func (q *Queue) accept(a *wire.LoginResponse, commands int) error {
 	n := int(a.Credits)
 	if n == 0 || n > commands || int(a.SlotCount) < n {
 		return fmt.Errorf("the target grants %d credits and %d slots, asked for were %d", a.Credits, a.SlotCount, commands)
 	}
-	// A command ends on a block, and what goes inside a message is one command.
-	q.maxIO = a.MaxIO &^ (max(q.device.info.MinimumBlock, 1) - 1)
-	q.inline, q.base = min(a.InlineMax, q.maxIO), a.SlotBase
-	if q.maxIO < 4096 {
-		return fmt.Errorf("the target takes %d bytes a command, for blocks of %d", a.MaxIO, q.device.info.MinimumBlock)
+	a.InlineMax = min(a.InlineMax, uint32(q.device.cfg.firstReceives()))
+	if q.carrier.Sealed() {
+		a.MaxIO = min(a.MaxIO, maxSealedIO)
+		a.Features &^= wire.FeatureImmediate // which any peer of the fabric could send
 	}
-	if a.DataModes&wire.ModesPull == 0 {
-		return errors.New("the target can not read by rdma; writes above the inline maximum need it")
+	l, err := newLimits(a, q.device.info.MinimumBlock)
+	if err != nil {
+		return err
 	}
-	if q.slots == nil {
-		q.slots = make([]slot, n)
-	}
-	q.credits, q.freeSlots = n, q.freeSlots[:0]
-	for i := len(q.slots) - 1; i >= 0; i-- {
-		sl := &q.slots[i]
-		*sl = slot{seq: sl.seq, held: sl.held, receive: sl.receive}
-		if !sl.held {
-			q.freeSlot(uint16(i))
-		}
-	}
-	q.beat = newBeat(time.Duration(a.HeartbeatMillis) * time.Millisecond)
+	q.payload.limits, q.poster.immediates = l, l.immediates
+	q.slots.grant(n, a.SlotBase)
+	q.keepalive = newKeepalive(q.device.cfg.Scheduler, time.Duration(a.KeepAliveMillis)*time.Millisecond)
 	return nil
 }
 
-// cheapCopy is up to which size a copy costs no more than a lease, in bytes.
-const cheapCopy = 4 << 10
-
-// equip gives the queue its memory. Nothing is registered after it.
+// equip allocates the memory of the queue. The queue registers nothing after
+// it.
 func (q *Queue) equip(a *wire.LoginResponse, commands int) error {
 	if err := q.accept(a, commands); err != nil {
 		return err
 	}
-	n := len(q.slots)
-	if err := q.carrier.AddReceives(n+spareReceives, max(int(q.inline), loginData)); err != nil {
+	n := len(q.slots.slots)
+	data, head := max(int(q.payload.limits.inline), loginData), wire.MaxHeader
+	if q.carrier.Sealed() {
+		tags := tagBytes(q.payload.limits.maxIO)
+		data, head = max(data, tags), head+max(int(q.payload.limits.inline), tags)
+		for i := range q.slots.slots {
+			q.slots.slots[i].protection = new(protection)
+		}
+	}
+	if err := q.carrier.AddReceives(n+reservedReceives, data); err != nil {
 		return err
 	}
-	if err := q.carrier.AddSends(n+spareSends, wire.MaxHeader); err != nil {
+	if err := q.carrier.AddSends(n+reservedSends, head); err != nil {
 		return err
 	}
-	cfg := &q.device.cfg
-	pool, err := regcache.NewPool(cfg.NIC, cfg.PoolBytes, via.MemAttributes{
-		Ptag: q.carrier.Tag(), EnableRdmaWrite: true, EnableRdmaRead: true,
-	})
-	if err != nil {
-		return err
-	}
-	q.pool = pool
-	q.chooser = q.device.memory.chooser()
-	q.chooser.Inline(regcache.In, int(q.inline)) // which asks for no memory at all
-	q.chooser.Inline(regcache.Out, int(min(q.inline, cheapCopy)))
-	q.block = max(int64(q.device.info.MinimumBlock), block.AtomicUnit)
-	q.chunk, q.most = max(int64(cfg.Chunk)&^(q.block-1), q.block), int64(cfg.PoolBytes)
-	if q.chunk > q.most {
-		return fmt.Errorf("bounce memory of %d bytes, for blocks of %d", q.most, q.block)
-	}
-	q.ops = make([]op, q.depth)
-	for i := q.depth - 1; i >= 0; i-- {
-		q.freeOps = append(q.freeOps, uint16(i))
-	}
-	q.waiting, q.finished = newOpFifo(q.depth), newRequestFifo(q.depth)
-	return nil
+	return q.payload.equip(&q.device.cfg, &q.device.memory, q.carrier.Tag())
 }
 
 // FD returns the file descriptor to sleep on.
 func (q *Queue) FD() int { return q.carrier.FD() }
 
-// Arm prepares the owner's sleep.
+// Arm prepares the queue for the owner's sleep.
 func (q *Queue) Arm() (time.Duration, bool) {
 	q.publish()
-	q.Kick() // what a Release let go on
-	if !q.finished.empty() {
+	q.Kick() // commands that a Release resumed
+	o := q.requests.overlaps
+	if !q.requests.finished.Empty() || o.granted.Load() != 0 {
 		return 0, false
 	}
 	if q.failure != nil {
-		if q.waits() && q.held != 0 {
-			return returnLook, true
+		if q.reconnect.waits() && q.requests.held != 0 {
+			return reconnectPoll, true
 		}
-		return -1, true
+		return q.payload.poll(o.poll(-1), q.requests.held), true
 	}
-	d, ok := q.beat.wait()
+	if q.poster.leaving && !q.slots.busy() {
+		return q.payload.poll(o.poll(-1), q.requests.held), true
+	}
+	d, ok := q.keepalive.wait()
 	if !ok || !q.carrier.Arm() {
 		return 0, false
 	}
-	q.stats.Sleeps++
-	return d, true
+	q.sleeps++
+	return q.payload.poll(o.poll(d), q.requests.held), true
 }
 
-// Kick starts what was submitted.
-func (q *Queue) Kick() {
-	if q.staged {
-		q.staged = false
-		q.carrier.Doorbell()
-	}
-}
+// Kick rings the doorbell for the staged commands.
+func (q *Queue) Kick() { q.poster.kick() }
 
-// Reap takes finished requests and lets the queue make progress.
+// Reap returns completed requests and drives the queue.
 func (q *Queue) Reap(dst []*block.Request) int {
+	if len(q.payload.detained) != 0 {
+		q.releaseDetained()
+	}
 	if q.failure == nil {
 		q.progress()
-	} else if q.device.keeper != nil && !q.gone {
-		q.look()
+	} else {
+		if !q.reconnect.over {
+			q.pollReconnect()
+		}
+		q.admit()
 	}
-	n := q.finished.pop(dst)
-	q.held -= n
-	return n
+	return q.requests.reap(dst)
 }
 
-// fail ends the connection: when it has returned the target touches no memory of
-// the queue any more, and every request fails with EIO, or waits for another one.
+// fail ends the connection. When it returns, the target accesses no memory of
+// the queue any more but what is in quarantine, and every request fails with
+// EIO or waits: for a reconnect, or for its memory.
 func (q *Queue) fail(err error) {
 	if q.failure != nil {
 		return
 	}
-	q.failure, q.staged = err, false
-	q.carrier.Disconnect()
-	level, busy := q.device.cfg.lossLevel(), len(q.ops)-len(q.freeOps)
+	q.failure, q.poster.staged = err, false
+	q.quarantine(q.carrier.Disconnect())
+	level, busy := q.device.cfg.lossLevel(), q.requests.inFlight()
 	if busy == 0 {
-		level = slog.LevelDebug // nobody waits; the session says why, if it ended too
+		level = slog.LevelDebug // no request waits; a lost session logs why
 	}
 	q.device.cfg.Log.Log(context.Background(), level, "connection lost", "conn", q.index, "requests", busy, "error", err)
-	for i := range q.slots {
-		q.dropOwn(&q.slots[i].own)
+	q.payload.releaseAll(q.slots.slots)
+	if q.poster.leaving {
+		q.reconnect.over = true
 	}
-	if q.device.keeper != nil {
-		q.depart()
+	if q.reconnect.over {
+		q.requests.abandon()
 		return
 	}
-	q.abandon()
-}
-
-// abandon fails all requests.
-func (q *Queue) abandon() {
-	for i := range q.ops {
-		if o := &q.ops[i]; o.request != nil {
-			o.err = syscall.EIO
-			q.finish(uint16(i))
-		}
-	}
-	q.waiting.clear()
+	q.requests.requeue()
+	q.session.lost.Set()
+	q.reconnect.begin(&redialer{
+		device: q.device, carrier: q.carrier, lost: q.session, index: q.index,
+		slots: len(q.slots.slots), limits: q.payload.limits, kept: q.slots.kept(),
+	}, q.device.cfg.LossTimeout)
 }
 
 // Err returns why the queue has no connection, or nil.
 func (q *Queue) Err() error { return q.failure }
 
-// Close ends the connection and releases everything. What was sent is executed by then,
-// unless the target does not answer for as long as to connect may take; it can not touch
-// the memory of requests any more. What was not sent is forgotten.
+// Abort drops the requests that were not sent, and logs out: the target drops
+// the commands that it has not begun, and answers all. A request of several
+// commands of which some were dropped fails with EIO.
+func (q *Queue) Abort() {
+	if q.failure != nil {
+		q.requests.abandon() // the target may have executed them
+		return
+	}
+	q.requests.discardUnsent()
+	q.poster.logOut()
+}
+
+// closePoll is the longest sleep of Close.
+const closePoll = 50 * time.Millisecond
+
+// Close aborts, ends the connection and releases the queue. The target has
+// executed or dropped every command by then, unless it did not answer within
+// Config.Timeout; it cannot access the memory of requests any more. Close
+// returns within Config.Timeout, and the time in which the NIC ends a
+// connection.
+//
+// An error that wraps via.ErrStillAccessed says that the target is stopped amid
+// a copy, and that the memory of requests in flight must not be used again.
+// Memory of Reserve is not affected.
 func (q *Queue) Close() error {
-	q.linger()
-	q.stay()
-	q.logout()
-	q.carrier.Disconnect()
-	q.publish()
-	q.device.forget(q)
-	return q.release()
-}
-
-// lingerLook is how long linger sleeps at most.
-const lingerLook = 50 * time.Millisecond
-
-// linger waits for the answers to what is under way, so that nothing of it is executed
-// later; a target that does not answer is not waited for longer than to connect may
-// take.
-func (q *Queue) linger() {
-	q.waiting.clear() // what is not under way never will be
-	for until := time.Now().Add(q.device.cfg.Timeout); q.failure == nil && q.busy() && time.Now().Before(until); {
+	q.requests.waiting.Clear()
+	q.requests.overlaps.end()
+	scheduler := q.device.cfg.Scheduler
+	polls := []unix.PollFd{{Fd: int32(q.carrier.FD()), Events: unix.POLLIN}}
+	if q.failure == nil {
+		q.poster.logOut()
+	}
+	until := scheduler.Now().Add(q.device.cfg.Timeout)
+	for q.failure == nil && q.slots.busy() && scheduler.Now().Before(until) {
 		q.progress()
-		if q.failure == nil && q.busy() && q.carrier.Arm() {
-			sleepOn(q.carrier.FD(), lingerLook)
+		if q.failure == nil && q.slots.busy() && q.carrier.Arm() {
+			_ = scheduler.Poll(polls, closePoll)
 		}
 	}
+	q.quarantine(q.reconnect.stop())
+	q.quarantine(q.carrier.Disconnect())
+	err := q.awaitDetained(until)
+	q.requests.overlaps.releaseAll()
+	q.publish()
+	err = errors.Join(err, q.release())
+	q.device.forget(q) // last: without queues the device has no region of theirs
+	return err
 }
 
-// busy reports whether a command has no answer.
-func (q *Queue) busy() bool {
-	for i := range q.slots {
-		if q.slots[i].busy {
-			return true
-		}
-	}
-	return false
-}
-
-// logout says goodbye, so that the target does not take the end for a failure.
-// The answer is not awaited: the disconnect that follows needs none.
-func (q *Queue) logout() {
-	if q.failure == nil && !q.busy() {
-		_ = sendControl(q.carrier, &wire.Logout{ID: 1, PathEpoch: pathEpoch})
-		q.carrier.Doorbell()
-	}
-}
-
+// release frees the queue's memory and the connection.
 func (q *Queue) release() error {
 	var err error
-	if q.pool != nil {
-		for i := range q.slots {
-			q.dropOwn(&q.slots[i].own)
-		}
-		for i := range q.reserved {
-			if q.reserved[i].Data != nil {
-				q.pool.Put(q.reserved[i])
-			}
-		}
-		err = errors.Join(q.pool.Close(), q.device.memory.withdraw(q.carrier.Tag()))
+	if q.payload.pool != nil {
+		err = errors.Join(q.payload.close(q.slots.slots), q.device.memory.invalidateTag(q.carrier.Tag()))
 	}
 	return errors.Join(err, q.carrier.Close())
+}
+
+// Reserve provides memory that payload leaves without a further copy.
+func (q *Queue) Reserve(r *block.Request) bool { return q.payload.reserve(r) }
+
+// Release frees the memory that Reserve provided. A receive that held data is
+// posted again, so that there is one for every command in flight.
+func (q *Queue) Release(r *block.Request) {
+	m := r.Memory
+	if m == 0 {
+		return
+	}
+	r.Memory, r.Data = 0, nil
+	i := uint32(m & reservedIndex)
+	switch {
+	case m&reservedPool != 0:
+		q.payload.release(i)
+	case m&reservedHeld != 0:
+		receive, ok := q.slots.releaseHeld(uint16(i), q.failure == nil)
+		if !ok {
+			return
+		}
+		if err := q.carrier.Post(q.carrier.Receive(receive)); err != nil {
+			q.fail(err)
+			return
+		}
+		q.slots.release(uint16(i))
+	default:
+		return
+	}
+	q.resume()
 }

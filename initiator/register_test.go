@@ -13,8 +13,8 @@ import (
 	"github.com/viablk/viablk/via/shm"
 )
 
-// poor is a provider whose devices have other limits, and refuse what peers could
-// reach but for bounce memory.
+// poor is a provider whose devices have other limits, and refuse what peers
+// could reach but for bounce memory.
 type poor struct {
 	via.Provider
 	limit  func(*via.Limits)
@@ -46,8 +46,8 @@ func (a poorAdapter) Register(m *via.Memory) error {
 
 const poorPool = 128 << 10
 
-// A disk is attached and works however little a NIC registers, and whatever it says
-// when it refuses.
+// A disk is attached and works however little a NIC registers, and whatever it
+// says when it refuses.
 func TestReasonsNotToRegister(t *testing.T) {
 	same := func(*via.Limits) {}
 	rows := map[string]poor{
@@ -71,16 +71,7 @@ func TestReasonsNotToRegister(t *testing.T) {
 				buf, err := d.Alloc(100000)
 				must(t, err)
 				for i := range 20 {
-					pattern(buf, byte(i))
-					want := bytes.Clone(buf)
-					_, err := d.WriteAt(buf, int64(i)<<10)
-					must(t, err)
-					clear(buf)
-					_, err = d.ReadAt(buf, int64(i)<<10)
-					must(t, err)
-					if !bytes.Equal(buf, want) {
-						t.Fatal("other data")
-					}
+					roundTrip(t, d, buf, i)
 				}
 				waitFor(t, "the counters", func() bool { return d.Status().Stats.BytesBounced > 0 })
 				st := d.Status()
@@ -91,5 +82,20 @@ func TestReasonsNotToRegister(t *testing.T) {
 				must(t, d.Close())
 			})
 		}
+	}
+}
+
+// roundTrip writes a pattern at the i-th KiB of a disk and reads it back.
+func roundTrip(t *testing.T, d *initiator.Device, buf []byte, i int) {
+	t.Helper()
+	pattern(buf, byte(i))
+	want := bytes.Clone(buf)
+	_, err := d.WriteAt(buf, int64(i)<<10)
+	must(t, err)
+	clear(buf)
+	_, err = d.ReadAt(buf, int64(i)<<10)
+	must(t, err)
+	if !bytes.Equal(buf, want) {
+		t.Fatal("other data")
 	}
 }

@@ -3,6 +3,7 @@ package initiator_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -24,6 +25,7 @@ type remote struct {
 	host   string
 	nic    *via.NIC
 	cfg    target.Config
+	folder string // of certificates; "" is sessions in clear
 	server *target.Server
 	stop   func()
 }
@@ -31,7 +33,19 @@ type remote struct {
 // newRemote serves disks, by their specifications, named "a", "b" and so on.
 func newRemote(t testing.TB, cfg target.Config, specs ...string) *remote {
 	t.Helper()
-	r := &remote{host: filepath.Join(t.TempDir(), "target.sock"), nic: openNIC(t), cfg: cfg}
+	return serveRemote(t, &remote{host: filepath.Join(t.TempDir(), "target.sock"), nic: openNIC(t), cfg: cfg}, specs...)
+}
+
+// newSealedRemote serves disks in sealed sessions only.
+func newSealedRemote(t testing.TB, cfg target.Config, specs ...string) *remote {
+	t.Helper()
+	folder := certificates(t, "alice", "mallory")
+	cfg.Security = targetSecurity(t, folder)
+	return serveRemote(t, &remote{host: filepath.Join(t.TempDir(), "target.sock"), nic: openNIC(t), cfg: cfg, folder: folder}, specs...)
+}
+
+func serveRemote(t testing.TB, r *remote, specs ...string) *remote {
+	t.Helper()
 	for i, spec := range specs {
 		d, err := backend.Open(spec, backend.Options{})
 		must(t, err)
@@ -71,6 +85,9 @@ func (r *remote) start(t testing.TB) {
 func (r *remote) dial(t testing.TB, export string, change func(*initiator.Config)) *initiator.Device {
 	t.Helper()
 	cfg := initiator.Config{NIC: r.nic, Host: r.host, Export: export, Log: slog.New(slog.DiscardHandler)}
+	if r.folder != "" {
+		cfg.Security = initiatorSecurity(r.folder, "alice", targetName)
+	}
 	if change != nil {
 		change(&cfg)
 	}
@@ -89,7 +106,7 @@ func fileSpec(t testing.TB, size int64) string {
 	return "file:" + path
 }
 
-// pattern fills memory with what is nowhere the same.
+// pattern fills memory with bytes that do not repeat.
 func pattern(b []byte, seed byte) {
 	var piece [4096]byte
 	for at := 0; at < len(b); at += len(piece) {
@@ -98,8 +115,9 @@ func pattern(b []byte, seed byte) {
 	}
 }
 
-// scatter fills a piece of memory of its caller's with what belongs at a place. The
-// race detector, which would look at every byte, sees the copy of the piece.
+// scatter fills a piece of memory of its caller's with what belongs at a place.
+// The race detector, which would look at every byte, sees the copy of the
+// piece.
 //
 //go:norace
 func scatter(piece *[4096]byte, at int, seed byte) {
@@ -111,7 +129,12 @@ func scatter(piece *[4096]byte, at int, seed byte) {
 
 // TestFile: the device as a file, small and large, at the end and beyond.
 func TestFile(t *testing.T) {
-	r := newRemote(t, target.Config{}, "memory:80MiB", fileSpec(t, 80<<20))
+	for name, serve := range serves {
+		t.Run(name, func(t *testing.T) { readsAndWrites(t, serve(t, target.Config{}, "memory:80MiB", fileSpec(t, 80<<20))) })
+	}
+}
+
+func readsAndWrites(t *testing.T, r *remote) {
 	for _, export := range []string{"a", "b"} {
 		d := r.dial(t, export, nil)
 		for _, n := range []int{1, 512, 4096, 4097, 64 << 10, 1 << 20, 1<<20 + 1, 70 << 20} {
@@ -134,7 +157,8 @@ func TestFile(t *testing.T) {
 		if n, err := d.WriteAt(b, d.Size()-100); n != 0 || block.Errno(err) != syscall.ENOSPC {
 			t.Errorf("write over the end: %d, %v", n, err)
 		}
-		if st := d.Status(); !st.Connected || st.Queues == 0 || st.Stats.Reads == 0 || st.Stats.Errors != 0 {
+		if st := d.Status(); !st.Connected || st.Queues == 0 || st.Stats.Reads == 0 || st.Stats.Errors+st.Stats.Forged != 0 ||
+			(r.folder != "") != (st.Stats.SealedBytes > 140<<20) {
 			t.Errorf("status %+v", st)
 		}
 		must(t, d.Close())
@@ -184,22 +208,29 @@ func TestReattach(t *testing.T) {
 	}
 }
 
-// TestIdleFile: a file that nobody uses for long is there when somebody does.
+// TestIdleFile: a file works after a long idle time. With keepalives of 10 ms a
+// process that waits 40 ms for a busy processor is declared dead.
 func TestIdleFile(t *testing.T) {
-	r := newRemote(t, target.Config{Heartbeat: 10 * time.Millisecond}, "memory:16MiB")
+	r := newRemote(t, target.Config{KeepAlive: 250 * time.Millisecond}, "memory:16MiB")
 	d := r.dial(t, "a", nil)
 	b := make([]byte, 512)
 	_, err := d.ReadAt(b, 0)
 	must(t, err)
 	slept := r.server.Status().Stats.Sleeps
-	waitFor(t, "many heartbeats", func() bool { return r.server.Status().Stats.Sleeps > slept+40 })
+	waitFor(t, "many keepalives", func() bool {
+		if err := d.Err(); err != nil {
+			t.Fatalf("lost while idle: %v", err)
+		}
+		return r.server.Status().Stats.Sleeps > slept+10
+	})
 	if _, err := d.ReadAt(b, 0); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestCloseUnderWay: a queue closes with requests under way and reserved memory.
-func TestCloseUnderWay(t *testing.T) {
+// TestCloseInFlight: a queue closes with requests in flight and reserved
+// memory.
+func TestCloseInFlight(t *testing.T) {
 	r := newRemote(t, target.Config{}, "delay:any=50ms:memory:16MiB")
 	d := r.dial(t, "a", nil)
 	q, err := d.NewQueue(8)
@@ -236,10 +267,20 @@ func TestTargetStops(t *testing.T) {
 	}
 }
 
-// TestNoAllocations: in steady state a request costs neither an allocation nor a
-// registration, at both ends.
+// TestNoAllocations: in steady state a request costs neither an allocation nor
+// a registration, at both ends.
 func TestNoAllocations(t *testing.T) {
-	r := newRemote(t, target.Config{}, "memory:16MiB", fileSpec(t, 16<<20))
+	for name, serve := range serves {
+		t.Run(name, func(t *testing.T) {
+			allocatesNothing(t, serve(t, target.Config{}, "memory:16MiB", fileSpec(t, 16<<20)))
+		})
+	}
+}
+
+// serves are the ways to serve disks.
+var serves = map[string]func(testing.TB, target.Config, ...string) *remote{"plain": newRemote, "sealed": newSealedRemote}
+
+func allocatesNothing(t *testing.T, r *remote) {
 	for _, export := range []string{"a", "b"} {
 		d := r.dial(t, export, nil)
 		q := open(t, d, 4)
@@ -269,6 +310,38 @@ func TestNoAllocations(t *testing.T) {
 					t.Errorf("%s, %s: %d registrations", export, what, n-registrations)
 				}
 			}
+		}
+	}
+}
+
+// BenchmarkQueue is one request at a time, through both ends.
+func BenchmarkQueue(b *testing.B) {
+	b.Run("plain", func(b *testing.B) { benchmarkQueue(b, newRemote(b, target.Config{}, "memory:16MiB")) })
+	b.Run("sealed", func(b *testing.B) { benchmarkQueue(b, newSealedRemote(b, target.Config{}, "memory:16MiB")) })
+}
+
+func benchmarkQueue(b *testing.B, r *remote) {
+	d := r.dial(b, "a", nil)
+	q := open(b, d, 4)
+	done := make([]*block.Request, 4)
+	for _, n := range []int64{4 << 10, 64 << 10, 128 << 10} {
+		for op, name := range map[block.Op]string{block.Read: "read", block.Write: "write"} {
+			b.Run(fmt.Sprintf("%s %d KiB", name, n>>10), func(b *testing.B) {
+				b.ReportAllocs()
+				x := &block.Request{Op: op, Length: n}
+				for b.Loop() {
+					q.Reserve(x)
+					q.Submit(x)
+					q.Kick()
+					for q.Reap(done) == 0 {
+						_ = nap(q)
+					}
+					if x.Err != nil {
+						b.Fatal(x.Err)
+					}
+					q.Release(x)
+				}
+			})
 		}
 	}
 }

@@ -48,14 +48,14 @@ func submit(t testing.TB, q block.Queue, rs ...*block.Request) {
 func reap(q block.Queue, n int) ([]*block.Request, error) {
 	got := make([]*block.Request, 0, n)
 	buf := make([]*block.Request, n)
-	for deadline := time.Now().Add(patience); len(got) < n; {
+	for deadline := time.Now().Add(testTimeout); len(got) < n; {
 		k := q.Reap(buf[:n-len(got)])
 		got = append(got, buf[:k]...)
 		if k > 0 {
 			continue
 		}
 		if time.Now().After(deadline) {
-			return got, fmt.Errorf("%d of %d requests came back in %v", len(got), n, patience)
+			return got, fmt.Errorf("%d of %d requests came back in %v", len(got), n, testTimeout)
 		}
 		if err := nap(q); err != nil {
 			return got, err
@@ -64,7 +64,7 @@ func reap(q block.Queue, n int) ([]*block.Request, error) {
 	return got, nil
 }
 
-// nap sleeps as the queue asks for, but a second at most.
+// nap sleeps as Arm says, a second at most.
 func nap(q block.Queue) error {
 	d, ok := q.Arm()
 	if !ok {

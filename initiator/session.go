@@ -2,17 +2,17 @@ package initiator
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
+	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/viablk/viablk/internal/handshake"
+	"github.com/viablk/viablk/internal/sched"
 	"github.com/viablk/viablk/internal/wire"
 )
 
@@ -23,126 +23,188 @@ var (
 	errLost    = errors.New("the target closed the connection")
 )
 
-// session is the control connection and what all connections share.
+// session is the control connection and the state that all connections share.
 type session struct {
-	cfg   Config
-	id    [16]byte
-	nonce uint64
-	conns uint16 // I/O connections that the target grants
-	beat  time.Duration
+	cfg               Config
+	id                [16]byte
+	nonce             uint64
+	conns             uint16 // I/O connections that the target grants
+	keepaliveInterval time.Duration
 
+	keys   *handshake.Result // of a sealed session; else nil
 	login  wire.LoginResponse
 	export wire.OpenResponse // the disk, once it is open
 
 	resized atomic.Pointer[wire.Event] // the last of a size; nil without any
 
-	requests chan *exchange // to routineControl
-	wake     *os.File       // eventfd that ends routineControl's sleep
-	wakeFD   int
-	quit     chan struct{}
-	quitOnce sync.Once
-	ended    chan struct{} // closed when routineControl has ended
+	quit  *sched.Event // routineControl is to end
+	ended *sched.Event // routineControl has ended
+	lost  *sched.Event // a connection of the session is lost
 
-	mu    sync.Mutex
+	mu sync.Mutex
+	// +checklocks:mu
+	requests []*exchange // that routineControl has not sent, in order
+	// +checklocks:mu
+	bell sched.Bell // ends a sleep of routineControl; nil once closed
+	// +checklocks:mu
 	cause error
+	// +checklocks:mu
+	closing bool
 
-	lost       chan struct{} // closed when a connection of it is lost
-	lose       func()        // closes lost
-	superseded atomic.Bool   // no answer of it counts any more
+	closed   *sched.Event // release has returned
+	closeErr error        // what it returned
 
-	close func() error // logs out and waits until the control connection is released, once
+	superseded atomic.Bool // the reconnector replaces it: answers do not count
+
+	// conflicts counts the sessions so far before which another client wrote:
+	// requests of before such a session fail. It is set before other goroutines
+	// know the session.
+	conflicts int
+
+	durable bool // the target made every answered write durable; set by close
 }
 
-// exchange is a control request and where its answer goes.
+// exchange is a control request with its answer.
 type exchange struct {
-	ask    wire.Message
-	answer chan []byte
+	ask      wire.Message
+	answered *sched.Event
+	answer   []byte // set before answered
 }
 
 // openSession connects the control connection and logs in.
 func openSession(ctx context.Context, cfg Config) (*session, error) {
-	s := &session{
-		cfg: cfg, requests: make(chan *exchange, 1),
-		quit: make(chan struct{}), ended: make(chan struct{}), lost: make(chan struct{}),
-	}
-	s.lose = sync.OnceFunc(func() { close(s.lost) })
+	sch := cfg.Scheduler
+	s := &session{cfg: cfg, quit: sch.NewEvent(), ended: sch.NewEvent(), lost: sch.NewEvent(), closed: sch.NewEvent()}
 	var nonce [8]byte
-	_, _ = rand.Read(s.id[:])
-	_, _ = rand.Read(nonce[:])
-	s.nonce = binary.LittleEndian.Uint64(nonce[:])
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		return nil, fmt.Errorf("create eventfd: %w", err)
+	for _, b := range [][]byte{s.id[:], nonce[:]} {
+		if _, err := io.ReadFull(cfg.Random, b); err != nil {
+			return nil, fmt.Errorf("choose a session's identity: %w", err)
+		}
 	}
-	s.wake, s.wakeFD = os.NewFile(uintptr(fd), "wake"), fd
-	s.close = sync.OnceValue(s.leave)
+	s.nonce = binary.LittleEndian.Uint64(nonce[:])
+	bell, err := sch.NewBell()
+	if err != nil {
+		return nil, err
+	}
 	c, answer, err := s.connect(ctx, wire.RoleControl, 0, 0)
 	if err != nil {
-		return nil, errors.Join(err, s.wake.Close())
+		s.forgetKeys()
+		return nil, errors.Join(err, bell.Close())
 	}
+	s.setBell(bell)
 	s.login = answer
 	s.conns = min(answer.Conns, sessionConns)
-	s.beat = time.Duration(answer.HeartbeatMillis) * time.Millisecond
-	go s.routineControl(c)
+	s.keepaliveInterval = time.Duration(answer.KeepAliveMillis) * time.Millisecond
+	sch.Go(func() { s.routineControl(c, bell) })
 	return s, nil
 }
 
-// openDisk logs in and opens the export.
-func openDisk(ctx context.Context, cfg Config) (*session, error) {
+// preemptPoll is the interval at which an open asks again while the target ends
+// the clients that are in the way.
+const preemptPoll = 20 * time.Millisecond
+
+// openDisk logs in and opens the export as ask says, whose mode and name are
+// those of the configuration.
+func openDisk(ctx context.Context, cfg Config, ask *wire.OpenRequest) (*session, error) {
 	s, err := openSession(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
-	mode := wire.OpenReadWrite
-	if cfg.ReadOnly {
-		mode = wire.OpenReadOnly
+	ask.PathEpoch, ask.OpenID, ask.Mode, ask.Name = pathEpoch, 1, wire.OpenReadWrite, cfg.Export
+	switch {
+	case cfg.ReadOnly:
+		ask.Mode = wire.OpenReadOnly
+	case cfg.Exclusive:
+		ask.Mode = wire.OpenExclusive
 	}
-	a := &s.export
-	if err = s.request(ctx, &wire.OpenRequest{PathEpoch: pathEpoch, OpenID: 1, Mode: mode, Name: cfg.Export}, a); err == nil && a.Status != wire.StatusOK {
-		err = fmt.Errorf("%s: %w", a.Reason, a.Status.Errno())
-	}
-	if err != nil {
+	if err := s.open(ctx, ask); err != nil {
 		return nil, errors.Join(fmt.Errorf("open export %q: %w", cfg.Export, err), s.close())
 	}
 	return s, nil
 }
 
-// request sends a control request through routineControl and decodes the answer.
-func (s *session) request(ctx context.Context, q, answer wire.Message) error {
-	x := &exchange{ask: q, answer: make(chan []byte, 1)}
-	select {
-	case s.requests <- x:
-	case <-s.ended:
-		return s.err()
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	s.nudge()
-	select {
-	case msg := <-x.answer:
-		return decodeAnswer(msg, answer)
-	case <-s.ended:
-		select {
-		case msg := <-x.answer: // the last thing the session did
-			return decodeAnswer(msg, answer)
-		default:
-			return s.err()
+// open opens the export. It waits while clients in the way are being ended.
+func (s *session) open(ctx context.Context, ask *wire.OpenRequest) error {
+	for {
+		err := s.request(ctx, ask, &s.export)
+		switch {
+		case err != nil:
+			return err
+		case s.export.Status == wire.StatusOK:
+			return nil
+		case s.export.Status != wire.StatusRetry:
+			return &openRefusedError{s.export.Status, s.export.Reason}
 		}
-	case <-ctx.Done():
-		return context.Cause(ctx)
+		s.cfg.Scheduler.Wait(ctx, preemptPoll)
+		if ctx.Err() != nil {
+			return fmt.Errorf("%s: %w", s.export.Reason, context.Cause(ctx))
+		}
 	}
 }
 
-// nudge wakes routineControl.
-func (s *session) nudge() {
-	_, _ = s.wake.Write([]byte{1, 0, 0, 0, 0, 0, 0, 0}) // full means awake already
+// openRefusedError is why a target does not open an export.
+type openRefusedError struct {
+	status wire.Status
+	reason string
+}
+
+func (e *openRefusedError) Error() string { return fmt.Sprintf("%s: %v", e.reason, e.status.Errno()) }
+func (e *openRefusedError) Unwrap() error { return e.status.Errno() }
+
+// request sends a control request through routineControl and decodes the
+// answer.
+func (s *session) request(ctx context.Context, q, answer wire.Message) error {
+	x := &exchange{ask: q, answered: s.cfg.Scheduler.NewEvent()}
+	s.mu.Lock()
+	s.requests = append(s.requests, x)
+	s.mu.Unlock()
+	s.wakeControl()
+	s.cfg.Scheduler.Wait(ctx, -1, x.answered, s.ended)
+	ended := s.ended.IsSet()
+	switch {
+	case x.answered.IsSet(): // perhaps before the session ended
+		return decodeAnswer(x.answer, answer)
+	case ended:
+		return s.err()
+	}
+	s.mu.Lock()
+	s.requests = slices.DeleteFunc(s.requests, func(other *exchange) bool { return other == x })
+	s.mu.Unlock()
+	return context.Cause(ctx)
+}
+
+// nextRequest takes a request from the list, or returns nil.
+func (s *session) nextRequest() *exchange {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.requests) == 0 {
+		return nil
+	}
+	x := s.requests[0]
+	s.requests = s.requests[1:]
+	return x
+}
+
+// wakeControl wakes routineControl.
+func (s *session) wakeControl() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.bell != nil {
+		s.bell.Ring()
+	}
+}
+
+// setBell sets the bell that wakeControl rings, and returns the one before.
+func (s *session) setBell(b sched.Bell) (old sched.Bell) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, s.bell = s.bell, b
+	return old
 }
 
 // err returns why the session ended.
 func (s *session) err() error {
-	select {
-	case <-s.ended:
-	default:
+	if !s.ended.IsSet() {
 		return nil
 	}
 	s.mu.Lock()
@@ -153,24 +215,41 @@ func (s *session) err() error {
 	return s.cause
 }
 
-// failed reports whether the session ended for a reason.
+// failed reports whether an error ended the session.
 func (s *session) failed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cause != nil
 }
 
-// leave logs out and waits until the control connection is released.
-func (s *session) leave() error {
-	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.Timeout)
+// close logs out and waits until the control connection is released. Further
+// calls wait for the first and return its result.
+func (s *session) close() error {
+	s.mu.Lock()
+	first := !s.closing
+	s.closing = true
+	s.mu.Unlock()
+	if first {
+		s.closeErr = s.release()
+		s.closed.Set()
+	}
+	s.cfg.Scheduler.Wait(context.Background(), -1, s.closed)
+	return s.closeErr
+}
+
+// release logs out and waits until routineControl has released the control
+// connection.
+func (s *session) release() error {
+	ctx, cancel := s.cfg.Scheduler.WithTimeout(context.Background(), s.cfg.Timeout)
 	defer cancel()
 	var a wire.LogoutResponse
 	err := s.request(ctx, &wire.Logout{PathEpoch: pathEpoch}, &a)
-	s.quitOnce.Do(func() { close(s.quit) })
-	s.nudge()
-	<-s.ended
+	s.durable = err == nil && a.Durable
+	s.quit.Set()
+	s.wakeControl()
+	s.cfg.Scheduler.Wait(context.Background(), -1, s.ended)
 	if s.failed() {
-		err = nil // it ended by itself; whoever cares asked Err
+		err = nil // the session failed before; Err returns why
 	}
-	return errors.Join(err, s.wake.Close())
+	return errors.Join(err, s.setBell(nil).Close())
 }

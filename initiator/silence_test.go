@@ -16,17 +16,21 @@ import (
 	"github.com/viablk/viablk/internal/wire"
 )
 
-// TestSilentTarget: a target that says nothing any more is given up in bounded
-// time, on the control connection and on one with a request under way, and it
-// has been asked once only.
+// TestSilentTarget: the initiator declares a silent target dead in bounded
+// time, on the control connection and on one with a request in flight, and
+// sends one keepalive.
 func TestSilentTarget(t *testing.T) {
+	var silent atomic.Bool
 	var control, io atomic.Int32
 	s := newStage(t, play{
-		millis: 10,
-		beat: func(e *end) bool {
-			if e.role == wire.RoleIO {
+		millis: 100,
+		keepalive: func(e *end) bool {
+			switch {
+			case !silent.Load():
+				e.acknowledge()
+			case e.role == wire.RoleIO:
 				io.Add(1)
-			} else {
+			default:
 				control.Add(1)
 			}
 			return true
@@ -35,6 +39,7 @@ func TestSilentTarget(t *testing.T) {
 	})
 	d := s.dial(t)
 	q := open(t, d, 4)
+	silent.Store(true)
 	submit(t, q, request(block.Read, 0, 512), request(block.Write, 0, 64<<10))
 	wantAll(t, q, 2, syscall.EIO)
 	if err := q.Err(); err == nil || !strings.Contains(err.Error(), "silent") {
@@ -42,7 +47,7 @@ func TestSilentTarget(t *testing.T) {
 	}
 	select {
 	case <-d.Done():
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("the session does not end")
 	}
 	if err := d.Err(); err == nil || !strings.Contains(err.Error(), "silent") {
@@ -60,22 +65,22 @@ func TestSilentTarget(t *testing.T) {
 	}
 }
 
-// TestSlowTarget: a target that answers heartbeats may take as long as it likes.
+// TestSlowTarget: a target that answers keepalives has no time limit for a
+// request.
 func TestSlowTarget(t *testing.T) {
-	var beats atomic.Int32
+	var keepalives atomic.Int32
 	var mu sync.Mutex
 	var waiting *wire.Command
 	s := newStage(t, play{
-		millis: 10,
-		beat: func(e *end) bool {
+		millis: 250,
+		keepalive: func(e *end) bool {
+			e.acknowledge()
 			if e.role != wire.RoleIO {
-				e.say(&wire.Heartbeat{PathEpoch: 1, Ack: true})
 				return true
 			}
-			e.immediate(wire.MakeImmediate(wire.ImmHeartbeatAck, 1, 0, 0))
 			mu.Lock()
 			defer mu.Unlock()
-			if beats.Add(1) > 10 && waiting != nil { // much longer than a silence may be
+			if keepalives.Add(1) > 6 && waiting != nil { // much longer than a silence may be
 				e.answer(waiting)
 				waiting = nil
 			}
@@ -93,13 +98,13 @@ func TestSlowTarget(t *testing.T) {
 	wantAll(t, q, 1, 0)
 }
 
-// TestHeartbeatOfTheTarget is answered.
-func TestHeartbeatOfTheTarget(t *testing.T) {
+// TestKeepAliveOfTheTarget: the initiator answers a keepalive of the target.
+func TestKeepAliveOfTheTarget(t *testing.T) {
 	s := newStage(t, play{
 		command: func(e *end, cmd *wire.Command, _ []byte) bool {
 			e.p.command = func(e *end, cmd *wire.Command, _ []byte) bool { e.answer(cmd); return true }
-			e.p.beat = func(e *end) bool { e.answer(cmd); return true } // the answer to the heartbeat
-			e.immediate(wire.MakeImmediate(wire.ImmHeartbeat, 1, 0, 0))
+			e.p.keepalive = func(e *end) bool { e.answer(cmd); return true } // the answer to the keepalive
+			e.immediate(wire.MakeImmediate(wire.ImmKeepAlive, 1, 0, 0))
 			return true
 		},
 	})
@@ -108,7 +113,70 @@ func TestHeartbeatOfTheTarget(t *testing.T) {
 	wantAll(t, q, 1, 0)
 }
 
-// TestEventsAreAcknowledged, one of every kind at once.
+// TestWithoutImmediates: where the target grants none, answers are replies and
+// keepalives are messages, in both directions; an immediate is an error.
+func TestWithoutImmediates(t *testing.T) {
+	for _, immediate := range []bool{false, true} {
+		var keepalives atomic.Int32
+		s := newStage(t, play{
+			millis: 100,
+			login: func(e *end, _ *wire.LoginRequest, a *wire.LoginResponse) bool {
+				a.Features = 0
+				e.sendControl(a)
+				return true
+			},
+			keepalive: func(e *end) bool {
+				if e.role == wire.RoleIO {
+					keepalives.Add(1)
+				}
+				e.sendControl(&wire.KeepAlive{PathEpoch: 1, Ack: true})
+				return true
+			},
+			control: func(e *end, op wire.Opcode, msg []byte) bool {
+				h, _ := wire.PeekControl(msg)
+				if op == wire.OpKeepAliveAck {
+					keepalives.Add(100)
+					return true
+				}
+				return e.obey(op, h, msg)
+			},
+			command: func(e *end, cmd *wire.Command, _ []byte) bool {
+				if immediate {
+					e.immediate(immediateOf(wire.ImmOK, cmd))
+					return true
+				}
+				e.sendControl(&wire.KeepAlive{PathEpoch: 1})
+				if cmd.Mode == wire.ModePlace {
+					e.write(cmd)
+				}
+				r := replyOf(cmd)
+				e.reply(r, int(r.InlineLength))
+				return true
+			},
+		})
+		q := open(t, s.dial(t), 4)
+		if immediate {
+			submit(t, q, request(block.Flush, 0, 0))
+			wantAll(t, q, 1, syscall.EIO)
+			if err := q.Err(); err == nil || !strings.Contains(err.Error(), "immediate") {
+				t.Errorf("the queue says %v", err)
+			}
+			continue
+		}
+		for _, x := range []*block.Request{request(block.Read, 0, 512), request(block.Read, 0, 64<<10), request(block.Write, 0, 512), request(block.Write, 0, 64<<10), request(block.Flush, 0, 0)} {
+			submit(t, q, x)
+			wantAll(t, q, 1, 0)
+		}
+		rs := make([]*block.Request, 1)
+		waitFor(t, "keepalives", func() bool { q.Reap(rs); n := keepalives.Load(); return n >= 500 && n%100 > 5 })
+		if err := q.Err(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestEventsAreAcknowledged: the initiator acknowledges one event of every
+// kind.
 func TestEventsAreAcknowledged(t *testing.T) {
 	acks := make(chan wire.EventKind, 16)
 	s := newStage(t, play{control: func(e *end, op wire.Opcode, msg []byte) bool {
@@ -123,7 +191,7 @@ func TestEventsAreAcknowledged(t *testing.T) {
 		}
 		if op == wire.OpOpen {
 			for kind := wire.EventResize; kind <= wire.EventVerifier; kind++ {
-				e.say(&wire.Event{ID: uint32(kind), PathEpoch: 1, Kind: kind})
+				e.sendControl(&wire.Event{ID: uint32(kind), PathEpoch: 1, Kind: kind})
 			}
 		}
 		return e.obey(op, h, msg)
@@ -157,8 +225,8 @@ func (b *book) String() string {
 	return b.text.String()
 }
 
-// TestLog: the loss of a connection is an error in the log if somebody waits for
-// an answer, and no news if nobody does or the end was announced.
+// TestLog: the loss of a connection is an error in the log if a request is in
+// flight. It is not logged if no request is, or if the end was announced.
 func TestLog(t *testing.T) {
 	run := func(t *testing.T, use func(*initiator.Device, block.Queue)) string {
 		s := newStage(t, play{command: func(e *end, cmd *wire.Command, _ []byte) bool {
@@ -166,7 +234,7 @@ func TestLog(t *testing.T) {
 				return false
 			}
 			e.answer(cmd)
-			return cmd.Opcode != wire.OpTrim // gone, with the answer
+			return cmd.Opcode != wire.OpTrim // closed, with the answer
 		}})
 		var log book
 		cfg := s.config()
@@ -190,10 +258,10 @@ func TestLog(t *testing.T) {
 		submit(t, q, request(block.Flush, 0, 0))
 		wantAll(t, q, 1, syscall.EIO)
 	}); !strings.Contains(text, "level=ERROR msg=\"connection lost\"") || strings.Count(text, "\n") != 1 {
-		t.Errorf("the loss of a connection with a request under way is logged so:\n%s", text)
+		t.Errorf("the loss of a connection with a request in flight is logged as:\n%s", text)
 	}
 	if text := run(t, func(_ *initiator.Device, q block.Queue) {
-		submit(t, q, request(block.Trim, 0, 4096)) // answered, and then the end
+		submit(t, q, request(block.Trim, 0, 4096)) // the target answers and closes
 		rs, err := reap(q, 1)
 		must(t, err)
 		waitFor(t, "the end", func() bool { q.Reap(rs); return q.(*initiator.Queue).Err() != nil })
@@ -205,9 +273,9 @@ func TestLog(t *testing.T) {
 // waitFor waits for a condition that no event announces.
 func waitFor(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(200 * time.Microsecond) {
+	for deadline := time.Now().Add(testTimeout); !ok(); time.Sleep(200 * time.Microsecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited %v for %s", patience, what)
+			t.Fatalf("waited %v for %s", testTimeout, what)
 		}
 	}
 }

@@ -21,18 +21,18 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for what must happen.
-const patience = 20 * time.Second
+// testTimeout is how long a test waits for an expected event.
+const testTimeout = time.Minute
 
-// play is what a scripted target does. A nil part does what a good target does;
-// to end the connection a part returns false.
+// play is the behaviour of a scripted target. A nil part behaves as a correct
+// target; a part that returns false ends the connection.
 type play struct {
-	login   func(e *end, q *wire.LoginRequest, a *wire.LoginResponse) bool
-	control func(e *end, op wire.Opcode, msg []byte) bool
-	command func(e *end, cmd *wire.Command, payload []byte) bool
-	beat    func(e *end) bool // heartbeats
-	open    func(a *wire.OpenResponse)
-	millis  uint32 // between heartbeats; 0 none
+	login     func(e *end, q *wire.LoginRequest, a *wire.LoginResponse) bool
+	control   func(e *end, op wire.Opcode, msg []byte) bool
+	command   func(e *end, cmd *wire.Command, payload []byte) bool
+	keepalive func(e *end) bool // keepalives
+	open      func(a *wire.OpenResponse)
+	millis    uint32 // between keepalives; 0 none
 }
 
 // stage is where scripted targets play: each connection gets an end of its own.
@@ -170,6 +170,15 @@ func (e *end) loop(ctx context.Context) {
 	}
 }
 
+// acknowledge answers a keepalive.
+func (e *end) acknowledge() {
+	if e.role != wire.RoleIO {
+		e.sendControl(&wire.KeepAlive{PathEpoch: 1, Ack: true})
+		return
+	}
+	e.immediate(wire.MakeImmediate(wire.ImmKeepAliveAck, 1, 0, 0))
+}
+
 func (e *end) handle(d *via.Completion) bool {
 	switch {
 	case d.Status.Failed():
@@ -186,7 +195,7 @@ func (e *end) handle(d *via.Completion) bool {
 	}
 	_ = e.c.Post(r) // a lost connection is met at the next poll
 	if msg == nil {
-		return e.beat(wire.MakeImmediate(wire.ImmHeartbeatAck, 1, 0, 0))
+		return e.keepalive(wire.MakeImmediate(wire.ImmKeepAliveAck, 1, 0, 0))
 	}
 	if !wire.RawOpcode(msg).IsCommand() {
 		return e.control(msg)
@@ -202,9 +211,9 @@ func (e *end) handle(d *via.Completion) bool {
 	return true
 }
 
-func (e *end) beat(ack wire.Immediate) bool {
-	if e.p.beat != nil {
-		return e.p.beat(e)
+func (e *end) keepalive(ack wire.Immediate) bool {
+	if e.p.keepalive != nil {
+		return e.p.keepalive(e)
 	}
 	if e.role == wire.RoleIO {
 		e.immediate(ack)
@@ -226,16 +235,16 @@ func (e *end) control(msg []byte) bool {
 		}
 		e.role = q.Role
 		a := wire.LoginResponse{
-			ID: q.ID, PathEpoch: 1, Version: 1, Credits: q.Depth, SlotCount: q.Depth, SlotBase: q.Conn * 128, Conns: 4,
-			InlineMax: 4096, MaxIO: 1 << 20, DataModes: q.DataModes, Features: q.Features, HeartbeatMillis: e.p.millis,
+			ID: q.ID, PathEpoch: 1, Version: wire.Version, Credits: q.Depth, SlotCount: q.Depth, SlotBase: q.Conn * 128, Conns: 4,
+			InlineMax: 4096, MaxIO: 1 << 20, DataModes: q.DataModes, Features: q.Features, KeepAliveMillis: e.p.millis,
 		}
 		if e.p.login != nil {
 			return e.p.login(e, &q, &a)
 		}
-		e.say(&a)
+		e.sendControl(&a)
 		return true
 	}
-	if e.p.control != nil && op != wire.OpHeartbeat {
+	if e.p.control != nil && op != wire.OpKeepAlive {
 		return e.p.control(e, op, msg)
 	}
 	return e.obey(op, h, msg)
@@ -252,22 +261,22 @@ func (e *end) obey(op wire.Opcode, h wire.ControlHeader, msg []byte) bool {
 		if e.p.open != nil {
 			e.p.open(&a)
 		}
-		e.say(&a)
-	case wire.OpHeartbeat:
-		if e.p.beat != nil {
-			return e.p.beat(e)
+		e.sendControl(&a)
+	case wire.OpKeepAlive:
+		if e.p.keepalive != nil {
+			return e.p.keepalive(e)
 		}
-		e.say(&wire.Heartbeat{ID: h.ID, PathEpoch: 1, Ack: true})
+		e.sendControl(&wire.KeepAlive{ID: h.ID, PathEpoch: 1, Ack: true})
 	case wire.OpLogout:
-		e.say(&wire.LogoutResponse{ID: h.ID, PathEpoch: 1})
+		e.sendControl(&wire.LogoutResponse{ID: h.ID, PathEpoch: 1})
 	default:
-		e.say(&wire.Refused{ID: h.ID, PathEpoch: 1, Status: wire.StatusNotSupported, Request: op})
+		e.sendControl(&wire.Refused{ID: h.ID, PathEpoch: 1, Status: wire.StatusNotSupported, Request: op})
 	}
 	return true
 }
 
-// say sends a control message.
-func (e *end) say(m wire.Message) {
+// sendControl sends a control message.
+func (e *end) sendControl(m wire.Message) {
 	b := make([]byte, wire.MaxControlSize)
 	if n, err := m.Encode(b); err == nil {
 		e.send(b[:n])
@@ -276,22 +285,30 @@ func (e *end) say(m wire.Message) {
 
 // send sends any bytes.
 func (e *end) send(msg []byte) {
-	if s := e.c.TakeSend(); s != nil {
+	if s := e.c.AcquireSend(); s != nil {
 		_ = e.c.StageMessage(s, copy(s.Head, msg), carrier.Span{})
 	}
 }
 
 func (e *end) immediate(i wire.Immediate) {
-	if s := e.c.TakeSend(); s != nil {
+	if s := e.c.AcquireSend(); s != nil {
 		_ = e.c.StageImmediate(s, uint32(i))
 	}
 }
 
-// place writes n bytes into the command's window, with an immediate.
+// place writes n bytes to the command's first segment, with an immediate.
 func (e *end) place(cmd *wire.Command, n uint32, i wire.Immediate) {
-	s, w := e.c.TakeSend(), cmd.Segments[0]
+	s, w := e.c.AcquireSend(), cmd.Segments[0]
 	if s != nil {
 		_ = e.c.StageWriteImmediate(s, carrier.Span{Addr: e.data.Addr, Handle: e.data.Handle, Length: n}, w.Addr, w.Handle, uint32(i))
+	}
+}
+
+// write writes the command's data without an immediate.
+func (e *end) write(cmd *wire.Command) {
+	s, w := e.c.AcquireSend(), cmd.Segments[0]
+	if s != nil {
+		_ = e.c.StageWrite(s, carrier.Span{Addr: e.data.Addr, Handle: e.data.Handle, Length: cmd.Length}, w.Addr, w.Handle)
 	}
 }
 
@@ -322,7 +339,7 @@ func (e *end) reply(r wire.Reply, n int) {
 // answer answers a command well. Data is zeroes.
 func (e *end) answer(cmd *wire.Command) {
 	switch {
-	case cmd.Mode == wire.ModeWindow:
+	case cmd.Mode == wire.ModePlace:
 		e.place(cmd, cmd.Length, immediateOf(wire.ImmOKData, cmd))
 	case cmd.Opcode == wire.OpRead:
 		e.reply(replyOf(cmd), int(cmd.Length))

@@ -9,8 +9,8 @@ import (
 	"github.com/viablk/viablk/regcache"
 )
 
-// QueueStats count what queues did. The owner counts without atomics and
-// publishes before it sleeps and every publishTurns turns.
+// QueueStats count the work of queues. The owner counts without atomics and
+// publishes before it sleeps and every publishIterations iterations.
 type QueueStats struct {
 	block.Counts
 	carrier.Traffic
@@ -19,14 +19,15 @@ type QueueStats struct {
 	Sleeps         uint64 `json:"sleeps"` // each ends in a wake-up
 	WaitsForMemory uint64 `json:"waits_for_memory"`
 	WaitsForCredit uint64 `json:"waits_for_credit"`
-	Returns        uint64 `json:"returns"` // connections that were restored
+	Reconnects     uint64 `json:"reconnects"` // connections that were restored
 
-	// Of memory that the caller brought.
+	// Choice counts the copy decisions for memory of the caller's.
 	Choice regcache.ChoiceStats `json:"choice"`
 }
 
-// publishTurns is how often a busy queue publishes its counters.
-const publishTurns = 1024
+// publishIterations is how many iterations of a busy queue pass between
+// publications of its counters.
+const publishIterations = 1024
 
 func (s *QueueStats) add(o QueueStats) {
 	s.Counts.Add(&o.Counts)
@@ -36,59 +37,81 @@ func (s *QueueStats) add(o QueueStats) {
 	s.Sleeps += o.Sleeps
 	s.WaitsForMemory += o.WaitsForMemory
 	s.WaitsForCredit += o.WaitsForCredit
-	s.Returns += o.Returns
+	s.Reconnects += o.Reconnects
 	s.Choice.Add(&o.Choice)
 }
 
-// publishedStats are a queue's counters as others see them.
+// publishedStats are the counters of a queue for other goroutines.
 type publishedStats struct {
-	mu    sync.Mutex
+	mu sync.Mutex
+	// +checklocks:mu
 	stats QueueStats
+	// +checklocks:mu
 	write regcache.Boundary
-	read  regcache.Boundary
+	// +checklocks:mu
+	read regcache.Boundary
+	// +checklocks:mu
+	generation uint64 // of keys; 0 in clear
 }
 
+// publish makes the owner's counters visible.
 func (q *Queue) publish() {
-	if q.absence.result != nil {
+	if q.reconnect.pending != nil {
 		return // the connection is not the owner's
 	}
-	q.stats.Traffic = q.carrier.Traffic()
+	stats := QueueStats{
+		Counts: q.requests.counts, Traffic: q.carrier.Traffic(), BytesBounced: q.payload.bytesBounced, Errors: q.requests.errors,
+		Sleeps: q.sleeps, WaitsForMemory: q.payload.waits, WaitsForCredit: q.waitsForCredit, Reconnects: q.reconnects,
+	}
 	var write, read regcache.Boundary
-	if q.chooser != nil {
-		q.stats.Choice = q.chooser.Stats()
-		write, read = q.chooser.Boundaries()
+	if chooser := q.payload.chooser; chooser != nil {
+		stats.Choice = chooser.Stats()
+		write, read = chooser.Boundaries()
 	}
 	q.published.mu.Lock()
 	defer q.published.mu.Unlock()
-	q.published.stats, q.published.write, q.published.read = q.stats, write, read
+	q.published.stats, q.published.write, q.published.read = stats, write, read
+	q.published.generation = q.carrier.Generation()
 }
 
-func (q *Queue) snapshot() QueueStats {
-	q.published.mu.Lock()
-	defer q.published.mu.Unlock()
-	return q.published.stats
-}
+// State is what becomes of requests to an attached disk.
+type State string
+
+// The states. A disk that failed because the loss timeout passed is connected
+// again when its target returns; otherwise it has failed for good.
+const (
+	StateConnected State = "connected" // the target answers them
+	StateWaiting   State = "waiting"   // they wait for a lost target
+	StateFailed    State = "failed"    // they fail with EIO
+)
 
 // Status describes an attached disk.
 type Status struct {
-	Export        string     `json:"export"`
-	Description   string     `json:"description,omitempty"`
-	UUID          string     `json:"uuid"`
-	Size          int64      `json:"size"`
-	ReadOnly      bool       `json:"read_only"`
-	Provider      string     `json:"provider"`
-	Target        string     `json:"target"` // its identity
-	Session       string     `json:"session"`
-	Connected     bool       `json:"connected"`
-	Error         string     `json:"error,omitempty"`        // why not
-	Away          float64    `json:"away_seconds,omitempty"` // since the target was lost, if it is waited for
-	Losses        uint64     `json:"losses"`                 // sessions that were lost
-	InlineMax     uint32     `json:"inline_max"`             // bytes
-	MaxIO         uint32     `json:"max_io"`                 // bytes
-	Queues        int        `json:"queues"`
-	Registrations uint64     `json:"registrations"` // of memory, ever; steady state adds none
-	Stats         QueueStats `json:"stats"`         // of all queues ever
-	Copy          CopyStatus `json:"copy"`
+	Export              string     `json:"export"`
+	Description         string     `json:"description,omitempty"`
+	UUID                string     `json:"uuid"`
+	Size                int64      `json:"size"`
+	ReadOnly            bool       `json:"read_only"`
+	Provider            string     `json:"provider"`
+	Target              string     `json:"target"` // its identity
+	Session             string     `json:"session"`
+	State               State      `json:"state"`
+	Connected           bool       `json:"connected"`
+	Error               string     `json:"error,omitempty"`                // why not
+	DisconnectedSeconds float64    `json:"disconnected_seconds,omitempty"` // since the target was lost, while requests wait for it
+	SessionLosses       uint64     `json:"session_losses"`                 // sessions that were lost
+	InlineMax           uint32     `json:"inline_max"`                     // bytes
+	MaxIO               uint32     `json:"max_io"`                         // bytes
+	Queues              int        `json:"queues"`
+	Registrations       uint64     `json:"registrations"` // of memory, ever; steady state adds none
+	Stats               QueueStats `json:"stats"`         // of all queues ever
+	Copy                CopyStatus `json:"copy"`
+
+	// Security is absent if the session is in clear.
+	Security *SecurityStatus `json:"security,omitempty"`
+
+	// Quarantine is absent if no memory has ever been in it.
+	Quarantine *QuarantineStatus `json:"quarantine,omitempty"`
 }
 
 // CopyStatus describes how payload in memory of the caller's moves.
@@ -105,22 +128,28 @@ type CopyStatus struct {
 func (d *Device) Status() Status {
 	s := d.session()
 	st := Status{
-		Export: d.export.Name, Description: d.export.Description, UUID: hex.EncodeToString(d.export.ExportUUID[:]),
+		Export: d.export.Name, Description: d.export.Description, UUID: block.FormatUUID(d.export.ExportUUID),
 		Size: d.Size(), ReadOnly: d.info.Features&block.ReadOnly != 0,
 		Provider: s.cfg.NIC.Name(), Target: hex.EncodeToString(s.login.TargetID[:]), Session: hex.EncodeToString(s.id[:]),
-		Connected: true, InlineMax: s.login.InlineMax, MaxIO: s.login.MaxIO,
+		State: StateConnected, Connected: true, InlineMax: s.login.InlineMax, MaxIO: s.login.MaxIO,
 		Registrations: s.cfg.NIC.Agent().Registrations.Load(),
 	}
 	if err := s.err(); err != nil {
-		st.Connected, st.Error = false, err.Error()
+		st.Connected, st.State, st.Error = false, StateFailed, err.Error()
+		if d.reconnector != nil { // which has not seen it yet, or says more below
+			st.State = StateWaiting
+		}
 	}
-	if d.keeper != nil {
-		d.keeper.report(&st)
+	if d.reconnector != nil {
+		d.reconnector.addStatus(&st)
 	}
-	st.Copy = d.memory.status()
+	st.Copy, st.Security = d.memory.status(), s.security()
+	if k := d.quarantine.current(); k.Total != 0 {
+		st.Quarantine = &k
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	st.Stats = d.past
+	st.Stats.add(d.past)
 	most := uint64(0)
 	for _, q := range d.conns {
 		if q == nil {
@@ -129,6 +158,9 @@ func (d *Device) Status() Status {
 		st.Queues++
 		s, write, read := q.published.all()
 		st.Stats.add(s)
+		if st.Security != nil {
+			st.Security.Generation = max(st.Security.Generation, q.published.latest())
+		}
 		if n := s.BytesRead + s.BytesWritten; n >= most {
 			most, st.Copy.Write, st.Copy.Read = n, write, read
 		}
@@ -140,6 +172,13 @@ func (p *publishedStats) all() (s QueueStats, write, read regcache.Boundary) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.stats, p.write, p.read
+}
+
+// latest returns the generation of keys.
+func (p *publishedStats) latest() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.generation
 }
 
 // status describes the memory; the boundaries are those of a new queue.

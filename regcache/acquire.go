@@ -14,18 +14,20 @@ import (
 //  1. locate: arena by bounds, granule by shift     no lock, no write
 //  2. find: the registration of tag and access      no lock, no write
 //  3. hit: take a lease                             two atomic additions
-//  4. miss: under the granule's lock look again, reserve budget, register,
-//     publish; outside of it make room, and ask the policy whether it stays
+//  4. miss: under the granule's lock repeat the lookup, reserve budget,
+//     register, publish; outside of it evict, and offer the region to the
+//     eviction policy
 //  5. Release (lease.go)                            one atomic addition
 
-// touchEvery is how many hits of a region the policy is told about as one. Each
-// call costs tens of nanoseconds, one in eight is enough to rank regions.
+// touchEvery is how many hits of a region are reported to the eviction policy
+// as one. A report costs tens of nanoseconds; one in eight suffices to rank
+// regions.
 const touchEvery = 8
 
 // Acquire leases the registration of a buffer for a tag and an access, and
-// makes one if there is none. The registration covers the buffer's granule:
-// peers with the tag can reach its neighbours in the granule as well, so memory
-// of different trust belongs in different arenas.
+// registers the granule of the buffer if no registration exists. Peers with the
+// tag can reach the whole granule, so memory of different trust belongs in
+// different arenas.
 //
 // A hit neither blocks, locks nor allocates. A miss registers on the caller's
 // goroutine; concurrent misses of one granule register once. Errors are
@@ -37,7 +39,7 @@ func (c *Cache) Acquire(buf []byte, tag via.Ptag, access Access) (Lease, error) 
 	if err != nil {
 		return Lease{}, err
 	}
-	r := a.slots[granule].find(tag, access)
+	r := a.granules[granule].find(tag, access)
 	if r == nil || !c.hit(r) {
 		if r, err = c.miss(a, granule, tag, access); err != nil {
 			return Lease{}, err
@@ -46,7 +48,7 @@ func (c *Cache) Acquire(buf []byte, tag via.Ptag, access Access) (Lease, error) 
 	return Lease{region: r, addr: addr}, nil
 }
 
-// AcquireCached leases the registration of a buffer if there is one. It never
+// AcquireCached leases an existing registration of a buffer. It never
 // registers, blocks or allocates.
 func (c *Cache) AcquireCached(buf []byte, tag via.Ptag, access Access) (Lease, bool) {
 	addr := addressOf(buf)
@@ -54,7 +56,7 @@ func (c *Cache) AcquireCached(buf []byte, tag via.Ptag, access Access) (Lease, b
 	if err != nil {
 		return Lease{}, false
 	}
-	r := a.slots[granule].find(tag, access)
+	r := a.granules[granule].find(tag, access)
 	if r == nil || !c.hit(r) {
 		return Lease{}, false
 	}
@@ -62,8 +64,8 @@ func (c *Cache) AcquireCached(buf []byte, tag via.Ptag, access Access) (Lease, b
 }
 
 // Reach returns how many bytes of buf one lease can cover, from its beginning:
-// a buffer that crosses granules is leased piece by piece. 0 means that buf
-// does not begin in an arena.
+// a buffer that crosses granules is leased piece by piece. Reach returns 0 if
+// buf does not begin in an arena.
 func (c *Cache) Reach(buf []byte) int {
 	addr := addressOf(buf)
 	a := c.arenaAt(addr)
@@ -112,9 +114,9 @@ func (c *Cache) arenaAt(addr uint64) *Arena {
 	return nil
 }
 
-// hit takes a lease of a region found without a lock.
+// hit acquires a lease of a region found without a lock.
 func (c *Cache) hit(r *region) bool {
-	if ok, last := r.hold(); !ok {
+	if ok, last := r.acquire(); !ok {
 		if last {
 			c.reaper.push(r)
 		}
@@ -124,30 +126,30 @@ func (c *Cache) hit(r *region) bool {
 		r.used.Store(true)
 	}
 	if r.uses.Add(1)%touchEvery == 0 && c.reserved.Load() >= c.pressure {
-		c.adviser.touch(r)
+		c.policy.touch(r)
 	}
 	return true
 }
 
-// miss registers a granule and returns the region with a lease taken.
+// miss registers a granule and returns the region with a lease.
 func (c *Cache) miss(a *Arena, granule int, tag via.Ptag, access Access) (*region, error) {
-	s := &a.slots[granule]
+	g := &a.granules[granule]
 	retried := false
 	for attempt := 0; ; attempt++ {
-		s.mu.Lock()
+		g.mu.Lock()
 		if a.closed.Load() {
-			s.mu.Unlock()
+			g.mu.Unlock()
 			return nil, ErrClosed
 		}
-		if r := s.find(tag, access); r != nil && c.hit(r) {
-			s.mu.Unlock()
+		if r := g.find(tag, access); r != nil && c.hit(r) {
+			g.mu.Unlock()
 			c.count.coalesced.Add(1)
 			return r, nil
 		}
 		if !c.reserve() {
-			s.mu.Unlock()
-			// Others may take what is freed here; that is no reason to go on
-			// for ever.
+			g.mu.Unlock()
+			// Other misses may reserve the budget freed here, so the number of
+			// attempts is bounded.
 			if attempt >= 2*c.budget+8 || !c.evictOne() && c.exhausted() {
 				c.count.overBudget.Add(1)
 				return nil, ErrBudget
@@ -155,13 +157,13 @@ func (c *Cache) miss(a *Arena, granule int, tag via.Ptag, access Access) (*regio
 			continue
 		}
 		r, err := c.registerLocked(a, granule, tag, access)
-		s.mu.Unlock()
+		g.mu.Unlock()
 		switch {
 		case err == nil:
 			c.count.misses.Add(1)
 			c.offer(r)
-			if c.prompt {
-				c.endListed()
+			if c.inlineEvict {
+				c.endQueued()
 			}
 			return r, nil
 		case !outOfResources(err):
@@ -174,8 +176,10 @@ func (c *Cache) miss(a *Arena, granule int, tag via.Ptag, access Access) (*regio
 }
 
 // registerLocked registers a granule for which budget is reserved and publishes
-// it with one lease. The granule's lock is held, so that its registrations and
-// deregistrations never overlap.
+// it with one lease. The caller holds the granule's lock, so registrations and
+// deregistrations of a granule never overlap.
+//
+// +checklocksignore
 func (c *Cache) registerLocked(a *Arena, granule int, tag via.Ptag, access Access) (*region, error) {
 	begin := time.Now()
 	m, err := c.nic.RegisterMem(a.granuleBytes(granule), access.attributes(tag))
@@ -184,7 +188,7 @@ func (c *Cache) registerLocked(a *Arena, granule int, tag via.Ptag, access Acces
 		c.unreserve()
 		return nil, err
 	}
-	c.took.register.add(time.Since(begin))
+	c.cost.register.add(time.Since(begin))
 	c.count.registrations.Add(1)
 	r := &region{
 		memory: m, handle: m.Handle(), tag: tag, access: access,
@@ -192,24 +196,25 @@ func (c *Cache) registerLocked(a *Arena, granule int, tag via.Ptag, access Acces
 	}
 	r.state.Store(stateRetained | 1)
 	c.live.add(r)
-	a.slots[granule].insertLocked(r)
+	a.granules[granule].insertLocked(r)
 	return r, nil
 }
 
-// offer asks the policy to keep a region that is leased by the caller.
+// offer asks the eviction policy to keep a region that the caller has leased.
 func (c *Cache) offer(r *region) {
-	if c.adviser.offer(r) {
+	if c.policy.offer(r) {
 		return
 	}
 	c.count.refused.Add(1)
-	if out := c.trial.admit(r); out == r {
+	if out := c.probation.admit(r); out == r {
 		r.unretain() // the caller's lease ends it
 	} else if out != nil {
-		c.evicted(out) // it was on trial
+		c.evicted(out) // its probation ends
 	}
 }
 
-// outOfResources tells a NIC that cannot register more from one that objects.
+// outOfResources reports whether the NIC is out of resources; other errors are
+// final.
 func outOfResources(err error) bool {
 	return errors.Is(err, via.ErrResource) || errors.Is(err, syscall.ENOMEM)
 }

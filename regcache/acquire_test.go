@@ -161,7 +161,7 @@ func TestBudgetIsHard(t *testing.T) {
 			if _, err := r.Acquire(r.buf(4, 0, 1), r.tag, RemoteRead); err != ErrBudget {
 				t.Fatalf("fifth registration: %v", err)
 			}
-			again := r.acquire(t, 3) // a hit needs no budget
+			again := r.acquire(t, 3) // p hit needs no budget
 			again.Release()
 			leases[1].Release()
 			l := r.acquire(t, 4)
@@ -181,7 +181,7 @@ func TestBudgetIsHard(t *testing.T) {
 }
 
 // Room is made of what is idle: what is leased stays as it is.
-func TestSweepLeavesWhatIsLeased(t *testing.T) {
+func TestSweepSkipsLeasedRegions(t *testing.T) {
 	_, cfg := newScripted(Config{MaxRegions: 3})
 	r := newRig(t, 8, cfg)
 	first, second := r.acquire(t, 0), r.acquire(t, 1)

@@ -12,19 +12,20 @@ import (
 )
 
 // Arena is mapped memory whose granules the cache registers. It is sparse:
-// pages exist once touched. Its methods are safe for concurrent use.
+// pages exist once written. Its methods are safe for concurrent use.
 type Arena struct {
-	cache  *Cache
-	memory *via.Arena // nil if it is adopted
-	bytes  []byte
-	base   uint64 // address of bytes, a multiple of the granule
-	size   uint64
-	slots  []granuleSlot
-	first  uint64 // number of the first granule, see region.key
-	closed atomic.Bool
+	cache    *Cache
+	memory   *via.Arena // nil if adopted
+	bytes    []byte
+	base     uint64 // address of bytes, a multiple of the granule
+	size     uint64
+	granules []granuleIndex
+	first    uint64 // number of the first granule, see region.key
+	closed   atomic.Bool
 
-	closing  sync.Mutex // serialises Close
-	unmapped bool       // +checklocks:closing
+	closing sync.Mutex // serialises Close
+	// +checklocks:closing
+	unmapped bool
 
 	space space
 }
@@ -39,8 +40,9 @@ func (c *Cache) NewArena(size int) (*Arena, error) {
 	}
 	granules := (size + c.granule - 1) >> c.shift
 	size = granules << c.shift
-	// A granule more than asked for, to begin at a multiple of a granule: huge
-	// pages and page tables of NICs want it. What is not touched costs nothing.
+	// One granule more than requested, so that the arena can begin at a
+	// multiple of a granule: huge pages and page tables of NICs want it.
+	// Untouched memory costs nothing.
 	memory, err := c.nic.NewArena(size + c.granule)
 	if err != nil {
 		return nil, err
@@ -56,12 +58,12 @@ func (c *Cache) NewArena(size int) (*Arena, error) {
 	return a, nil
 }
 
-// Adopt makes an arena of memory that its owner mapped and unmaps, after Close
-// has returned nil: a mapped file. It begins at a page; its last granule may be a
-// part of one. It can be leased for local use only, with no
-// Access, and if the NIC takes memory of its kind.
+// Adopt makes an arena of memory, such as a mapped file, that its owner maps
+// and unmaps; the owner unmaps it after Close has returned nil. The memory
+// begins at a page; its last granule may be partial. It can be leased for local
+// use only, with no Access, and only if the NIC registers memory of its kind.
 func (c *Cache) Adopt(mapped []byte) (*Arena, error) {
-	if len(mapped) == 0 || addressOf(mapped)&(smallest-1) != 0 || len(mapped) > granuleNumbers<<c.shift {
+	if len(mapped) == 0 || addressOf(mapped)&(pageSize-1) != 0 || len(mapped) > granuleNumbers<<c.shift {
 		return nil, fmt.Errorf("adopt %d bytes at %#x: %w", len(mapped), addressOf(mapped), via.ErrInvalidParameter)
 	}
 	a := c.arenaOver(mapped)
@@ -71,41 +73,41 @@ func (c *Cache) Adopt(mapped []byte) (*Arena, error) {
 	return a, nil
 }
 
-// arenaOver returns an arena that is not known to the cache yet.
+// arenaOver returns an arena that the cache does not know yet.
 func (c *Cache) arenaOver(mem []byte) *Arena {
 	return &Arena{
-		cache: c,
-		bytes: mem,
-		base:  addressOf(mem),
-		size:  uint64(len(mem)),
-		slots: make([]granuleSlot, (len(mem)+c.granule-1)>>c.shift),
+		cache:    c,
+		bytes:    mem,
+		base:     addressOf(mem),
+		size:     uint64(len(mem)),
+		granules: make([]granuleIndex, (len(mem)+c.granule-1)>>c.shift),
 	}
 }
 
-// granuleBytes returns the memory of a granule. Only an adopted arena's last one
-// is shorter than others.
+// granuleBytes returns the memory of a granule. Only the last granule of an
+// adopted arena is shorter than the others.
 func (a *Arena) granuleBytes(i int) []byte {
 	off := i << a.cache.shift
 	end := min(off+a.cache.granule, len(a.bytes))
 	return a.bytes[off:end:end]
 }
 
-// admit numbers an arena's granules and makes it known.
+// admit numbers an arena's granules and publishes the arena.
 func (c *Cache) admit(a *Arena) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed.Load() {
 		return ErrClosed
 	}
-	// The first gap in the numbers that is large enough.
+	// Use the first gap in the numbers that is large enough.
 	slices.SortFunc(c.mapped, func(x, y *Arena) int { return int(int64(x.first) - int64(y.first)) })
 	for _, b := range c.mapped {
-		if b.first >= a.first+uint64(len(a.slots)) {
+		if b.first >= a.first+uint64(len(a.granules)) {
 			break
 		}
-		a.first = b.first + uint64(len(b.slots))
+		a.first = b.first + uint64(len(b.granules))
 	}
-	if a.first+uint64(len(a.slots)) > granuleNumbers {
+	if a.first+uint64(len(a.granules)) > granuleNumbers {
 		return fmt.Errorf("more than %d granules: %w", granuleNumbers, via.ErrResource)
 	}
 	c.mapped = append(c.mapped, a)
@@ -113,7 +115,7 @@ func (c *Cache) admit(a *Arena) error {
 	return nil
 }
 
-// publishLocked makes the table of the arenas that are open.
+// publishLocked builds the table of the open arenas.
 //
 // +checklocks:c.mu
 func (c *Cache) publishLocked() {
@@ -130,13 +132,13 @@ func (c *Cache) publishLocked() {
 // Contains reports whether an address is in the arena.
 func (a *Arena) Contains(addr uint64) bool { return addr-a.base < a.size }
 
-// Bytes returns the arena's memory, for a caller that divides it himself. It
-// must not be used after Close.
+// Bytes returns the arena's memory, for a caller that divides it instead of
+// Alloc. It must not be used after Close.
 func (a *Arena) Bytes() []byte { return a.bytes }
 
 // Close withdraws the arena's registrations and unmaps it. It returns ErrInUse
-// while leases or allocated buffers are out; from its first call on the arena
-// gives out no more of either. A closed arena may be closed again.
+// while leases or allocated buffers are out; from the first call on, the arena
+// hands out neither. Closing a closed arena does nothing.
 func (a *Arena) Close() error {
 	a.closing.Lock()
 	defer a.closing.Unlock()
@@ -145,8 +147,8 @@ func (a *Arena) Close() error {
 	}
 	a.shut()
 	leased := 0
-	for i := range a.slots {
-		leased += a.cache.withdraw(&a.slots[i])
+	for i := range a.granules {
+		leased += a.cache.withdraw(&a.granules[i])
 	}
 	if buffers := a.space.close(); leased > 0 || buffers > 0 {
 		return fmt.Errorf("unmap arena: %d registrations are leased, %d buffers allocated: %w",
@@ -163,8 +165,8 @@ func (a *Arena) Close() error {
 	return a.memory.Close()
 }
 
-// shut ends lookups and misses. A miss that has begun ends before the granule's
-// lock is taken to withdraw.
+// shut ends lookups and misses. A miss in progress finishes before withdraw
+// acquires the granule's lock.
 func (a *Arena) shut() {
 	a.cache.mu.Lock()
 	defer a.cache.mu.Unlock()

@@ -37,7 +37,7 @@ func TestKeysAreUniqueAmongArenas(t *testing.T) {
 		t.Fatal(err)
 	}
 	large := must(r.NewArena(3 << 20))(t)
-	small := must(r.NewArena(1 << 20))(t) // takes a number the second had
+	small := must(r.NewArena(1 << 20))(t) // reuses a number of the second
 	seen := map[uint64]bool{}
 	for _, a := range []*Arena{r.arena, third, large, small} {
 		for off := 0; off < len(a.Bytes()); off += 1 << 20 {
@@ -80,12 +80,12 @@ func TestCloseOfAnArena(t *testing.T) {
 			t.Fatalf("Close: %v", err)
 		}
 	}
-	other := r.acquire(t, 0) // the rest of the cache goes on
+	other := r.acquire(t, 0) // other arenas still work
 	other.Release()
 }
 
-// A goroutine that found its arena before the arena closed must neither
-// register nor lease there.
+// A goroutine that found its arena before Close must neither register nor lease
+// there.
 func TestMissInAClosedArena(t *testing.T) {
 	r := newRig(t, 1, Config{})
 	a := must(r.NewArena(1 << 20))(t)
@@ -161,7 +161,7 @@ func TestAllocAgainstModel(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		all, err := a.Alloc(1 << 20) // everything joins again
+		all, err := a.Alloc(1 << 20) // free blocks have joined
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// benchGranules is how many granules a benchmark has registered; the accesses
-// are Zipf 1.1.
+// benchGranules is the number of registered granules of a benchmark; accesses
+// follow Zipf 1.1.
 const benchGranules = 1024
 
 func zipf(seed uint64) []int {
@@ -23,8 +23,8 @@ func zipf(seed uint64) []int {
 	return at
 }
 
-// BenchmarkHit is Acquire and Release of a registration that is there. Under
-// pressure the policy is told of one hit in eight.
+// BenchmarkHit measures Acquire and Release of an existing registration. Under
+// pressure one hit in eight is reported to the policy.
 func BenchmarkHit(b *testing.B) {
 	for _, policy := range []Policy{PolicyRistretto, PolicyClock} {
 		for _, pressure := range []bool{false, true} {
@@ -43,7 +43,7 @@ func BenchmarkHit(b *testing.B) {
 
 func benchHit(b *testing.B, cfg Config, workers int) {
 	r := newRigNoCleanup(b, benchGranules, cfg)
-	hold := make([]Lease, 0, benchGranules) // so that the policy ends none
+	hold := make([]Lease, 0, benchGranules) // so that the policy evicts none
 	for g := range benchGranules {
 		hold = append(hold, r.acquire(b, g))
 	}
@@ -76,8 +76,8 @@ func benchHit(b *testing.B, cfg Config, workers int) {
 	r.finish(b)
 }
 
-// BenchmarkProbe looks for a registration that is not there, and asks for the lease
-// of one that is.
+// BenchmarkProbe measures AcquireCached of absent and of existing
+// registrations.
 func BenchmarkProbe(b *testing.B) {
 	r := newRig(b, benchGranules, Config{MaxBytes: 4 << 30})
 	held := r.acquire(b, 0)
@@ -104,8 +104,8 @@ func BenchmarkProbe(b *testing.B) {
 	})
 }
 
-// BenchmarkMiss is Acquire of what is not registered, with somebody else to be
-// ended for it. The oracle's own cost is in it, a map and a lock.
+// BenchmarkMiss measures Acquire of unregistered memory, with the end of a
+// victim. The oracle's own cost is included, a map and a lock.
 func BenchmarkMiss(b *testing.B) {
 	for _, policy := range []Policy{PolicyRistretto, PolicyClock} {
 		for _, inline := range []bool{false, true} {
@@ -129,7 +129,7 @@ func BenchmarkMiss(b *testing.B) {
 	}
 }
 
-// BenchmarkBounce is the answer to a buffer that cannot be leased.
+// BenchmarkBounce measures the error for a buffer that cannot be leased.
 func BenchmarkBounce(b *testing.B) {
 	r := newRig(b, 1, Config{})
 	heap := make([]byte, 4096)
@@ -168,13 +168,14 @@ func BenchmarkCycle(b *testing.B) {
 	}
 }
 
-// BenchmarkPool is Get and Put of one slot, and of 32 at a time per slot.
+// BenchmarkPool measures Get and Put of one buffer, and of 32 at a time per
+// buffer.
 func BenchmarkPool(b *testing.B) {
 	for _, n := range []int{4096, 131072, 1 << 20} {
 		for _, depth := range []int{1, 32} {
 			b.Run(fmt.Sprintf("bytes=%d/depth=%d", n, depth), func(b *testing.B) {
 				p, _ := newPool(b, 128<<20)
-				out := make([]Slot, depth)
+				out := make([]Buffer, depth)
 				b.ReportAllocs()
 				for i := 0; b.Loop(); i++ {
 					at := i % depth

@@ -20,18 +20,19 @@ type Line struct {
 // At returns the time for n bytes in nanoseconds.
 func (l Line) At(n int) float64 { return l.Fixed + l.PerByte*float64(n) }
 
-// Calibration is what a NIC takes to register, and this machine to copy. Copies
-// are warm if both buffers were used just before, and cold if neither was.
+// Calibration holds the time that a NIC takes to register and this machine
+// takes to copy. A copy is warm if both buffers were used just before, and cold
+// if neither was.
 type Calibration struct {
 	Register   Line          `json:"register"`
 	Deregister Line          `json:"deregister"`
 	CopyWarm   Line          `json:"copy_warm"`
 	CopyCold   Line          `json:"copy_cold"`
 	Samples    []Sample      `json:"samples"`
-	Took       time.Duration `json:"took_ns"`
+	Elapsed    time.Duration `json:"elapsed_ns"`
 }
 
-// Sample are the least times of a size, in nanoseconds.
+// Sample holds the minimum times of a size, in nanoseconds.
 type Sample struct {
 	Size       int     `json:"size"` // bytes
 	Register   float64 `json:"register_ns"`
@@ -41,26 +42,26 @@ type Sample struct {
 }
 
 const (
-	calibrationTime  = 12 * time.Millisecond // within which runs are repeated
-	calibrationMost  = 15 * time.Millisecond // within which each size is measured once
-	calibrationRuns  = 7                     // of each size, as far as the time lasts
-	calibrationTries = 4                     // of a size whose next one would take too long
-	coldArea         = 6 << 20               // bytes each side of cold copies walks through
+	calibrationTime  = 12 * time.Millisecond // limit for repeated runs
+	calibrationMost  = 15 * time.Millisecond // limit for the first run of each size
+	calibrationRuns  = 7                     // of each size, at most
+	calibrationTries = 4                     // of a size if the next one would take too long
+	coldArea         = 6 << 20               // bytes that each side of cold copies cycles through
 )
 
 var calibrationSizes = [...]int{4 << 10, 64 << 10, 1 << 20}
 
 // Calibrate measures a NIC with memory of a tag. It takes at most 20 ms on a
-// machine that has a processor to spare, keeps the least of a few runs of each
-// size and fits lines through them. Nothing is begun that would take longer, if a
-// NIC's time grows no faster than the size: a slow NIC is measured with fewer and
-// smaller sizes. Only the smallest is measured in any case. A NIC that does not
-// register is an error.
+// machine with a free processor, keeps the minimum of a few runs of each size
+// and fits lines through them. It starts no run that would exceed the limit if
+// the NIC's time grows no faster than the size: a slow NIC is measured with
+// fewer and smaller sizes, the smallest always. Calibrate returns the error of
+// a NIC that does not register.
 func Calibrate(nic Registrar, tag via.Ptag) (Calibration, error) {
 	return calibrate(nic, tag, time.Now)
 }
 
-// calibrate is Calibrate by a clock.
+// calibrate is Calibrate with a clock.
 func calibrate(nic Registrar, tag via.Ptag, now func() time.Time) (c Calibration, err error) {
 	begin := now()
 	largest := calibrationSizes[len(calibrationSizes)-1]
@@ -82,31 +83,32 @@ func calibrate(nic Registrar, tag via.Ptag, now func() time.Time) (c Calibration
 		return c, fmt.Errorf("calibrate: %w", err)
 	}
 	c.fit()
-	c.Took = now().Sub(begin)
+	c.Elapsed = now().Sub(begin)
 	return c, nil
 }
 
-// samples measures the sizes in turn for as long as there is time since begin.
+// samples measures the sizes round-robin until the time since begin is used up.
 func (k *calibrator) samples(begin time.Time) ([]Sample, error) {
 	list := make([]Sample, 0, len(calibrationSizes))
-	var took [len(calibrationSizes)]time.Duration // the least of each size
+	var elapsed [len(calibrationSizes)]time.Duration // minimum of each size
 	run := func(i int) error {
 		start := k.now()
 		err := k.measure(&list[i], calibrationSizes[i])
-		if t := k.now().Sub(start); took[i] == 0 || t < took[i] {
-			took[i] = t
+		if t := k.now().Sub(start); elapsed[i] == 0 || t < elapsed[i] {
+			elapsed[i] = t
 		}
 		return err
 	}
 	for i, n := range calibrationSizes {
-		// What this size takes at worst follows from the one before, which is measured
-		// again if that is too much: the machine may have done something else.
+		// The worst case of this size follows from the size before, which is
+		// measured again if the estimate is too long: another load may have
+		// inflated it.
 		for tries := 0; i > 0; tries++ {
 			spent, ratio := k.now().Sub(begin), time.Duration(n/calibrationSizes[i-1])
-			if spent+took[i-1]*ratio <= calibrationMost {
+			if spent+elapsed[i-1]*ratio <= calibrationMost {
 				break
 			}
-			if tries == calibrationTries || spent+took[i-1] > calibrationTime {
+			if tries == calibrationTries || spent+elapsed[i-1] > calibrationTime {
 				return list, nil
 			}
 			if err := run(i - 1); err != nil {
@@ -120,7 +122,7 @@ func (k *calibrator) samples(begin time.Time) ([]Sample, error) {
 	}
 	for range calibrationRuns - 1 {
 		for i := range calibrationSizes {
-			if k.now().Sub(begin)+took[i] > calibrationTime {
+			if k.now().Sub(begin)+elapsed[i] > calibrationTime {
 				return list, nil
 			}
 			if err := run(i); err != nil {
@@ -131,7 +133,7 @@ func (k *calibrator) samples(begin time.Time) ([]Sample, error) {
 	return list, nil
 }
 
-// calibrator is what a calibration works with.
+// calibrator is the state of a calibration.
 type calibrator struct {
 	nic      Registrar
 	tag      via.Ptag
@@ -141,7 +143,7 @@ type calibrator struct {
 	at       int    // in both
 }
 
-// measure takes the times of n bytes into account.
+// measure updates the minimum times of n bytes.
 func (k *calibrator) measure(s *Sample, n int) error {
 	first := s.Size == 0
 	s.Size = n
@@ -174,10 +176,10 @@ func (k *calibrator) measure(s *Sample, n int) error {
 	return nil
 }
 
-// fit lays lines through the samples: the slope between the smallest and the
-// largest, and the least of what that leaves of the times. Of a single sample a copy's line
-// goes through 0, and a registration takes as long for any size: the first one of a
-// granule tells more.
+// fit fits lines through the samples: the slope between the smallest and the
+// largest size, and the minimum of the remainders. With a single sample a
+// copy's line goes through 0, and a registration takes as long for any size,
+// until the first registration of a granule is measured.
 func (c *Calibration) fit() {
 	line := func(single Line, of func(*Sample) float64) Line {
 		first, last := &c.Samples[0], &c.Samples[len(c.Samples)-1]

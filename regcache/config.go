@@ -6,8 +6,8 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// Registrar is what the cache needs of a NIC; a [via.NIC] is one. Its methods
-// are called concurrently and may block.
+// Registrar is the part of a NIC that the cache uses; a [via.NIC] implements
+// it. Its methods are called concurrently and may block.
 type Registrar interface {
 	// Limits returns what the NIC can register. It does not change.
 	Limits() via.Limits
@@ -18,18 +18,17 @@ type Registrar interface {
 	// RegisterMem registers a granule of such memory.
 	RegisterMem(buf []byte, attrs via.MemAttributes) (*via.Memory, error)
 
-	// DeregisterAll deregisters several granules at the price of little more than one.
-	// None of them stays registered, whatever the error.
+	// DeregisterAll deregisters several granules at little more than the cost
+	// of one. None of them stays registered, even after an error.
 	DeregisterAll(list []*via.Memory) error
 
-	// CreatePtag and DestroyPtag make and end the tag of what is revoked.
+	// CreatePtag and DestroyPtag make and destroy the tag of revoked regions.
 	CreatePtag() (via.Ptag, error)
 	DestroyPtag(via.Ptag) error
 }
 
-// Access is what peers may do to leased memory. The zero Access is none: the
-// memory can be used in local descriptors only. A lease has exactly the access
-// that was asked for, never more.
+// Access is what peers may do to leased memory. The zero Access permits local
+// descriptors only. A lease has exactly the requested access, never more.
 type Access uint8
 
 // The bits of Access.
@@ -46,68 +45,70 @@ func (a Access) attributes(tag via.Ptag) via.MemAttributes {
 	}
 }
 
-// Policy names the adviser on which idle registrations stay.
+// Policy names the eviction policy of idle registrations.
 type Policy string
 
 // The policies.
 const (
-	// PolicyRistretto keeps what is used often (TinyLFU). It is the default where nothing is known of the NIC:
-	// rings of buffers a little larger than the budget are the worst case of
-	// recency and the best of frequency.
+	// PolicyRistretto keeps the most frequently used registrations (TinyLFU).
+	// It is the default without a calibration of the NIC: a ring of buffers a
+	// little larger than the budget is the worst case of recency and the best
+	// of frequency.
 	PolicyRistretto Policy = "ristretto"
 
-	// PolicyClock keeps what was used lately, and admits one newcomer in eight
-	// once it is full. It starts no goroutine.
+	// PolicyClock keeps the most recently used registrations, and admits one
+	// new region in eight once it is full. It starts no goroutine.
 	PolicyClock Policy = "clock"
 )
 
 // Sizes of a granule, the unit of registration.
 const (
 	DefaultGranule = 1 << 20
-	HugeGranule    = 2 << 20 // a huge page
+	HugeGranule    = 2 << 20 // p huge page
 )
 
-// defaultBudget is the budget in bytes where the configuration names none.
+// defaultBudget is the budget in bytes if the configuration sets none.
 const defaultBudget = 256 << 20
 
-// Config configures a cache. The zero value is a good one.
+// Config configures a cache. The zero value is valid.
 type Config struct {
-	// Granule is the size in bytes of the pieces that are registered:
-	// DefaultGranule or HugeGranule. 0 means DefaultGranule.
+	// Granule is the unit of registration in bytes: DefaultGranule or
+	// HugeGranule. 0 means DefaultGranule.
 	Granule int
 
-	// MaxBytes is the hard limit of bytes registered at a time, idle
-	// registrations included; memory registered twice, for two tags, counts
-	// twice. 0 means 256 MiB or half of what the NIC can register, whichever is
-	// less. More than the NIC can register is cut down to that.
+	// MaxBytes is the hard limit of bytes registered at a time, including idle
+	// registrations; memory registered for two tags counts twice. 0 means 256
+	// MiB or half of what the NIC can register, whichever is less. A value
+	// above the NIC's limit is reduced to it.
 	MaxBytes int64
 
-	// MaxRegions is the hard limit of registrations at a time. 0 means what
-	// MaxBytes allows, or half of what the NIC can register.
+	// MaxRegions is the hard limit of registrations at a time. 0 means as many
+	// as MaxBytes allows, at most half of what the NIC can register.
 	MaxRegions int
 
-	// Policy is the adviser. "" means PolicyRistretto, see SuitedTo.
+	// Policy is the eviction policy. "" means PolicyRistretto, see SuitedTo.
 	Policy Policy
 
 	// InlineDeregister deregisters on the goroutine that releases the last
-	// lease, and with PolicyClock on the one whose miss took the place, for a NIC that
-	// does so within a microsecond or two. By default the reaper does, and Release never
-	// waits for the NIC.
+	// lease, and with PolicyClock on the goroutine of the miss that evicts, for
+	// a NIC that does so within a microsecond or two. By default the reaper
+	// deregisters, and Release never waits for the NIC.
 	InlineDeregister bool
 
-	adviser func(evict func(*region)) adviser // tests replace the policy
+	newPolicy func(evict func(*region)) evictionPolicy // tests replace the policy
 }
 
-// What it costs to have a goroutine do something, in nanoseconds, on a machine whose
-// processors are all in use by loops that spin: docs/decisions/0007-cheap-misses.md.
+// Costs of waking a goroutine, in nanoseconds, on a machine whose processors
+// all busy-poll: docs/decisions/0007-cheap-misses.md.
 const (
-	wakeTime   = 50e3 // with PolicyRistretto each miss wakes one
-	inlineTime = 2e3  // the most that a miss or a Release deregisters for itself
+	wakeTime   = 50e3 // each miss with PolicyRistretto wakes a goroutine
+	inlineTime = 2e3  // limit of inline deregistration
 )
 
-// SuitedTo returns a copy whose Policy, if it was "", suits what a NIC takes: where a
-// granule is registered and deregistered in less time than it takes to wake a goroutine
-// for advice, the clock decides, and what deregisters that quickly does so at once.
+// SuitedTo returns a copy whose Policy, if it was "", suits the NIC's costs. If
+// registering and deregistering a granule takes less time than waking a
+// goroutine, SuitedTo selects PolicyClock, and inline deregistration if that is
+// cheap as well.
 func (c Config) SuitedTo(cost *Calibration) Config {
 	granule := c.Granule
 	if granule == 0 {
@@ -122,14 +123,13 @@ func (c Config) SuitedTo(cost *Calibration) Config {
 	return c
 }
 
-// Check returns what New would find wrong with the configuration, for a NIC with these
-// limits.
+// Check returns the error that New would return for a NIC with these limits.
 func (c Config) Check(limits via.Limits) error {
 	_, err := c.withDefaults(limits)
 	return err
 }
 
-// withDefaults returns a valid copy of c, or what is wrong with c.
+// withDefaults returns a valid copy of c, or the reason why c is invalid.
 func (c Config) withDefaults(limits via.Limits) (Config, error) {
 	if c.Granule == 0 {
 		c.Granule = DefaultGranule
@@ -156,7 +156,8 @@ func (c Config) withDefaults(limits via.Limits) (Config, error) {
 	return c.within(limits)
 }
 
-// within returns a copy that the NIC can bear. The error wraps ErrResource.
+// within returns a copy reduced to the NIC's limits. The error wraps
+// ErrResource.
 func (c Config) within(limits via.Limits) (Config, error) {
 	if uint64(c.Granule) > limits.MaxRegisterBlockBytes {
 		return c, fmt.Errorf("registration cache: granule of %d bytes: the nic registers at most %d at once: %w",

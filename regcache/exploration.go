@@ -1,52 +1,38 @@
 package regcache
 
-// exploreEvery is how often operations take the other way, to learn its cost: one in
-// so many. They come in bursts; a burst of the usual way follows, so that times are
-// compared that were taken side by side. The first of each burst finds caches as the
-// other way left them and is not timed. A class of which nothing is known yet is
-// explored in bursts that are nearer.
+// One operation in exploreEvery takes the other path, to learn its cost.
+// Explorations come in bursts; a burst of the usual path follows, so that the
+// compared times are taken side by side. The first operation of each burst is
+// not timed, because it finds the caches as the other path left them. A class
+// without a comparison yet explores in shorter periods.
 const (
 	exploreEvery = 128
 	exploreBurst = 4
 	youngEvery   = 16
 )
 
-// explores reports whether it is an operation's turn to take the other way, and
-// whether it is timed.
-func (c *Chooser) explores(k *class) (explore, timed bool) {
-	c.ops++
-	c.purse = min(c.purse+exploreShare*max(k.time, k.copies.ns), c.registration())
+// explores reports whether an operation takes the other path, and whether it is
+// timed.
+func (p *CopyPolicy) explores(k *sizeClass) (explore, timed bool) {
+	p.ops++
 	every := uint64(exploreEvery)
 	if k.young() {
 		every = youngEvery
 	}
-	if c.ops >= c.next {
-		// A burst in each period, somewhere in it: owners use their memory in regular ways.
+	if p.ops >= p.nextPeriod {
+		// One burst in each period, at a random offset: owners use their memory
+		// in regular patterns.
 		period := exploreBurst * every
-		c.random = mix(c.random)
-		c.began, c.next = c.next+c.random%(period-2*exploreBurst), c.ops+period
+		p.random = mix(p.random)
+		p.burstStart, p.nextPeriod = p.nextPeriod+p.random%(period-2*exploreBurst), p.ops+period
 	}
-	if c.ops < c.began {
+	if p.ops < p.burstStart {
 		return false, false
 	}
-	at := c.ops - c.began
+	at := p.ops - p.burstStart
 	timed = at < 2*exploreBurst && at%exploreBurst != 0
 	if timed {
-		k.alone -= k.alone / 16
+		k.serialShare -= k.serialShare / 16
 	}
 	return at < exploreBurst, timed
-}
-
-// exploreShare is how much of the time of operations may go into registrations that
-// are made to explore.
-const exploreShare = 0.01
-
-// affords reports whether a registration that only explores is paid for, and takes
-// what it costs from the purse.
-func (c *Chooser) affords(registration float64) bool {
-	if c.purse < registration {
-		return false
-	}
-	c.purse -= registration
-	return true
 }

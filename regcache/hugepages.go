@@ -11,12 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hugePages is what became of the advice to use huge pages for the arenas. One
-// page for a granule means one entry in tables of translations, the NIC's as the
-// processor's, and pinning in one step.
+// hugePages records whether the arenas have huge pages. One page per granule
+// means one entry in the translation tables of the NIC and the processor, and
+// pinning in one step.
 type hugePages struct {
-	mu      sync.Mutex
-	verdict string // "" until the first arena that can have some
+	mu sync.Mutex
+	// status is "" until the first arena in which a huge page fits.
+	// +checklocks:mu
+	status string
 }
 
 // hugePage is the size of a huge page, in bytes.
@@ -25,14 +27,14 @@ const hugePage = 2 << 20
 // adviseHuge asks the system for huge pages.
 func adviseHuge(mem []byte) error { return unix.Madvise(mem, unix.MADV_HUGEPAGE) }
 
-// advise asks the system for huge pages. The verdict is about the first arena in
-// which one fits wherever it begins: all arenas of a NIC are of one kind.
+// advise asks the system for huge pages. The status describes the first arena
+// in which a huge page fits at any offset: all arenas of a NIC are of one kind.
 func (h *hugePages) advise(mem []byte) {
 	err := adviseHuge(mem)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.verdict == "" && len(mem) >= 2*hugePage {
-		h.verdict = verdict(addressOf(mem), err)
+	if h.status == "" && len(mem) >= 2*hugePage {
+		h.status = hugePageStatus(addressOf(mem), err)
 	}
 }
 
@@ -40,14 +42,14 @@ func (h *hugePages) advise(mem []byte) {
 func (h *hugePages) String() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.verdict == "" {
+	if h.status == "" {
 		return "no arena yet in which one fits"
 	}
-	return h.verdict
+	return h.status
 }
 
-// verdict says what the system makes of the advice for the mapping at addr.
-func verdict(addr uint64, advice error) string {
+// hugePageStatus returns the effect of the advice on the mapping at addr.
+func hugePageStatus(addr uint64, advice error) string {
 	if advice != nil {
 		return fmt.Sprintf("no: the system refuses the advice: %v", advice)
 	}
@@ -69,15 +71,15 @@ func verdict(addr uint64, advice error) string {
 	}
 }
 
-// described is what smaps says of a mapping.
-type described struct {
+// mappingInfo is the part of a mapping's smaps entry that the status needs.
+type mappingInfo struct {
 	shared   bool // of a file or memfd
-	eligible bool // for huge pages, as the system is set up
-	advised  bool // to have them
+	eligible bool // for huge pages, by the system's settings
+	advised  bool // MADV_HUGEPAGE is set
 }
 
 // findMapping reads smaps, as proc(5) describes it, for the mapping at addr.
-func findMapping(smaps io.Reader, addr uint64) (m described, err error) {
+func findMapping(smaps io.Reader, addr uint64) (m mappingInfo, err error) {
 	found, inside := false, false
 	lines := bufio.NewScanner(smaps)
 	for lines.Scan() {
@@ -109,18 +111,18 @@ func findMapping(smaps io.Reader, addr uint64) (m described, err error) {
 	return m, nil
 }
 
-// setting says how the system is set up.
+// setting describes a setting of the system.
 func setting(name string) string {
 	path := "/sys/kernel/mm/transparent_hugepage/" + name
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return path + " is absent"
 	}
-	return path + " is " + chosen(string(b))
+	return path + " is " + selected(string(b))
 }
 
-// chosen returns the choice that is in force, which the kernel puts in brackets.
-func chosen(setting string) string {
+// selected returns the active choice, which the kernel puts in brackets.
+func selected(setting string) string {
 	if _, rest, ok := strings.Cut(setting, "["); ok {
 		if word, _, ok := strings.Cut(rest, "]"); ok {
 			return word

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestChosen(t *testing.T) {
+func TestSelectedSetting(t *testing.T) {
 	for text, want := range map[string]string{
 		"always [madvise] never\n":                       "madvise",
 		"[always] madvise never\n":                       "always",
@@ -20,7 +20,7 @@ func TestChosen(t *testing.T) {
 		"never\n":               "never",
 		"always [madvise never": "always [madvise never",
 	} {
-		if got := chosen(text); got != want {
+		if got := selected(text); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}
@@ -50,7 +50,7 @@ VmFlags: rd wr mr mw me ac nh
 `
 
 func TestFindMapping(t *testing.T) {
-	for addr, want := range map[uint64]described{
+	for addr, want := range map[uint64]mappingInfo{
 		0x400000:       {},
 		0xbfffff:       {},
 		0xc000000000:   {eligible: true, advised: true},
@@ -72,12 +72,12 @@ func TestFindMapping(t *testing.T) {
 	}
 }
 
-// What the verdict says is what the kernel says of memory of either kind.
-func TestVerdict(t *testing.T) {
-	if v := verdict(0, syscall.EINVAL); v != "no: the system refuses the advice: invalid argument" {
+// The status agrees with the kernel for memory of either kind.
+func TestHugePageStatus(t *testing.T) {
+	if v := hugePageStatus(0, syscall.EINVAL); v != "no: the system refuses the advice: invalid argument" {
 		t.Error(v)
 	}
-	if v := verdict(8, nil); !strings.HasPrefix(v, "unknown: ") {
+	if v := hugePageStatus(8, nil); !strings.HasPrefix(v, "unknown: ") {
 		t.Error(v)
 	}
 	for _, kind := range []struct {
@@ -96,13 +96,13 @@ func TestVerdict(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := "no: /sys/kernel/mm/transparent_hugepage/" + kind.setting + " is " + chosen(string(text))
+		want := "no: /sys/kernel/mm/transparent_hugepage/" + kind.setting + " is " + selected(string(text))
 		for _, s := range kind.yes {
-			if s == chosen(string(text)) {
+			if s == selected(string(text)) {
 				want = "yes"
 			}
 		}
-		if got := verdict(addressOf(mem), adviseHuge(mem)); got != want {
+		if got := hugePageStatus(addressOf(mem), adviseHuge(mem)); got != want {
 			t.Errorf("%s memory: %q, want %q", kind.name, got, want)
 		}
 		if err := unix.Munmap(mem); err != nil {
@@ -111,7 +111,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// A verdict is about an arena in which a huge page fits.
+// The status describes an arena in which a huge page fits.
 func TestHugePagesOfArenas(t *testing.T) {
 	r := newRig(t, 1, Config{})
 	if s := r.Stats().HugePages; s != "no arena yet in which one fits" {
@@ -129,7 +129,7 @@ func TestHugePagesOfArenas(t *testing.T) {
 	}
 }
 
-// Pools ask for huge pages if they are large enough not to waste them.
+// Pools ask for huge pages only if they are large enough.
 func TestHugePagesOfPools(t *testing.T) {
 	for size, want := range map[int]bool{1 << 20: false, hugePool / 2: false, hugePool: true, 2 * hugePool: true} {
 		p, _ := newPool(t, size)
@@ -139,7 +139,7 @@ func TestHugePagesOfPools(t *testing.T) {
 	}
 }
 
-// advised reports what the kernel was told about the mapping at an address.
+// advised reports whether the mapping at an address has MADV_HUGEPAGE.
 func advised(t *testing.T, addr uint64) bool {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/smaps")

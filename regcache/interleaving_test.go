@@ -9,7 +9,8 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// Each test stops the protocol at one point and lets somebody else act there.
+// Each test stops the protocol at one point and lets another goroutine act
+// there.
 
 // gate stops Register or Deregister of the oracle until it is opened.
 type gate struct {
@@ -19,7 +20,7 @@ type gate struct {
 
 func newGate() *gate { return &gate{reached: make(chan struct{}), open: make(chan struct{})} }
 
-// pass stops the first caller; later ones go through.
+// pass stops the first caller; later callers go through.
 func (g *gate) pass() {
 	g.once.Do(func() {
 		close(g.reached)
@@ -44,7 +45,7 @@ func TestEvictionBetweenLookupAndUse(t *testing.T) {
 		}
 		l.Release()
 	}
-	r.settle(t)
+	r.waitForReaper(t)
 	if touched != 1 {
 		t.Errorf("the policy was told %d times of %d hits", touched, touchEvery)
 	}
@@ -66,7 +67,7 @@ func TestEvictionDuringOffer(t *testing.T) {
 	}
 	r.o.use(&l)()
 	l.Release()
-	r.settle(t)
+	r.waitForReaper(t)
 	if live, _, _ := r.o.count(); live != 0 {
 		t.Error("the region outlives its lease")
 	}
@@ -75,7 +76,7 @@ func TestEvictionDuringOffer(t *testing.T) {
 	}
 }
 
-func TestEvictionOfWhatIsGone(t *testing.T) {
+func TestEvictionOfDeadRegion(t *testing.T) {
 	s, cfg := newScripted(Config{})
 	r := newRig(t, 1, cfg)
 	l := r.acquire(t, 0)
@@ -112,14 +113,14 @@ func TestEvictionDuringDeregister(t *testing.T) {
 	<-g.reached
 	s.evict(old)
 	r.reaper.push(old)
-	// A lookup that found the region before it was taken out.
+	// A lookup that found the region before it was removed.
 	if r.hit(old) {
 		t.Error("a dead region is leased")
 	}
 	if got := old.state.Load(); got != stateDead {
 		t.Errorf("state %#x after the visitor left", got)
 	}
-	// Everybody else waits for the granule, and registers anew.
+	// Other goroutines wait for the granule, and register anew.
 	fresh := make(chan Lease)
 	go func() {
 		l, err := r.Acquire(r.buf(0, 0, 1), r.tag, RemoteRead)
@@ -167,8 +168,8 @@ func TestConcurrentMissesRegisterOnce(t *testing.T) {
 	}
 }
 
-// A region on its way to the reaper is found by a hit first.
-func TestHitRevivesWhatTheReaperHasNotReached(t *testing.T) {
+// A hit finds a region that is queued for the reaper.
+func TestHitRevivesQueuedRegion(t *testing.T) {
 	s, cfg := newScripted(Config{})
 	r := newRig(t, 2, cfg)
 	first, second := r.acquire(t, 0), r.acquire(t, 1)
@@ -192,14 +193,14 @@ func TestHitRevivesWhatTheReaperHasNotReached(t *testing.T) {
 	eventually(t, "the reaper to pass it over", func() bool { return !two.queued.Load() })
 	r.o.use(&l)()
 	l.Release()
-	r.settle(t)
+	r.waitForReaper(t)
 	if live, _, _ := r.o.count(); live != 0 {
 		t.Errorf("%d regions are live", live)
 	}
 }
 
-// The budget is the reaper's until the NIC has let go. A miss waits for it
-// rather than to refuse or to exceed the limit.
+// The budget stays reserved until the NIC has deregistered. A miss waits for it
+// instead of failing or exceeding the limit.
 func TestMissWaitsForTheReapersBudget(t *testing.T) {
 	s, cfg := newScripted(Config{MaxRegions: 1})
 	r := newRig(t, 2, cfg)
@@ -223,8 +224,8 @@ func TestMissWaitsForTheReapersBudget(t *testing.T) {
 	}
 }
 
-// With nothing leased there is always room, wherever the reaper is.
-func TestReaperNeverCostsABounce(t *testing.T) {
+// Without leases a miss always gets budget, whatever the reaper's progress.
+func TestReaperBacklogDoesNotRefuseMisses(t *testing.T) {
 	s, cfg := newScripted(Config{MaxRegions: 1})
 	r := newRig(t, 3, cfg)
 	s.onOffer = func(*region) bool { return false }
@@ -234,33 +235,10 @@ func TestReaperNeverCostsABounce(t *testing.T) {
 	}
 }
 
-// Two misses of different granules and budget for one.
-func TestBudgetTakenByARegistrationUnderWay(t *testing.T) {
-	r := newRig(t, 2, Config{MaxRegions: 1})
-	g := newGate()
-	hook := func(*via.Memory) error { g.pass(); return nil }
-	r.o.onRegister.Store(&hook)
-	done := make(chan Lease)
-	go func() {
-		l, err := r.Acquire(r.buf(0, 0, 1), r.tag, RemoteRead)
-		if err != nil {
-			t.Error(err)
-		}
-		done <- l
-	}()
-	<-g.reached
-	if _, err := r.Acquire(r.buf(1, 0, 1), r.tag, RemoteRead); err != ErrBudget {
-		t.Errorf("second registration: %v", err)
-	}
-	close(g.open)
-	l := <-done
-	l.Release()
-}
-
-// Close meets a registration under way: the miss ends first, and its lease
-// holds.
-func TestCloseDuringRegister(t *testing.T) {
-	r := newRig(t, 1, Config{})
+// acquireAtGate leases memory of the first granule, whose registration has come
+// to a gate. The lease follows when the gate is open.
+func (r *rig) acquireAtGate(t *testing.T) (*gate, <-chan Lease) {
+	t.Helper()
 	g := newGate()
 	hook := func(*via.Memory) error { g.pass(); return nil }
 	r.o.onRegister.Store(&hook)
@@ -273,6 +251,26 @@ func TestCloseDuringRegister(t *testing.T) {
 		leased <- l
 	}()
 	<-g.reached
+	return g, leased
+}
+
+// Two misses of different granules compete for budget for one.
+func TestBudgetHeldByPendingRegistration(t *testing.T) {
+	r := newRig(t, 2, Config{MaxRegions: 1})
+	g, done := r.acquireAtGate(t)
+	if _, err := r.Acquire(r.buf(1, 0, 1), r.tag, RemoteRead); err != ErrBudget {
+		t.Errorf("second registration: %v", err)
+	}
+	close(g.open)
+	l := <-done
+	l.Release()
+}
+
+// Close runs during a registration: the miss finishes first, and its lease is
+// valid.
+func TestCloseDuringRegister(t *testing.T) {
+	r := newRig(t, 1, Config{})
+	g, leased := r.acquireAtGate(t)
 	closed := make(chan error)
 	go func() { closed <- r.Close() }()
 	eventually(t, "Close to begin", func() bool { return r.closed.Load() })
@@ -288,9 +286,9 @@ func TestCloseDuringRegister(t *testing.T) {
 	l.Release()
 }
 
-// Where deregistration is cheap, a miss ends what the clock gave up for it: when Acquire
-// returns no goroutine has been woken, and none is needed.
-func TestMissEndsWhatItPushedOut(t *testing.T) {
+// If deregistration is cheap, a miss ends the victim of the clock inline: when
+// Acquire returns no goroutine has been woken, and none needs to be.
+func TestMissEndsItsVictimInline(t *testing.T) {
 	const budget, granules = 40, 400
 	r := newRig(t, granules, Config{MaxRegions: budget, Policy: PolicyClock, InlineDeregister: true})
 	for i := range granules {
@@ -305,7 +303,7 @@ func TestMissEndsWhatItPushedOut(t *testing.T) {
 	}
 }
 
-// The policy that nobody chose is the one that suits what the NIC takes.
+// SuitedTo selects a policy by the NIC's costs if none is configured.
 func TestSuitedTo(t *testing.T) {
 	takes := func(register, deregister float64) *Calibration {
 		return &Calibration{Register: Line{Fixed: register}, Deregister: Line{Fixed: deregister}}

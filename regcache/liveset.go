@@ -2,19 +2,23 @@ package regcache
 
 import "sync"
 
-// liveSet holds every registered region. It serves the sweep, which must not
-// search empty granules, and the statistics; no hit goes near it.
+// liveSet holds every registered region, for the sweep, which must not search
+// empty granules, and for the statistics. Hits do not use it.
 type liveSet struct {
-	mu      sync.Mutex // taken after a granule's lock; nothing is called with it held
+	mu sync.Mutex // a leaf lock, acquired after a granule's lock
+	// +checklocks:mu
 	regions []*region
-	hand    int
-	gone    uint64 // hits of regions that are no more
+	// +checklocks:mu
+	hand int
+	// removedHits sums the hits of removed regions.
+	// +checklocks:mu
+	removedHits uint64
 }
 
 func (l *liveSet) add(r *region) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r.member = len(l.regions)
+	r.liveIndex = len(l.regions)
 	l.regions = append(l.regions, r)
 }
 
@@ -22,17 +26,17 @@ func (l *liveSet) remove(r *region) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	last := len(l.regions) - 1
-	l.regions[r.member] = l.regions[last]
-	l.regions[r.member].member = r.member
+	l.regions[r.liveIndex] = l.regions[last]
+	l.regions[r.liveIndex].liveIndex = r.liveIndex
 	l.regions[last] = nil
 	l.regions = l.regions[:last]
-	l.gone += r.uses.Load()
+	l.removedHits += r.uses.Load()
 }
 
-// victim returns a region that is not leased, preferably one that is given up
-// already and waits for the reaper, or one that was not used since the hand last
-// passed it, or nil if all are leased. Regions that are being deregistered qualify:
-// to end them is to wait for whoever has begun.
+// victim returns a region that is not leased, or nil if all are leased. It
+// prefers a region that is queued for the reaper, then one not used since the
+// hand last passed it. Regions being deregistered qualify: ending them waits
+// for the goroutine that deregisters.
 func (l *liveSet) victim() *region {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -48,7 +52,7 @@ func (l *liveSet) victim() *region {
 		}
 		r := l.regions[l.hand]
 		l.hand++
-		if !r.unused() {
+		if !r.unleased() {
 			continue
 		}
 		if r.used.Swap(false) {
@@ -66,7 +70,7 @@ func (l *liveSet) idle() int {
 	defer l.mu.Unlock()
 	n := 0
 	for _, r := range l.regions {
-		if r.unused() {
+		if r.unleased() {
 			n++
 		}
 	}
@@ -86,14 +90,15 @@ func (l *liveSet) selected(match func(*region) bool) []*region {
 	return found
 }
 
-// hits returns the hits of all regions, live and gone, and how many are leased.
+// hits returns the hits of all regions, including removed ones, and how many
+// regions are leased.
 func (l *liveSet) hits() (hits uint64, leased int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	hits = l.gone
+	hits = l.removedHits
 	for _, r := range l.regions {
 		hits += r.uses.Load()
-		if !r.unused() {
+		if !r.unleased() {
 			leased++
 		}
 	}

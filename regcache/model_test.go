@@ -10,16 +10,15 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// registrationKey names what the model knows of.
+// registrationKey identifies a registration in the model.
 type registrationKey struct {
 	granule int
 	tag     via.Ptag
 	access  Access
 }
 
-// machine runs a cache beside a model of who has leases. What is registered
-// beyond that is the policy's choice; the model checks that the choice is
-// legal.
+// machine runs a cache beside a model of the leases. Further registrations are
+// the policy's choice; the model checks that they are legal.
 type machine struct {
 	*rig
 	script *scripted // nil with a real policy
@@ -32,11 +31,11 @@ type machine struct {
 
 const modelGranules = 6
 
-// look returns what is registered, from the index itself.
-func (m *machine) look(t *rapid.T) map[registrationKey]*region {
+// inspect returns the registrations found in the index.
+func (m *machine) inspect(t *rapid.T) map[registrationKey]*region {
 	found := map[registrationKey]*region{}
-	for g := range m.arena.slots {
-		for r := m.arena.slots[g].head.Load(); r != nil; r = r.next.Load() {
+	for g := range m.arena.granules {
+		for r := m.arena.granules[g].head.Load(); r != nil; r = r.next.Load() {
 			if r.state.Load()&stateRevoked != 0 {
 				continue
 			}
@@ -94,7 +93,7 @@ func (m *machine) expect(k registrationKey, off, n int, fault error, failures in
 	case m.known[k] != nil && (m.script != nil || len(m.leases[k]) > 0):
 		return nil
 	case m.known[k] != nil && got == nil:
-		return nil // a real policy may have given it up in the meantime, or not
+		return nil // p real policy may have given it up in the meantime, or not
 	case held == m.budget:
 		return ErrBudget
 	case fault == nil:
@@ -149,7 +148,7 @@ func (m *machine) invalidateTag(t *rapid.T) {
 	m.checkWithdrawn(t, m.InvalidateTag(tag), func(k registrationKey) bool { return k.tag == tag })
 }
 
-// revoke takes a tag's access away and bars what is leased of it.
+// revoke revokes a tag and bars its leases.
 func (m *machine) revoke(t *rapid.T) {
 	tag := rapid.SampledFrom(m.tags).Draw(t, "tag")
 	if err := m.Revoke(tag); err != nil {
@@ -166,14 +165,14 @@ func (m *machine) revoke(t *rapid.T) {
 		m.barred[r] = append(m.barred[r], leases...)
 		delete(m.leases, k)
 	}
-	for k := range m.look(t) {
+	for k := range m.inspect(t) {
 		if k.tag == tag && m.script != nil {
 			t.Fatalf("%+v can be found", k)
 		}
 	}
 }
 
-// releaseBarred gives a lease of a revoked region back.
+// releaseBarred releases a lease of a revoked region.
 func (m *machine) releaseBarred(t *rapid.T) {
 	for r, leases := range m.barred {
 		m.o.use(&leases[0])()
@@ -186,8 +185,8 @@ func (m *machine) releaseBarred(t *rapid.T) {
 	t.Skip("nothing is barred")
 }
 
-// checkWithdrawn checks that of the keys that match only leased ones are
-// registered, and not retained, and that err says so.
+// checkWithdrawn checks that of the matching keys only leased ones are
+// registered, not retained, and that err is ErrInUse exactly then.
 func (m *machine) checkWithdrawn(t *rapid.T, err error, match func(registrationKey) bool) {
 	if m.closed {
 		return
@@ -198,15 +197,15 @@ func (m *machine) checkWithdrawn(t *rapid.T, err error, match func(registrationK
 			want = ErrInUse
 		}
 	}
-	for k, r := range m.look(t) {
+	for k, r := range m.inspect(t) {
 		if !match(k) {
 			continue
 		}
 		if len(m.leases[k]) == 0 {
-			t.Fatalf("%+v is registered still", k)
+			t.Fatalf("%+v is still registered", k)
 		}
 		if r.state.Load()&stateRetained != 0 {
-			t.Fatalf("%+v is retained still", k)
+			t.Fatalf("%+v is still retained", k)
 		}
 		want = ErrInUse
 	}
@@ -215,7 +214,7 @@ func (m *machine) checkWithdrawn(t *rapid.T, err error, match func(registrationK
 	}
 }
 
-// evict lets the scripted policy give up any region, known or long gone.
+// evict lets the scripted policy evict any region, live or ended.
 func (m *machine) evict(t *rapid.T) {
 	if m.script == nil {
 		t.Skip("the policy has its own mind")
@@ -239,12 +238,12 @@ func (m *machine) close(t *rapid.T) {
 	}
 }
 
-// check holds after every step.
+// check verifies the invariants after every step.
 func (m *machine) check(t *rapid.T) {
 	if m.script != nil {
-		m.settle(t)
+		m.waitForReaper(t)
 	}
-	found := m.look(t)
+	found := m.inspect(t)
 	for k, leases := range m.leases {
 		r := found[k]
 		if r == nil {
@@ -265,7 +264,7 @@ func (m *machine) check(t *rapid.T) {
 		live, registered, deregistered := m.o.count()
 		if live != len(found)+len(m.barred) || registered-deregistered != live || s.Regions != live ||
 			s.Registrations != uint64(registered) || s.Deregistrations != uint64(deregistered) {
-			t.Fatalf("ledger: %d live, %d indexed, %d - %d, %+v", live, len(found), registered, deregistered, s)
+			t.Fatalf("books: %d live, %d indexed, %d - %d, %+v", live, len(found), registered, deregistered, s)
 		}
 		for k, r := range found {
 			if len(m.leases[k]) == 0 && r.state.Load() != stateRetained {
@@ -289,7 +288,7 @@ func testModel(t *testing.T, cfg Config, script bool) {
 			m.script.onOffer = func(*region) bool { return rapid.IntRange(0, 3).Draw(t, "offer") != 0 }
 		}
 		m.rig = newRigNoCleanup(t, modelGranules, cfg)
-		// A sequence that finds nothing to do is given up in its middle.
+		// rapid may discard a sequence in its middle.
 		defer func() { m.releaseAll(); _ = m.Close() }()
 		m.tags = []via.Ptag{m.tag}
 		second, err := m.nic.CreatePtag()
@@ -308,7 +307,7 @@ func testModel(t *testing.T, cfg Config, script bool) {
 	})
 }
 
-// releaseAll gives every lease back.
+// releaseAll releases every lease.
 func (m *machine) releaseAll() {
 	for k := range m.leases {
 		for len(m.leases[k]) > 0 {

@@ -18,8 +18,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// oracle is an adapter that knows what is registered and panics at the first
-// registration or use that is wrong. It moves no bytes.
+// oracle is an adapter that tracks registrations and panics at the first wrong
+// registration or use. It moves no bytes.
 type oracle struct {
 	limits via.Limits
 
@@ -91,6 +91,8 @@ func (o *oracle) Register(m *via.Memory) error {
 	return nil
 }
 
+func (o *oracle) Accessed(*via.Memory) bool { return false }
+
 func (o *oracle) Deregister(m *via.Memory) error {
 	if hook := o.onDeregister.Load(); hook != nil {
 		(*hook)(m)
@@ -109,7 +111,7 @@ func (o *oracle) Deregister(m *via.Memory) error {
 	return o.complaint
 }
 
-// use is a transfer with a lease; the function it returns ends it.
+// use begins a transfer with a lease; the returned function ends it.
 func (o *oracle) use(l *Lease) (done func()) {
 	m := l.Memory()
 	r := m.Provider.(*registered)
@@ -168,8 +170,8 @@ func (m *oracleMemory) Discard(off, n int) error {
 	return unix.Madvise(m.bytes[off:off+n], unix.MADV_DONTNEED)
 }
 
-// rig is a cache over an oracle, closed with everything given back at the end
-// of the test.
+// rig is a cache over an oracle, closed at the end of the test, when every
+// lease is released.
 type rig struct {
 	*Cache
 	o     *oracle
@@ -185,14 +187,14 @@ func newRig(t testing.TB, granules int, cfg Config) *rig {
 	return r
 }
 
-// failer is what testing.TB and rapid.T have in common and the rig needs.
+// failer is the common part of testing.TB and rapid.T that the rig needs.
 type failer interface {
 	Helper()
 	Fatal(...any)
 	Fatalf(string, ...any)
 }
 
-// newRigNoCleanup returns a rig whose user calls finish.
+// newRigNoCleanup returns a rig whose caller calls finish.
 func newRigNoCleanup(t failer, granules int, cfg Config) *rig {
 	t.Helper()
 	o := newOracle()
@@ -204,7 +206,7 @@ func newRigNoCleanup(t failer, granules int, cfg Config) *rig {
 	return r
 }
 
-// finish closes everything and checks the ledger.
+// finish closes everything and checks the books.
 func (r *rig) finish(t failer) {
 	t.Helper()
 	if err := r.Close(); err != nil {
@@ -241,7 +243,7 @@ func (r *rig) acquire(t failer, granule int) Lease {
 }
 
 // region returns the registration of a granule for the rig's tag, or nil.
-func (r *rig) region(granule int) *region { return r.arena.slots[granule].find(r.tag, RemoteRead) }
+func (r *rig) region(granule int) *region { return r.arena.granules[granule].find(r.tag, RemoteRead) }
 
 func must[T any](v T, err error) func(failer) T {
 	return func(t failer) T {

@@ -18,8 +18,8 @@ import (
 	"github.com/viablk/viablk/via/shm"
 )
 
-// frame returns the physical page behind an address of this process, 0 if there is
-// none. Only root is told.
+// frame returns the physical page behind an address of this process, or 0: only
+// root may read it.
 func frame(t *testing.T, addr uint64) uint64 {
 	t.Helper()
 	f := must(os.Open("/proc/self/pagemap"))(t)
@@ -36,8 +36,8 @@ func frame(t *testing.T, addr uint64) uint64 {
 	return 0
 }
 
-// mappingsOf returns where the file behind an address is mapped, the offset in it
-// taken into account: the same byte in every mapping.
+// mappingsOf returns the addresses of the same byte in every mapping of the
+// file behind an address.
 func mappingsOf(t *testing.T, addr uint64) (all []uint64) {
 	t.Helper()
 	type mapping struct {
@@ -120,32 +120,32 @@ func connectedVIs(t *testing.T) (nics [2]*via.NIC, tags [2]via.Ptag, cqs [2]*via
 	return nics, tags, cqs, vis
 }
 
-// samePage shows that the page behind an address is the same one in the owner's mapping
-// and in its peer's, which has just been written through, and returns it.
+// samePage checks that the owner's mapping and its peer's, which has just been
+// written through, share the page behind an address, and returns it.
 func samePage(t *testing.T, addr uint64) uint64 {
 	t.Helper()
-	own := frame(t, addr)
-	if own == 0 {
+	private := frame(t, addr)
+	if private == 0 {
 		t.Fatalf("no page at %#x is in memory", addr)
 	}
 	same := 0
 	for _, place := range mappingsOf(t, addr) {
 		switch frame(t, place) {
-		case own:
+		case private:
 			same++
-		case 0: // a mapping that nobody has touched
+		case 0: // an untouched mapping
 		default:
-			t.Errorf("the owner has page %#x, the mapping at %#x has %#x", own, place, frame(t, place))
+			t.Errorf("the owner has page %#x, the mapping at %#x has %#x", private, place, frame(t, place))
 		}
 	}
 	if same < 2 {
-		t.Errorf("page %#x is mapped %d times; the owner and the peer have it", own, same)
+		t.Errorf("page %#x is mapped %d times; the owner and the peer have it", private, same)
 	}
-	return own
+	return private
 }
 
-// The page that is registered is the page that its owner reads and its peer
-// writes, whatever the runtime and the kernel do meanwhile.
+// The owner and its peer access the registered page, whatever the runtime and
+// the kernel do meanwhile.
 func TestRegisteredPageIsTheOneUsed(t *testing.T) {
 	nics, tags, cqs, vis := connectedVIs(t)
 	c := must(New(nics[0], Config{MaxRegions: 8}))(t)
@@ -159,25 +159,11 @@ func TestRegisteredPageIsTheOneUsed(t *testing.T) {
 	if before == 0 {
 		t.Fatal("no physical page is shown: these tests need root, and a system that shows them")
 	}
-	local := must(nics[1].NewArena(1 << 20))(t)
-	m := must(nics[1].RegisterMem(local.Bytes(), via.MemAttributes{Ptag: tags[1]}))(t)
-	d := must(m.NewDescriptor(0, 256))(t)
+	fill := peerWriter(t, nics[1], tags[1], cqs[1], vis[1], l)
 	write := func(value byte) {
 		t.Helper()
-		payload := m.Bytes()[4096:8192]
-		for i := range payload {
-			payload[i] = value
-		}
-		d.Reset(via.OpRdmaWrite)
-		d.SetRemote(l.Addr(), l.Handle())
-		d.AddSegment(m.Addr()+4096, m.Handle(), 4096)
-		if err := vis[1].PostSend(d); err != nil {
-			t.Fatal(err)
-		}
-		var done [1]via.Completion
-		eventually(t, "the RDMA Write", func() bool { return cqs[1].Poll(done[:]) == 1 })
-		if done[0].Status.Failed() {
-			t.Fatal(done[0].Status)
+		if status := fill(value); status.Failed() {
+			t.Fatal(status)
 		}
 		if buf[0] != value || buf[4095] != value || buf[4096] != 0xee {
 			t.Errorf("the owner reads %#x %#x %#x, written was %#x", buf[0], buf[4095], buf[4096], value)
@@ -185,9 +171,9 @@ func TestRegisteredPageIsTheOneUsed(t *testing.T) {
 		samePage(t, l.Addr())
 	}
 	write(1)
-	// What the provider registers is memory of a file that both ends map. The kernel may
-	// move its pages, but never for one of the mappings alone; of these disturbances only
-	// the collapse moves any.
+	// The provider registers memory of a file that both ends map. The kernel
+	// may move its pages, but never for only one of the mappings; of these
+	// disturbances only the collapse moves any.
 	disturb := map[string]func(){
 		"garbage collection": func() { runtime.GC(); debug.FreeOSMemory() },
 		"collapse into huge pages": func() {
@@ -224,9 +210,6 @@ func TestRegisteredPageIsTheOneUsed(t *testing.T) {
 		t.Error(err)
 	}
 	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := m.Deregister(); err != nil {
 		t.Error(err)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// loop leases granules 0..span-1 in turn and returns the ratio of hits after
-// the first rounds.
+// loop leases granules 0..span-1 cyclically and returns the hit ratio after the
+// first rounds.
 func loop(t *testing.T, r *rig, span, rounds int) float64 {
 	t.Helper()
 	warm := rounds / 4
@@ -26,8 +26,8 @@ func loop(t *testing.T, r *rig, span, rounds int) float64 {
 	return float64(hits) / float64(hits+misses)
 }
 
-// A ring of buffers a little larger than the budget is what a plain clock loses
-// completely.
+// A plain clock has no hits in a ring of buffers a little larger than the
+// budget.
 func TestClockKeepsPartOfACycle(t *testing.T) {
 	r := newRig(t, 44, Config{MaxRegions: 40, Policy: PolicyClock, InlineDeregister: true})
 	if ratio := loop(t, r, 44, 60); ratio < 0.5 {
@@ -52,11 +52,11 @@ func TestClockFollowsAMovingWorkingSet(t *testing.T) {
 	}
 }
 
-func TestClockAdviserAgainstModel(t *testing.T) {
+func TestClockPolicyAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		room := rapid.IntRange(1, 6).Draw(t, "room")
 		kept := map[*region]bool{}
-		c := newClockAdviser(room, func(r *region) {
+		c := newClockPolicy(room, func(r *region) {
 			if !kept[r] {
 				t.Fatal("evicts what it does not keep")
 			}
@@ -97,8 +97,8 @@ func TestClockAdviserAgainstModel(t *testing.T) {
 					t.Fatalf("keeps %d, model %d, room %d", len(c.kept), len(kept), room)
 				}
 				for i, r := range c.kept {
-					if !kept[r] || r.seat != i {
-						t.Fatalf("seat %d is wrong", i)
+					if !kept[r] || r.clockIndex != i {
+						t.Fatalf("entry %d is wrong", i)
 					}
 				}
 			},
@@ -111,7 +111,7 @@ func TestClockAdviserAgainstModel(t *testing.T) {
 	})
 }
 
-// The hash must be a bijection, or values of ristretto get lost.
+// The hash must be a bijection, or ristretto loses values.
 func TestMixIsABijection(t *testing.T) {
 	inverse := func(x uint64) uint64 {
 		x ^= x>>31 ^ x>>62

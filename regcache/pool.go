@@ -9,74 +9,75 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// Pool is the bounce memory of one connection: a sparse arena, registered once,
-// from which slots are cut. A pool has one owner and no locks; all its methods
-// are the owner's.
+// Pool is the bounce memory of one connection: a sparse arena, registered once
+// and divided into buffers. A pool has one owner and no locks; only the owner
+// calls its methods.
 //
-// The slot given back last is given out first, while its lines are in a cache.
-// Blocks of each size wait on a short stack of their own; the allocator behind
+// Get returns the buffer that was Put last, while its lines are in a cache.
+// Free blocks of each size wait on a short stack; the buddy allocator behind
 // divides and joins blocks only when a stack is empty or full.
 type Pool struct {
-	arena  *via.Arena
-	memory *via.Memory
-	bytes  []byte
-	addr   uint64
-	handle uint32
-	closed bool
+	arena   *via.Arena
+	memory  *via.Memory
+	bytes   []byte
+	addr    uint64
+	handle  uint32
+	closed  bool
+	retired bool // deregistered; no buffer is given out
 
-	blocks *buddy.Allocator
-	stacks []stack  // by order: blocks of leastSlot << order bytes
-	holder []uint32 // by unit: odd while a slot that begins there is out
-	pages  pages
-	stats  PoolStats
+	blocks      *buddy.Allocator
+	stacks      []stack  // by order: blocks of minBlock << order bytes
+	generations []uint32 // by unit: odd while its buffer is out
+	pages       pages
+	stats       PoolStats
 }
 
-// leastSlot is the smallest block of a pool, and the alignment of small slots.
-const leastSlot = 1024
+// minBlock is the smallest block of a pool, and the alignment of small buffers.
+const minBlock = 1024
 
-// stackDepth limits the blocks that wait on a stack.
+// stackDepth limits the free blocks on a stack.
 const stackDepth = 64
 
 // stack holds offsets of free blocks of one size.
 type stack struct {
 	n, limit int
-	offs     [stackDepth]uint32 // in units of leastSlot
+	offs     [stackDepth]uint32 // in units of minBlock
 }
 
-// hugePool is from which size on a pool asks for huge pages, in bytes. Its pages
-// exist once they are used, so that one slot costs a huge page: much for the pools of
-// a target, one for each of hundreds of connections, and little for the one of a disk.
+// hugePool is the size in bytes from which a pool asks for huge pages. A single
+// buffer then occupies a huge page: expensive for the pools of a target, one
+// for each of hundreds of connections, and cheap for the pool of a disk.
 const hugePool = 32 << 20
 
-// maximumPool limits the size of a pool; unit numbers fit in 32 bits.
+// maximumPool limits the size of a pool, so that unit numbers fit in 32 bits.
 const maximumPool = 1 << 40
 
-// Slot is a piece of registered memory, in its owner's hands between Get and
-// Put. Data, Addr and Handle are for reading; Data may be sliced on the way.
-type Slot struct {
-	Data   []byte // the n bytes asked for; capacity ends with them
+// Buffer is a piece of a pool's registered memory, owned by the caller between
+// Get and Put. Data, Addr and Handle are read-only; Data may be sliced.
+type Buffer struct {
+	Data   []byte // n bytes; its capacity is n
 	Addr   uint64 // of the first byte, as peers name it
 	Handle uint32 // of the pool's region
 
-	holder uint32 // what Pool.holder[unit] is while the slot is out
-	unit   uint32
-	size   int
-	pool   *Pool
+	generation uint32 // Pool.generations[unit] while the buffer is out
+	unit       uint32
+	size       int
+	pool       *Pool
 }
 
 // NewPool maps and registers a pool of size bytes, rounded up to a power of two
-// of at least a page. Pages exist once a slot has used them.
+// of at least a page. Pages exist once a buffer has used them.
 func NewPool(nic *via.NIC, size int, attrs via.MemAttributes) (*Pool, error) {
 	if size <= 0 || size > maximumPool {
 		return nil, fmt.Errorf("make pool of %d bytes: %w", size, via.ErrInvalidParameter)
 	}
-	size = max(smallest, 1<<bits.Len(uint(size-1)))
+	size = max(pageSize, 1<<bits.Len(uint(size-1)))
 	arena, err := nic.NewArena(size)
 	if err != nil {
 		return nil, fmt.Errorf("make pool of %d bytes: %w", size, err)
 	}
 	if size >= hugePool {
-		_ = adviseHuge(arena.Bytes()[:size]) // a wish
+		_ = adviseHuge(arena.Bytes()[:size]) // best effort
 	}
 	memory, err := nic.RegisterMem(arena.Bytes()[:size:size], attrs)
 	if err != nil {
@@ -85,62 +86,60 @@ func NewPool(nic *via.NIC, size int, attrs via.MemAttributes) (*Pool, error) {
 	p := &Pool{
 		arena: arena, memory: memory, bytes: memory.Bytes(),
 		addr: memory.Addr(), handle: memory.Handle(),
-		blocks: buddy.New(size, leastSlot),
-		holder: make([]uint32, size/leastSlot),
-		stats:  PoolStats{Size: size},
+		blocks:      buddy.New(size, minBlock),
+		generations: make([]uint32, size/minBlock),
+		stats:       PoolStats{Size: size},
 	}
 	p.pages.init(size)
-	// A stack holds at most a sixteenth of the pool, so that all of them
-	// together keep the allocator from joining blocks only for as long as there
-	// is room.
-	for block := leastSlot; block <= size/16; block *= 2 {
+	// A stack holds at most a sixteenth of the pool, so that all stacks
+	// together keep few blocks from being joined.
+	for block := minBlock; block <= size/16; block *= 2 {
 		p.stacks = append(p.stacks, stack{limit: min(stackDepth, size/16/block)})
 	}
 	return p, nil
 }
 
-// Get returns a slot of n contiguous bytes, which begin at a multiple of 1 KiB,
-// from 4 KiB on at a multiple of 4 KiB. It returns false if nothing fits now, n
-// is not positive, or the pool is closed. The content is undefined: zeroes or
-// what was there. It does not allocate.
-func (p *Pool) Get(n int) (Slot, bool) {
+// Get returns a buffer of n contiguous bytes, aligned to 1 KiB, from 4 KiB on
+// to 4 KiB. It returns false if nothing fits now, n is not positive, or the
+// pool is closed. The content is undefined. Get does not allocate.
+func (p *Pool) Get(n int) (Buffer, bool) {
 	if n <= 0 || n > len(p.bytes) || p.closed {
 		p.stats.Refused++
-		return Slot{}, false
+		return Buffer{}, false
 	}
 	order := orderOf(n)
-	unit, ok := p.take(n, order)
+	unit, ok := p.allocate(n, order)
 	if !ok {
 		p.stats.Refused++
-		return Slot{}, false
+		return Buffer{}, false
 	}
-	p.holder[unit]++
-	off := int(unit) * leastSlot
+	p.generations[unit]++
+	off := int(unit) * minBlock
 	p.pages.use(off, n)
 	p.stats.Gets++
-	p.stats.Slots++
-	p.stats.InUse += leastSlot << order
+	p.stats.Buffers++
+	p.stats.InUse += minBlock << order
 	p.stats.PeakInUse = max(p.stats.PeakInUse, p.stats.InUse)
-	return Slot{
+	return Buffer{
 		Data:   p.bytes[off : off+n : off+n],
 		Addr:   p.addr + uint64(off),
 		Handle: p.handle,
-		unit:   unit, holder: p.holder[unit], size: n, pool: p,
+		unit:   unit, generation: p.generations[unit], size: n, pool: p,
 	}, true
 }
 
-// Put gives a slot back. No descriptor that names its memory may still be
-// posted. To put a slot twice, or into another pool, is a mistake of the
-// program and panics.
-func (p *Pool) Put(s Slot) {
-	if s.pool != p || p.holder[s.unit] != s.holder {
-		panic(fmt.Sprintf("regcache: slot at %#x is not out of this pool", s.Addr))
+// Put returns a buffer to the pool. No posted descriptor may name its memory
+// any more. Putting a buffer twice, or into another pool, is a programming
+// error and panics.
+func (p *Pool) Put(s Buffer) {
+	if s.pool != p || p.generations[s.unit] != s.generation {
+		panic(fmt.Sprintf("regcache: buffer at %#x is not in use in this pool", s.Addr))
 	}
-	p.holder[s.unit]++
+	p.generations[s.unit]++
 	order := orderOf(s.size)
-	p.stats.Slots--
-	p.stats.InUse -= leastSlot << order
-	off := int(s.unit) * leastSlot
+	p.stats.Buffers--
+	p.stats.InUse -= minBlock << order
+	off := int(s.unit) * minBlock
 	if int(order) < len(p.stacks) && p.stacks[order].n < p.stacks[order].limit {
 		k := &p.stacks[order]
 		k.offs[k.n] = s.unit
@@ -153,9 +152,9 @@ func (p *Pool) Put(s Slot) {
 	}
 }
 
-// Trim gives pages of free memory back to the system but for 4 MiB, and returns
-// how many bytes. An owner that goes to sleep for long calls it; while slots
-// come and go, Put does the same for memory that was not needed for long.
+// Trim discards pages of free memory except for 4 MiB, and returns how many
+// bytes. An owner that becomes idle calls it; Put does the same for memory that
+// was unused for a period.
 func (p *Pool) Trim() int {
 	if p.closed {
 		return 0
@@ -165,20 +164,42 @@ func (p *Pool) Trim() int {
 	return n
 }
 
-// Memory returns the pool's region.
+// Memory returns the pool's region; nil of the zero Pool, which gives nothing.
 func (p *Pool) Memory() *via.Memory { return p.memory }
 
-// Close deregisters and unmaps the pool. It returns ErrInUse while slots are
+// Owns reports whether Get of this pool returned the buffer.
+func (p *Pool) Owns(s *Buffer) bool { return s.pool == p }
+
+// Retire deregisters a pool that its peer may still be inside, see
+// via.ErrStillAccessed. From now on Get returns false. Buffers that are out
+// stay their owner's until Put; nothing uses the memory until Close, which the
+// owner calls when [via.Memory.Accessed] is false.
+func (p *Pool) Retire() {
+	if p.retired || p.closed {
+		return
+	}
+	p.retired, p.bytes = true, nil
+	_ = p.memory.Deregister() // says again that a peer is inside
+}
+
+// Release puts a buffer back into the pool that returned it, see Put.
+func (s Buffer) Release() { s.pool.Put(s) }
+
+// Close deregisters and unmaps the pool. It returns ErrInUse while buffers are
 // out, and ErrClosed once it is closed.
 func (p *Pool) Close() error {
 	if p.closed {
 		return ErrClosed
 	}
-	if p.stats.Slots != 0 {
-		return fmt.Errorf("close pool: %d slots are out: %w", p.stats.Slots, ErrInUse)
+	if p.stats.Buffers != 0 {
+		return fmt.Errorf("close pool: %d buffers are out: %w", p.stats.Buffers, ErrInUse)
 	}
 	p.closed = true
-	err := errors.Join(p.memory.Deregister(), p.arena.Close())
+	var err error
+	if !p.retired {
+		err = p.memory.Deregister()
+	}
+	err = errors.Join(err, p.arena.Close())
 	p.bytes = nil
 	if err != nil {
 		return fmt.Errorf("close pool: %w", err)
@@ -186,8 +207,8 @@ func (p *Pool) Close() error {
 	return nil
 }
 
-// take returns a block of the order, from its stack or from the allocator.
-func (p *Pool) take(n int, order uint) (unit uint32, ok bool) {
+// allocate returns a block of the order, from its stack or from the allocator.
+func (p *Pool) allocate(n int, order uint) (unit uint32, ok bool) {
 	if int(order) < len(p.stacks) {
 		if k := &p.stacks[order]; k.n > 0 {
 			k.n--
@@ -198,17 +219,17 @@ func (p *Pool) take(n int, order uint) (unit uint32, ok bool) {
 	if !ok && p.unstack() {
 		off, ok = p.blocks.Alloc(n)
 	}
-	return uint32(off / leastSlot), ok
+	return uint32(off / minBlock), ok
 }
 
-// unstack gives the blocks of all stacks to the allocator, which joins them. It
-// returns false if there were none.
+// unstack frees the blocks of all stacks to the allocator, which joins them. It
+// returns false if the stacks were empty.
 func (p *Pool) unstack() bool {
 	some := false
 	for i := range p.stacks {
 		k := &p.stacks[i]
 		for ; k.n > 0; k.n-- {
-			p.blocks.Free(int(k.offs[k.n-1]) * leastSlot)
+			p.blocks.Free(int(k.offs[k.n-1]) * minBlock)
 			some = true
 		}
 	}
@@ -216,18 +237,18 @@ func (p *Pool) unstack() bool {
 }
 
 // orderOf returns the order of the block for n bytes.
-func orderOf(n int) uint { return uint(bits.Len(uint((n - 1) / leastSlot))) }
+func orderOf(n int) uint { return uint(bits.Len(uint((n - 1) / minBlock))) }
 
-// PoolStats describe a pool. The counters only grow.
+// PoolStats describes a pool. The counters only grow.
 type PoolStats struct {
 	Size      int    // bytes
-	Slots     int    // out
+	Buffers   int    // out
 	InUse     int    // bytes of the blocks that are out
-	PeakInUse int    // the most there were, bytes
+	PeakInUse int    // maximum of InUse
 	Touched   int    // bytes that may have pages, in steps of 1 MiB
-	Gets      uint64 // slots given out
-	Refused   uint64 // requests that nothing fitted
-	Discarded uint64 // bytes given back to the system
+	Gets      uint64 // buffers returned by Get
+	Refused   uint64 // Gets that found no space
+	Discarded uint64 // bytes returned to the system
 }
 
 // Stats returns the pool's counters.

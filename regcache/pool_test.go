@@ -31,7 +31,7 @@ func newPool(t testing.TB, size int) (*Pool, *oracle) {
 	return p, o
 }
 
-func (p *Pool) mustGet(t testing.TB, n int) Slot {
+func (p *Pool) mustGet(t testing.TB, n int) Buffer {
 	t.Helper()
 	s, ok := p.Get(n)
 	if !ok {
@@ -48,10 +48,10 @@ func TestPoolIsOneRegion(t *testing.T) {
 		}
 		s := p.mustGet(t, c.want)
 		if s.Addr != p.Memory().Addr() || s.Handle != p.Memory().Handle() || !p.Memory().RemoteWrite() {
-			t.Errorf("slot at %#x of region %#x", s.Addr, p.Memory().Addr())
+			t.Errorf("buffer at %#x of region %#x", s.Addr, p.Memory().Addr())
 		}
 		if _, ok := p.Get(1); ok {
-			t.Error("a full pool gives out a slot")
+			t.Error("a full pool returns a buffer")
 		}
 		p.Put(s)
 		if _, registered, _ := o.count(); registered != 1 {
@@ -88,10 +88,10 @@ func TestPoolAgainstModel(t *testing.T) {
 		nic := must(via.OpenNic(o, ""))(t)
 		tag := must(nic.CreatePtag())(t)
 		p := must(NewPool(nic, size, via.MemAttributes{Ptag: tag}))(t)
-		var out []Slot
+		var out []Buffer
 		inUse := 0
 		block := func(n int) int {
-			b := leastSlot
+			b := minBlock
 			for b < n {
 				b *= 2
 			}
@@ -153,7 +153,7 @@ func TestPoolAgainstModel(t *testing.T) {
 			"trim": func(*rapid.T) { p.Trim() },
 			"": func(t *rapid.T) {
 				s := p.Stats()
-				if s.Slots != len(out) || s.InUse != inUse || s.PeakInUse < inUse || s.Touched > size {
+				if s.Buffers != len(out) || s.InUse != inUse || s.PeakInUse < inUse || s.Touched > size {
 					t.Fatalf("stats %+v, model %d slots of %d bytes", s, len(out), inUse)
 				}
 				checkPages(t, p, out)
@@ -176,21 +176,21 @@ func TestPoolAgainstModel(t *testing.T) {
 	})
 }
 
-// checkPages checks the books on pages against the slots that are out.
-func checkPages(t failer, p *Pool, out []Slot) {
-	slots := make([]uint32, len(p.pages.chunks))
+// checkPages checks the page accounting against the buffers in use.
+func checkPages(t failer, p *Pool, out []Buffer) {
+	buffers := make([]uint32, len(p.pages.chunks))
 	for _, s := range out {
 		off := int(s.Addr - p.addr)
 		for i := off / p.pages.size; i <= (off+len(s.Data)-1)/p.pages.size; i++ {
-			slots[i]++
+			buffers[i]++
 		}
 	}
 	idle := 0
 	for i, c := range p.pages.chunks {
-		if c.slots != slots[i] || c.slots > 0 && !c.touched {
-			t.Fatalf("chunk %d has %d slots, touched %v; model %d", i, c.slots, c.touched, slots[i])
+		if c.buffers != buffers[i] || c.buffers > 0 && !c.touched {
+			t.Fatalf("chunk %d has %d slots, touched %v; model %d", i, c.buffers, c.touched, buffers[i])
 		}
-		if c.touched && c.slots == 0 {
+		if c.touched && c.buffers == 0 {
 			idle++
 		}
 	}
@@ -199,7 +199,7 @@ func checkPages(t failer, p *Pool, out []Slot) {
 	}
 }
 
-func TestPoolGivesTheLastSlotBackFirst(t *testing.T) {
+func TestPoolReusesLastBufferFirst(t *testing.T) {
 	p, _ := newPool(t, 64<<20)
 	for _, n := range []int{512, 4096, 65536, 1 << 20} {
 		a, b := p.mustGet(t, n), p.mustGet(t, n)
@@ -207,16 +207,16 @@ func TestPoolGivesTheLastSlotBackFirst(t *testing.T) {
 		p.Put(b)
 		again := p.mustGet(t, n)
 		if again.Addr != b.Addr {
-			t.Errorf("%d bytes: slot at %#x, want %#x", n, again.Addr, b.Addr)
+			t.Errorf("%d bytes: buffer at %#x, want %#x", n, again.Addr, b.Addr)
 		}
 		p.Put(again)
 	}
 }
 
-// Small blocks on the stacks must not stand in the way of a large slot.
+// Small blocks on the stacks must not prevent a large buffer.
 func TestPoolJoinsStackedBlocks(t *testing.T) {
 	p, _ := newPool(t, 1<<20)
-	var out []Slot
+	var out []Buffer
 	for {
 		s, ok := p.Get(1024)
 		if !ok {
@@ -233,7 +233,7 @@ func TestPoolJoinsStackedBlocks(t *testing.T) {
 	p.Put(p.mustGet(t, 1<<20))
 }
 
-func TestPoolRefusesForeignSlots(t *testing.T) {
+func TestPutOfUnknownBufferPanics(t *testing.T) {
 	p, _ := newPool(t, 1<<20)
 	other, _ := newPool(t, 1<<20)
 	s := p.mustGet(t, 4096)
@@ -243,9 +243,9 @@ func TestPoolRefusesForeignSlots(t *testing.T) {
 	p.Put(s)
 	reused := p.mustGet(t, 4096)
 	if reused.Addr != s.Addr {
-		t.Fatal("the slot is not reused")
+		t.Fatal("the buffer is not reused")
 	}
-	for name, bad := range map[string]Slot{
+	for name, bad := range map[string]Buffer{
 		"zero": {}, "of another pool": foreign, "put before, and out again": s,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -268,11 +268,11 @@ func TestPoolRefusesForeignSlots(t *testing.T) {
 	}()
 }
 
-// A burst of large slots leaves pages behind. They go back when they have not
-// been needed for a window, a few at a time, and small I/O goes on meanwhile.
-func TestPoolGivesPagesBack(t *testing.T) {
+// A burst of large buffers leaves pages behind. They are discarded after a
+// period without use, a few at a time, while small I/O continues.
+func TestPoolDiscardsIdlePages(t *testing.T) {
 	p, o := newPool(t, 64<<20)
-	var burst []Slot
+	var burst []Buffer
 	for range 32 {
 		s := p.mustGet(t, 1<<20)
 		for i := 0; i < len(s.Data); i += 4096 {
@@ -286,16 +286,16 @@ func TestPoolGivesPagesBack(t *testing.T) {
 	if s := p.Stats(); s.Touched != 32<<20 || o.discards != 0 {
 		t.Fatalf("after the burst: %+v, %d discards", s, o.discards)
 	}
-	for window := 0; p.Stats().Touched > 8<<20; window++ {
+	for period := 0; p.Stats().Touched > 8<<20; period++ {
 		before := o.discards
-		for range windowPuts {
+		for range periodPuts {
 			p.Put(p.mustGet(t, 4096))
 		}
 		if n := o.discards - before; n > discards {
 			t.Fatalf("%d discards in a window", n)
 		}
-		if window > 10 {
-			t.Fatalf("%d windows later: %+v", window, p.Stats())
+		if period > 10 {
+			t.Fatalf("%d windows later: %+v", period, p.Stats())
 		}
 	}
 	s := p.Stats()
@@ -315,11 +315,11 @@ func TestPoolGivesPagesBack(t *testing.T) {
 	}
 }
 
-// A queue of large slots that empties and fills again keeps its pages.
+// A queue of large buffers that empties and fills keeps its pages.
 func TestPoolKeepsPagesOfABusyQueue(t *testing.T) {
 	p, o := newPool(t, 64<<20)
-	var queue [32]Slot
-	for range 4 * windowPuts / len(queue) {
+	var queue [32]Buffer
+	for range 4 * periodPuts / len(queue) {
 		for i := range queue {
 			queue[i] = p.mustGet(t, 1<<20)
 		}
@@ -348,7 +348,7 @@ func TestPoolDoesNotAllocate(t *testing.T) {
 	p, _ := newPool(t, 64<<20)
 	sizes := []int{512, 4096, 131072, 1 << 20, 4 << 20}
 	n := testing.AllocsPerRun(5000, func() {
-		var out [8]Slot
+		var out [8]Buffer
 		for i := range out {
 			out[i], _ = p.Get(sizes[i%len(sizes)])
 		}
@@ -360,4 +360,31 @@ func TestPoolDoesNotAllocate(t *testing.T) {
 	if n != 0 {
 		t.Errorf("%v allocations", n)
 	}
+}
+
+// A retired pool gives nothing, keeps what is out, and deregisters once.
+func TestPoolRetires(t *testing.T) {
+	p, o := newPool(t, 1<<20)
+	s := p.mustGet(t, 4096)
+	p.Retire()
+	p.Retire()
+	if live, _, deregistered := o.count(); live != 0 || deregistered != 1 {
+		t.Errorf("%d regions are live, %d deregistered", live, deregistered)
+	}
+	if _, ok := p.Get(1); ok {
+		t.Error("a retired pool returns a buffer")
+	}
+	copy(s.Data, "still mine")
+	if err := p.Close(); !errors.Is(err, ErrInUse) {
+		t.Errorf("close with a buffer out: %v", err)
+	}
+	var none Pool
+	if _, ok := none.Get(1); ok || !p.Owns(&s) || none.Owns(&s) || none.Memory() != nil {
+		t.Error("the zero pool has memory")
+	}
+	s.Release()
+	if err := p.Close(); err != nil {
+		t.Errorf("close: %v", err)
+	}
+	p.Retire()
 }

@@ -2,5 +2,5 @@
 
 package regcache
 
-// raceDetector says whether this test binary was built with the race detector.
+// raceDetector reports whether the race detector is built in.
 const raceDetector = false

@@ -2,19 +2,18 @@ package regcache
 
 import "sync/atomic"
 
-// reaper ends regions on a goroutine of its own: what a NIC needs to deregister
-// is kept from the goroutine that released the last lease and from the
-// policy's. It works through everything that gathered while it was busy or
-// asleep, in batches: what a batch deregisters is one call of the NIC.
+// reaper ends regions on its own goroutine, so that neither the goroutine that
+// released the last lease nor the policy's waits for the NIC. It ends all
+// queued regions in batches: the NIC deregisters a batch in one call.
 type reaper struct {
-	head atomic.Pointer[region] // a stack, linked by region.link
-	wake chan struct{}          // holds one
+	head atomic.Pointer[region] // a stack, linked by region.nextQueued
+	wake chan struct{}          // capacity 1
 	quit chan struct{}
 	done chan struct{}
 }
 
-// reapBatch is how many regions are ended at once. A miss of one of their granules waits
-// for all of them.
+// reapBatch is how many regions are ended at once. A miss of one of their
+// granules waits for the whole batch.
 const reapBatch = 16
 
 // startReaper starts the goroutine; stop ends it.
@@ -28,10 +27,10 @@ func startReaper(end func([]*region)) *reaper {
 	return p
 }
 
-// push hands over a region that is idle and not retained, or that the policy is to
+// push queues a region that is idle and not retained, or that the policy must
 // forget, and wakes the goroutine. It neither blocks nor allocates.
 func (p *reaper) push(r *region) {
-	if !p.put(r) {
+	if !p.enqueue(r) {
 		return
 	}
 	select {
@@ -40,16 +39,16 @@ func (p *reaper) push(r *region) {
 	}
 }
 
-// put lists a region without waking anybody: the caller goes on to work. A region that
-// is on the list already is not added, and put returns false: it is taken off before its
-// state is looked at.
-func (p *reaper) put(r *region) bool {
+// enqueue queues a region without waking the goroutine, for a caller that ends
+// the queue. It returns false if the region is queued already: the region
+// leaves the queue before its state is read.
+func (p *reaper) enqueue(r *region) bool {
 	if r.queued.Swap(true) {
 		return false
 	}
 	for {
-		r.link = p.head.Load()
-		if p.head.CompareAndSwap(r.link, r) {
+		r.nextQueued = p.head.Load()
+		if p.head.CompareAndSwap(r.nextQueued, r) {
 			return true
 		}
 	}
@@ -64,8 +63,8 @@ func (p *reaper) reap(end func([]*region)) {
 		case <-p.quit:
 			return
 		}
-		for r := p.take(); r != nil; {
-			next := r.unlist()
+		for r := p.popAll(); r != nil; {
+			next := r.unlink()
 			if batch = append(batch, r); next == nil || len(batch) == cap(batch) {
 				end(batch)
 				clear(batch)
@@ -76,18 +75,18 @@ func (p *reaper) reap(end func([]*region)) {
 	}
 }
 
-// take takes the list, of which unlist takes one after the other.
-func (p *reaper) take() *region { return p.head.Swap(nil) }
+// popAll detaches the whole queue; the caller walks it with unlink.
+func (p *reaper) popAll() *region { return p.head.Swap(nil) }
 
-// unlist takes a region off a list that was taken, and returns the next.
-func (r *region) unlist() (next *region) {
-	next, r.link = r.link, nil
+// unlink detaches a region from a popped queue and returns the next one.
+func (r *region) unlink() (next *region) {
+	next, r.nextQueued = r.nextQueued, nil
 	r.queued.Store(false)
 	return next
 }
 
-// stop ends the goroutine and waits for it. Regions on the list have been ended
-// by others by then. Calls after the first do nothing.
+// stop ends the goroutine and waits for it. Other goroutines have ended the
+// queued regions by then. Calls after the first do nothing.
 func (p *reaper) stop() {
 	select {
 	case <-p.quit:

@@ -9,8 +9,8 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// What gathers while the reaper is busy is deregistered in one call of the NIC, up to
-// 16 regions at a time, two of one granule included.
+// The reaper deregisters the regions queued while it was busy in calls of up to
+// 16, including two regions of one granule.
 func TestReaperDeregistersInBatches(t *testing.T) {
 	s, cfg := newScripted(Config{})
 	r := newRig(t, 24, cfg)
@@ -32,10 +32,10 @@ func TestReaperDeregistersInBatches(t *testing.T) {
 		s.evict(x)
 	}
 	close(g.open)
-	r.settle(t)
+	r.waitForReaper(t)
 	eventually(t, "the counters", func() bool { return r.Stats().Deregistrations == 25 })
-	// One for the first, two for the 24 others; a granule's second comes by itself if it
-	// is in the batch of the first.
+	// One call for the first, two for the 24 others; the second region of a
+	// granule needs its own call if it is in the batch of the first.
 	if n := r.Stats().DeregisterBatches; n != 3 {
 		t.Errorf("25 regions are deregistered in %d batches", n)
 	}
@@ -44,7 +44,7 @@ func TestReaperDeregistersInBatches(t *testing.T) {
 	}
 }
 
-// A batch in which the device fails ends all its regions nevertheless.
+// A batch with a device error ends all its regions.
 func TestBatchThatFails(t *testing.T) {
 	s, cfg := newScripted(Config{})
 	r := newRig(t, 4, cfg)
@@ -55,7 +55,7 @@ func TestBatchThatFails(t *testing.T) {
 		l.Release()
 		s.evict(x)
 	}
-	r.settle(t)
+	r.waitForReaper(t)
 	eventually(t, "the budget", func() bool { return r.Stats().Regions == 0 })
 	if s := r.Stats(); s.DeregisterFailures == 0 || s.DeregisterFailures > 4 || s.Deregistrations != 4 {
 		t.Errorf("%+v", s)
@@ -63,19 +63,20 @@ func TestBatchThatFails(t *testing.T) {
 	r.nicFails(nil)
 }
 
-// nicFails has the oracle report an error of each deregistration, after it.
+// nicFails makes the oracle return an error from each deregistration, after
+// performing it.
 func (r *rig) nicFails(err error) {
 	r.o.mu.Lock()
 	defer r.o.mu.Unlock()
 	r.o.complaint = err
 }
 
-// What the policy calls returns although every lock of the cache is taken and the
-// reaper waits for the NIC: it clears a bit, and leaves the rest to the reaper.
-func TestCallbackOfThePolicyWaitsForNothing(t *testing.T) {
+// The eviction callback returns although every lock of the cache is held and
+// the reaper waits for the NIC.
+func TestEvictionCallbackDoesNotBlock(t *testing.T) {
 	s, cfg := newScripted(Config{})
 	r := newRig(t, 8, cfg)
-	r.trial.init(40, 32) // four places
+	r.probation.init(40, 32) // four entries
 	var all []*region
 	for g := range 8 {
 		l := r.acquire(t, g)
@@ -94,8 +95,8 @@ func TestCallbackOfThePolicyWaitsForNothing(t *testing.T) {
 	<-g.reached
 	r.live.mu.Lock()
 	r.mu.Lock()
-	for i := 1; i < 8; i++ { // that of the first has the reaper
-		r.arena.slots[i].mu.Lock()
+	for i := 1; i < 8; i++ { // the reaper holds the first
+		r.arena.granules[i].mu.Lock()
 	}
 	done := make(chan struct{})
 	go func() {
@@ -111,27 +112,27 @@ func TestCallbackOfThePolicyWaitsForNothing(t *testing.T) {
 		t.Error("the callback waits")
 	}
 	for i := 1; i < 8; i++ {
-		r.arena.slots[i].mu.Unlock()
+		r.arena.granules[i].mu.Unlock()
 	}
 	r.mu.Unlock()
 	r.live.mu.Unlock()
 	close(g.open)
-	r.settle(t)
+	r.waitForReaper(t)
 	for _, x := range all {
 		if x.state.Load()&stateRetained != 0 && x.state.Load()&stateDead == 0 {
-			t.Errorf("granule %d is retained still", x.index)
+			t.Errorf("granule %d is still retained", x.index)
 		}
 	}
 }
 
-// The policy learns of an end from the reaper, not from the miss that needed the room.
-func TestMissDoesNotWaitForThePolicy(t *testing.T) {
+// The reaper, not the miss that needed room, tells the policy of an end.
+func TestMissDoesNotBlockOnPolicy(t *testing.T) {
 	s, cfg := newScripted(Config{MaxRegions: 1, InlineDeregister: true})
 	r := newRig(t, 2, cfg)
 	l := r.acquire(t, 0)
 	old := l.region
 	l.Release()
-	s.mu.Lock() // a policy that is behind
+	s.mu.Lock() // a policy that blocks
 	done := make(chan error)
 	s.unlocked.Store(true)
 	go func() {
@@ -151,10 +152,11 @@ func TestMissDoesNotWaitForThePolicy(t *testing.T) {
 	})
 }
 
-// Ristretto is charged what is pinned: the last granule of adopted memory may be short.
-func TestRistrettoIsChargedWhatIsPinned(t *testing.T) {
+// Ristretto's cost is the pinned bytes: the last granule of adopted memory may
+// be short.
+func TestRistrettoCostIsPinnedBytes(t *testing.T) {
 	var kept atomic.Int64
-	a := must(newRistrettoAdviser(2, DefaultGranule, func(*region) { kept.Add(-1) }))(t)
+	a := must(newRistrettoPolicy(2, DefaultGranule, func(*region) { kept.Add(-1) }))(t)
 	arena := &Arena{}
 	for i := range 40 {
 		r := &region{arena: arena, index: i, bytes: DefaultGranule / 16}

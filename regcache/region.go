@@ -8,18 +8,18 @@ import (
 
 // The state word of a region: leases in the low half, three bits above.
 //
-//	retained + n leases    in use, stays when they are back
-//	n leases               in use, deregistered when they are back
+//	retained + n leases    in use, stays registered after the last release
+//	n leases               in use, deregistered by the last release
 //	retained               idle, the policy or a sweep may end it
 //	0                      idle, about to be deregistered; a hit revives it
 //	dead (+ visitors)      deregistered or being so; never revived
-//	revoked + n leases     peers have no access any more; no new lease, and
-//	                       deregistered when the leases are back
+//	revoked + n leases     no access of peers, no new lease; deregistered
+//	                       by the last release
 //
 // Retained is set once, when the region is made, and cleared at most once.
-// Only the transition 0 -> dead, made once and under the granule's lock,
-// entitles to deregister. A lookup that comes too late adds and takes back a
-// visitor; nobody acts on that.
+// Only the goroutine that makes the transition 0 -> dead, once and under the
+// granule's lock, deregisters. A late lookup adds and removes a visitor, which
+// has no effect.
 const (
 	stateLeases   = 1<<32 - 1
 	stateRetained = 1 << 32
@@ -27,14 +27,13 @@ const (
 	stateRevoked  = 1 << 34
 )
 
-// region is a registration of one granule for one tag and access. It is made
-// for one registration and never used for another, so that a stale pointer
-// meets a dead state word and not someone else's registration. It fills two
-// cache lines of its own: regions in use by different goroutines do not disturb
-// each other.
+// region is a registration of one granule for one tag and access. It is never
+// reused, so a stale pointer meets a dead state word and not another
+// registration. It fills two cache lines, so that regions in use by different
+// goroutines do not share one.
 type region struct {
 	state atomic.Uint64
-	uses  atomic.Uint64 // hits; every eighth tells the policy
+	uses  atomic.Uint64 // hits; every eighth is reported to the policy
 	next  atomic.Pointer[region]
 	tag   via.Ptag
 
@@ -43,29 +42,30 @@ type region struct {
 	used   atomic.Bool // since a clock's hand passed
 	access Access
 
-	tried  atomic.Bool // was on trial
-	queued atomic.Bool // owned by the reaper's list
-	forget atomic.Bool // the policy is to be told of its end
-	link   *region     // guarded by queued
-	arena  *Arena
-	index  int // of the granule in the arena
-	member int // position in Cache.live, guarded by its lock
-	seat   int // position in the clock policy's ring, guarded by its lock
-	bytes  int // of the granule
-	_      [8]byte
+	probated      atomic.Bool // has been on probation
+	queued        atomic.Bool // in the reaper's queue
+	forgetPending atomic.Bool // the policy must be told of its end
+	nextQueued    *region     // next in the reaper's queue
+	arena         *Arena
+	index         int // of the granule in the arena
+	liveIndex     int // position in Cache.live, guarded by live.mu
+	clockIndex    int // position in clockPolicy.kept, guarded by its mu
+	bytes         int // of the granule
+	_             [8]byte
 }
 
-// hold takes a lease. It returns false if the region is dead or revoked; last
-// says that the visit was the last of a revoked region, which is to be ended.
-func (r *region) hold() (ok, last bool) {
+// acquire takes a lease. It returns ok = false if the region is dead or
+// revoked; last reports that this was the last visit of a revoked region, which
+// the caller must end.
+func (r *region) acquire() (ok, last bool) {
 	if r.state.Add(1)&(stateDead|stateRevoked) == 0 {
 		return true, false
 	}
 	return false, r.state.Add(^uint64(0)) == stateRevoked
 }
 
-// drop gives a lease back. It returns true if the region is then to be ended.
-func (r *region) drop() bool {
+// release returns a lease. It returns true if the caller must end the region.
+func (r *region) release() bool {
 	s := r.state.Add(^uint64(0))
 	if s&stateLeases == stateLeases {
 		r.state.Add(1)
@@ -75,32 +75,34 @@ func (r *region) drop() bool {
 }
 
 // unretain clears the retained bit. It reports whether the bit was set, and
-// whether the region is to be ended now.
+// whether the caller must end the region.
 func (r *region) unretain() (cleared, idle bool) {
 	was := r.state.And(^uint64(stateRetained))
 	return was&stateRetained != 0, was&^stateRevoked == stateRetained
 }
 
-// revoke lets nobody take a lease any more. It returns false if the region is
-// dead, or was revoked before.
+// revoke prevents new leases. It returns false if the region is dead, or was
+// revoked before.
 func (r *region) revoke() bool {
 	return r.state.Or(stateRevoked)&(stateRevoked|stateDead) == 0
 }
 
-// unused reports whether no lease is out. Visitors of a dead region are none.
-func (r *region) unused() bool {
+// unleased reports whether no lease is out; visitors of a dead region do not
+// count.
+func (r *region) unleased() bool {
 	s := r.state.Load()
 	return s&stateLeases == 0 || s&stateDead != 0
 }
 
-// die ends the region if it is neither retained nor leased.
-func (r *region) die() bool {
+// markDead makes the region dead if it is neither retained nor leased.
+func (r *region) markDead() bool {
 	return r.state.CompareAndSwap(0, stateDead) || r.state.CompareAndSwap(stateRevoked, stateDead)
 }
 
-// key identifies granule, tag and access among all that is registered: 30 bits
-// of the granule's number, 2 of access, 32 of the tag. It is the same when the
-// granule is registered again, so a policy remembers how often it was used.
+// key identifies granule, tag and access among all registrations: 30 bits of
+// the granule's number, 2 of access, 32 of the tag. A granule that is
+// registered again has the same key, so a policy remembers how often it was
+// used.
 func (r *region) key() uint64 {
 	return (r.arena.first+uint64(r.index))<<34 | uint64(r.access&3)<<32 | uint64(r.tag.ID())
 }

@@ -24,7 +24,7 @@ func TestRevoke(t *testing.T) {
 		t.Errorf("the leased region keeps %+v", a)
 	}
 	if r.region(1) != nil {
-		t.Error("the idle region is registered still")
+		t.Error("the idle region is still registered")
 	}
 	if a := kept.Memory().Attributes(); a.Ptag != other || !a.EnableRdmaWrite {
 		t.Errorf("the other tag's region has %+v", a)
@@ -33,11 +33,11 @@ func TestRevoke(t *testing.T) {
 	if fresh.Memory() == l.Memory() {
 		t.Error("a revoked region is leased again")
 	}
-	r.o.use(&l)() // local memory until the last lease is back
+	r.o.use(&l)() // local memory until the last Release
 	l.Release()
 	r.o.use(&second)()
 	second.Release()
-	r.settle(t)
+	r.waitForReaper(t)
 	if live, _, _ := r.o.count(); live != 2 {
 		t.Errorf("%d regions are live, want the fresh one and the other tag's", live)
 	}
@@ -48,7 +48,7 @@ func TestRevoke(t *testing.T) {
 	kept.Release()
 }
 
-// A lookup that found its region before Revoke, and takes its lease after.
+// A lookup finds its region before Revoke, and acquires its lease after.
 func TestRevokeBetweenLookupAndLease(t *testing.T) {
 	r := newRig(t, 2, Config{})
 	l := r.acquire(t, 0)
@@ -59,7 +59,7 @@ func TestRevokeBetweenLookupAndLease(t *testing.T) {
 	if err := r.Revoke(r.tag); err != nil {
 		t.Fatal(err)
 	}
-	// The reaper has looked at the region when it has ended what comes after it.
+	// The reaper has processed the region once it has ended the next one.
 	eventually(t, "the reaper's look", func() bool { return !found.queued.Load() })
 	after.unretain()
 	r.reaper.push(after)
@@ -67,7 +67,7 @@ func TestRevokeBetweenLookupAndLease(t *testing.T) {
 	if r.hit(found) {
 		t.Fatal("a revoked region is leased")
 	}
-	// The visit overlaps the last release, which leaves the end to the visitor.
+	// The visit overlaps the last release, so the visitor ends the region.
 	found.state.Add(1)
 	l.Release()
 	if live, _, _ := r.o.count(); live != 1 {
@@ -77,7 +77,7 @@ func TestRevokeBetweenLookupAndLease(t *testing.T) {
 	if r.hit(found) {
 		t.Fatal("a revoked region is leased")
 	}
-	r.settle(t)
+	r.waitForReaper(t)
 	eventually(t, "the end of the revoked region", func() bool { live, _, _ := r.o.count(); return live == 0 })
 }
 
@@ -120,19 +120,19 @@ func TestAdoptedMemory(t *testing.T) {
 	}
 }
 
-// A peer that writes by the handle of a lease is refused from the moment on at which
-// Revoke has returned, and the memory stays as it was; the owner goes on using it until
-// the last Release.
-func TestPeerIsRefusedAfterRevoke(t *testing.T) {
-	nics, tags, cqs, vis := connectedVIs(t)
-	c := must(New(nics[0], Config{MaxRegions: 4}))(t)
-	a := must(c.NewArena(1 << 20))(t)
-	buf := a.Bytes()[:4096]
-	l := must(c.Acquire(buf, tags[0], RemoteWrite))(t)
-	local := must(nics[1].NewArena(1 << 20))(t)
-	m := must(nics[1].RegisterMem(local.Bytes(), via.MemAttributes{Ptag: tags[1]}))(t)
+// peerWriter returns a function that fills the first 4 KiB of a lease from the
+// other end of a connection.
+func peerWriter(t *testing.T, nic *via.NIC, tag via.Ptag, cq *via.CQ, vi *via.VI, l Lease) func(value byte) via.Status {
+	t.Helper()
+	local := must(nic.NewArena(1 << 20))(t)
+	m := must(nic.RegisterMem(local.Bytes(), via.MemAttributes{Ptag: tag}))(t)
+	t.Cleanup(func() {
+		if err := m.Deregister(); err != nil {
+			t.Error(err)
+		}
+	})
 	d := must(m.NewDescriptor(0, 256))(t)
-	write := func(value byte) via.Status {
+	return func(value byte) via.Status {
 		t.Helper()
 		payload := m.Bytes()[4096:8192]
 		for i := range payload {
@@ -141,13 +141,24 @@ func TestPeerIsRefusedAfterRevoke(t *testing.T) {
 		d.Reset(via.OpRdmaWrite)
 		d.SetRemote(l.Addr(), l.Handle())
 		d.AddSegment(m.Addr()+4096, m.Handle(), 4096)
-		if err := vis[1].PostSend(d); err != nil {
+		if err := vi.PostSend(d); err != nil {
 			t.Fatal(err)
 		}
 		var done [1]via.Completion
-		eventually(t, "the RDMA Write", func() bool { return cqs[1].Poll(done[:]) == 1 })
+		eventually(t, "the RDMA Write", func() bool { return cq.Poll(done[:]) == 1 })
 		return done[0].Status
 	}
+}
+
+// A peer's write by the handle of a lease fails once Revoke has returned, and
+// the memory stays unchanged; the owner uses it until the last Release.
+func TestPeerWriteFailsAfterRevoke(t *testing.T) {
+	nics, tags, cqs, vis := connectedVIs(t)
+	c := must(New(nics[0], Config{MaxRegions: 4}))(t)
+	a := must(c.NewArena(1 << 20))(t)
+	buf := a.Bytes()[:4096]
+	l := must(c.Acquire(buf, tags[0], RemoteWrite))(t)
+	write := peerWriter(t, nics[1], tags[1], cqs[1], vis[1], l)
 	if status := write(7); status.Failed() || buf[0] != 7 || buf[4095] != 7 {
 		t.Fatalf("before Revoke: %v, %d", status, buf[0])
 	}
@@ -162,16 +173,13 @@ func TestPeerIsRefusedAfterRevoke(t *testing.T) {
 			t.Fatalf("byte %d was written after Revoke", i)
 		}
 	}
-	buf[0]++ // local memory still
+	buf[0]++ // still local memory
 	if !l.Memory().Live() {
 		t.Error("the region ended under its lease")
 	}
 	l.Release()
 	eventually(t, "the end of the region", func() bool { return c.Stats().Regions == 0 })
 	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := m.Deregister(); err != nil {
 		t.Error(err)
 	}
 }

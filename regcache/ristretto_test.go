@@ -9,14 +9,15 @@ import (
 	"github.com/dgraph-io/ristretto/v2/z"
 )
 
-// These tests pin what the design relies on or guards against in ristretto. If
-// a new version breaks one, ristretto.go is to be read again. None depends on
-// timing: where the library's goroutine matters, its Cost function stops it.
+// These tests pin the behaviour of ristretto that the design relies on or
+// guards against. If a new version breaks one, review ristretto.go. None
+// depends on timing: where the library's goroutine matters, its Cost function
+// stops it.
 
 type contract struct {
 	*ristretto.Cache[uint64, *int]
 	mu     sync.Mutex
-	exited map[*int]int // nil is what OnExit gets for nothing
+	exited map[*int]int // nil: OnExit without a value
 	stop   atomic.Pointer[gate]
 }
 
@@ -127,7 +128,7 @@ func TestRistrettoDropsSetsWithoutACallback(t *testing.T) {
 	}
 }
 
-func TestRistrettoExitsWithNilForWhatIsAbsent(t *testing.T) {
+func TestRistrettoExitWithNilForAbsentKey(t *testing.T) {
 	c := newContract(t)
 	c.Del(1)
 	c.Wait()
@@ -159,7 +160,7 @@ func TestRistrettoExitsOncePerValue(t *testing.T) {
 	}
 }
 
-func TestRistrettoRefusesWhatCostsMoreThanEverything(t *testing.T) {
+func TestRistrettoRefusesCostBeyondCapacity(t *testing.T) {
 	c := newContract(t)
 	v := new(int)
 	if !c.Set(1, v, 4) {
@@ -171,7 +172,7 @@ func TestRistrettoRefusesWhatCostsMoreThanEverything(t *testing.T) {
 	}
 }
 
-func TestRistrettoClosedTakesNothing(t *testing.T) {
+func TestRistrettoClosedIgnoresSets(t *testing.T) {
 	c := newContract(t)
 	c.Close()
 	if c.Set(1, new(int), 0) {
@@ -180,19 +181,19 @@ func TestRistrettoClosedTakesNothing(t *testing.T) {
 	c.Close()
 }
 
-// The reason for a hash of our own: numbers are their own hash by default.
+// The reason for a custom hash: numbers are their own hash by default.
 func TestRistrettoDoesNotHashNumbers(t *testing.T) {
 	if h, conflict := z.KeyToHash(uint64(0x7f0000100000)); h != 0x7f0000100000 || conflict != 0 {
 		t.Errorf("hash %#x, %#x", h, conflict)
 	}
 }
 
-// What the adviser accepted it gives up, sooner or later, and nothing twice at its
-// end: an OnExit that is lost is a registration that is lost.
-func TestRistrettoAdviserGivesUpWhatItTook(t *testing.T) {
+// The policy evicts every region that it accepted, and none twice at its end: a
+// lost OnExit leaks a registration.
+func TestRistrettoPolicyEvictsEveryAcceptedRegion(t *testing.T) {
 	var mu sync.Mutex
 	given := map[*region]int{}
-	a := must(newRistrettoAdviser(4, DefaultGranule, func(r *region) {
+	a := must(newRistrettoPolicy(4, DefaultGranule, func(r *region) {
 		mu.Lock()
 		defer mu.Unlock()
 		given[r]++
@@ -212,22 +213,22 @@ func TestRistrettoAdviserGivesUpWhatItTook(t *testing.T) {
 	before := len(given)
 	mu.Unlock()
 	if before == 0 {
-		t.Error("nothing is given up although a hundred times as much is offered as there is room")
+		t.Error("no eviction although the offers exceed the room a hundred times")
 	}
 	a.close()
 	for _, r := range taken {
 		if given[r] != 1 {
-			t.Fatalf("region %d is given up %d times", r.index, given[r])
+			t.Fatalf("region %d is evicted %d times", r.index, given[r])
 		}
 	}
 }
 
-// Different granules are different to the adviser, or it gives up one for another
-// while there is room for both.
-func TestRistrettoAdviserTellsGranulesApart(t *testing.T) {
+// The policy distinguishes granules, or it would evict one for another while
+// both fit.
+func TestRistrettoPolicyKeysGranulesApart(t *testing.T) {
 	const room = 600
 	var given atomic.Int32
-	a := must(newRistrettoAdviser(room, DefaultGranule, func(*region) { given.Add(1) }))(t)
+	a := must(newRistrettoPolicy(room, DefaultGranule, func(*region) { given.Add(1) }))(t)
 	defer a.close()
 	arena := &Arena{}
 	for i := range room {
@@ -237,13 +238,13 @@ func TestRistrettoAdviserTellsGranulesApart(t *testing.T) {
 		a.cache.Wait()
 	}
 	if n := given.Load(); n != 0 {
-		t.Errorf("%d of %d regions are given up, and there is room for all", n, room)
+		t.Errorf("%d of %d regions are evicted although all fit", n, room)
 	}
 }
 
-// An offer that comes while the adviser closes does not reach the library.
-func TestRistrettoAdviserOffersNothingWhileItCloses(t *testing.T) {
-	a := must(newRistrettoAdviser(4, DefaultGranule, func(*region) {}))(t)
+// An offer during close does not reach the library.
+func TestRistrettoPolicyOfferDuringClose(t *testing.T) {
+	a := must(newRistrettoPolicy(4, DefaultGranule, func(*region) {}))(t)
 	a.mu.Lock() // as close does
 	offered := make(chan bool)
 	go func() { offered <- a.offer(&region{arena: &Arena{}, bytes: DefaultGranule}) }()
@@ -255,10 +256,10 @@ func TestRistrettoAdviserOffersNothingWhileItCloses(t *testing.T) {
 	a.cache.Close()
 }
 
-// touch and offer against close: the library itself would panic.
-func TestRistrettoAdviserClosesUnderLoad(t *testing.T) {
+// touch and offer concurrent with close: the library itself would panic.
+func TestRistrettoPolicyCloseUnderLoad(t *testing.T) {
 	for range 100 {
-		a := must(newRistrettoAdviser(4, DefaultGranule, func(*region) {}))(t)
+		a := must(newRistrettoPolicy(4, DefaultGranule, func(*region) {}))(t)
 		arena := &Arena{}
 		var wg sync.WaitGroup
 		for w := range 2 {
@@ -276,7 +277,7 @@ func TestRistrettoAdviserClosesUnderLoad(t *testing.T) {
 		wg.Go(func() { a.close(); a.close() })
 		wg.Wait()
 		if a.offer(&region{arena: arena, bytes: DefaultGranule}) {
-			t.Fatal("a closed adviser accepts")
+			t.Fatal("a closed policy accepts")
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// scripted is an adviser that does what a test says at the points where the
-// protocol lets it act.
+// scripted is a policy that acts as a test says at the points where the
+// protocol lets it.
 type scripted struct {
 	evict func(*region)
 
@@ -22,10 +22,10 @@ type scripted struct {
 	unlocked atomic.Bool // offer goes on while mu is held
 }
 
-// newScripted returns the adviser and a configuration that uses it.
+// newScripted returns the policy and a configuration that uses it.
 func newScripted(cfg Config) (*scripted, Config) {
 	s := &scripted{}
-	cfg.adviser = func(evict func(*region)) adviser {
+	cfg.newPolicy = func(evict func(*region)) evictionPolicy {
 		s.evict = evict
 		return s
 	}
@@ -63,22 +63,23 @@ func (s *scripted) close() {
 	s.closed = true
 }
 
-// eventually waits for what another goroutine is certain to do.
+// eventually waits for a condition that another goroutine will certainly
+// establish.
 func eventually(t failer, what string, done func() bool) {
 	t.Helper()
-	patience := 20 * time.Second
+	timeout := 20 * time.Second
 	if os.Getenv(mutantVariable) != "" {
-		patience = 2 * time.Second // it may never come
+		timeout = 2 * time.Second // it may never come
 	}
-	for deadline := time.Now().Add(patience); !done(); runtime.Gosched() {
+	for deadline := time.Now().Add(timeout); !done(); runtime.Gosched() {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for: %s", what)
+			t.Fatalf("timeout waiting for: %s", what)
 		}
 	}
 }
 
-// settle waits until the reaper has ended what is to be ended.
-func (r *rig) settle(t failer) {
+// waitForReaper waits until the reaper has ended every pending region.
+func (r *rig) waitForReaper(t failer) {
 	t.Helper()
 	eventually(t, "the reaper", func() bool {
 		return len(r.live.selected(func(r *region) bool {

@@ -9,21 +9,25 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// space divides an arena into buffers. An arena divided by its owner never
-// makes the allocator.
+// space allocates buffers of an arena. The allocator is made by the first
+// Alloc.
 type space struct {
-	mu      sync.Mutex // taken alone
-	blocks  *buddy.Allocator
-	lengths map[int]int // of the allocated buffers, by offset
-	closed  bool
+	mu sync.Mutex // held alone
+	// +checklocks:mu
+	blocks *buddy.Allocator
+	// lengths holds the lengths of allocated buffers by offset.
+	// +checklocks:mu
+	lengths map[int]int
+	// +checklocks:mu
+	closed bool
 }
 
-// smallest is the smallest buffer, a page.
-const smallest = 4096
+// pageSize is the size of the smallest buffer.
+const pageSize = 4096
 
 // Alloc returns a buffer of n bytes, aligned to a page. A buffer of up to a
 // granule lies within one, so that one lease covers it; a larger one begins at
-// a granule. Its content is undefined. The error wraps ENOMEM if nothing fits.
+// a granule. Its content is undefined. The error wraps ENOMEM if no space fits.
 func (a *Arena) Alloc(n int) ([]byte, error) {
 	if n <= 0 {
 		return nil, fmt.Errorf("allocate %d bytes: %w", n, via.ErrInvalidParameter)
@@ -35,7 +39,7 @@ func (a *Arena) Alloc(n int) ([]byte, error) {
 		return nil, ErrClosed
 	}
 	if s.blocks == nil {
-		s.blocks = buddy.New(len(a.bytes), smallest)
+		s.blocks = buddy.New(len(a.bytes), pageSize)
 		s.lengths = make(map[int]int)
 	}
 	off, ok := s.blocks.Alloc(n)
@@ -47,12 +51,13 @@ func (a *Arena) Alloc(n int) ([]byte, error) {
 	return a.bytes[off : off+n : off+n], nil
 }
 
-// Free gives back a buffer of Alloc, or its beginning. Leases of it have been
-// released, and nobody uses it any more. What Alloc did not return, or Free has
-// taken already, is ErrNotAllocated.
+// Free returns a buffer of Alloc, or a prefix of it. The caller has released
+// its leases and no longer uses it. Free returns ErrNotAllocated for a buffer
+// that Alloc did not return or that is free already.
 //
-// Registrations of the granule stay: a peer that was told the address can reach
-// the memory's next user. Invalidate the buffer first where that matters.
+// Registrations of the granule stay: a peer that knows the address can reach
+// the memory's next user. Where that matters the caller invalidates the buffer
+// first.
 func (a *Arena) Free(buf []byte) error {
 	off := addressOf(buf) - a.base
 	if cap(buf) == 0 || off >= a.size {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// counters are added to on misses and below, never on a hit.
+// counters are updated on misses and ends, never on a hit.
 type counters struct {
 	misses, coalesced, overBudget atomic.Uint64
 	registrations                 atomic.Uint64
@@ -19,7 +19,7 @@ type counters struct {
 	peak                          atomic.Int64 // regions
 }
 
-// peaked keeps the highest number of regions seen.
+// peaked records a number of regions in the maximum.
 func (c *counters) peaked(n int64) {
 	for {
 		peak := c.peak.Load()
@@ -29,35 +29,35 @@ func (c *counters) peaked(n int64) {
 	}
 }
 
-// Stats describe a cache. The counters only grow; each is exact, though not all
-// are of the same instant.
+// Stats describes a cache. The counters only grow; each is exact, but they are
+// not a snapshot of one instant.
 type Stats struct {
-	Hits       uint64 `json:"hits"`        // leases of a registration that was there
-	Coalesced  uint64 `json:"coalesced"`   // of them, found while waiting to register the same
+	Hits       uint64 `json:"hits"`        // leases of an existing registration
+	Coalesced  uint64 `json:"coalesced"`   // of them, found under the granule's lock
 	Misses     uint64 `json:"misses"`      // leases that registered
-	OverBudget uint64 `json:"over_budget"` // requests answered ErrBudget for want of idle registrations
+	OverBudget uint64 `json:"over_budget"` // ErrBudget: all registrations are leased
 
 	Registrations      uint64 `json:"registrations"`
 	RegisterFailures   uint64 `json:"register_failures"` // errors of the NIC
-	Deregistrations    uint64 `json:"deregistrations"`   // those with an error included
+	Deregistrations    uint64 `json:"deregistrations"`   // including those with an error
 	DeregisterFailures uint64 `json:"deregister_failures"`
-	DeregisterBatches  uint64 `json:"deregister_batches"` // calls of the NIC by the reaper, each for up to 16 regions
+	DeregisterBatches  uint64 `json:"deregister_batches"` // calls of the NIC, each for up to 16 regions
 
-	Refused     uint64 `json:"refused"`     // registrations that the policy did not take
-	Evicted     uint64 `json:"evicted"`     // given up by the policy
-	Reclaimed   uint64 `json:"reclaimed"`   // given up by the sweep, for room
-	Invalidated uint64 `json:"invalidated"` // given up by Invalidate, Revoke and Close
-	Revoked     uint64 `json:"revoked"`     // of them, leased when Revoke came
+	Refused     uint64 `json:"refused"`     // by the policy, of new registrations
+	Evicted     uint64 `json:"evicted"`     // by the policy
+	Reclaimed   uint64 `json:"reclaimed"`   // by the sweep
+	Invalidated uint64 `json:"invalidated"` // by Invalidate, Revoke and Close
+	Revoked     uint64 `json:"revoked"`     // of them, leased during Revoke
 
-	Regions       int   `json:"regions"`        // registered or being so
+	Regions       int   `json:"regions"`        // registered or registering
 	LeasedRegions int   `json:"leased_regions"` // of them, leased
 	MaxRegions    int   `json:"max_regions"`    // the budget
-	PeakRegions   int   `json:"peak_regions"`   // the most there were
-	Bytes         int64 `json:"bytes"`          // registered or being so
+	PeakRegions   int   `json:"peak_regions"`   // maximum of Regions
+	Bytes         int64 `json:"bytes"`          // registered or registering
 	MaxBytes      int64 `json:"max_bytes"`      // the budget
 
-	RegisterTime   time.Duration `json:"register_ns"`   // of a granule, lately
-	DeregisterTime time.Duration `json:"deregister_ns"` // likewise
+	RegisterTime   time.Duration `json:"register_ns"`   // of a granule, average
+	DeregisterTime time.Duration `json:"deregister_ns"` // of a granule, average
 	HugePages      string        `json:"huge_pages"`    // "yes", or why the arenas have none
 }
 
@@ -87,8 +87,8 @@ func (c *Cache) Stats() Stats {
 		PeakRegions:        int(n.peak.Load()),
 		Bytes:              regions << c.shift,
 		MaxBytes:           int64(c.budget) << c.shift,
-		RegisterTime:       c.took.register.typical(),
-		DeregisterTime:     c.took.deregister.typical(),
+		RegisterTime:       c.cost.register.mean(),
+		DeregisterTime:     c.cost.deregister.mean(),
 		HugePages:          c.huge.String(),
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// stressUses is how many leases TestStress takes in all, those not given excluded; make
-// stress asks for ten million under the race detector.
+// stressUses is the number of leases that TestStress acquires in all; make
+// stress sets ten million under the race detector.
 var stressUses = flag.Int("stress-uses", 0, "`NUMBER` of leases that TestStress takes; 0: a few")
 
 // pattern returns granules in one of three orders: Zipf, cyclic, random.
@@ -31,8 +31,8 @@ func pattern(kind int, rng *rand.Rand, granules int) func() int {
 	}
 }
 
-// TestStress lets goroutines lease, release and invalidate while the policy,
-// the sweep, the reaper and failing registrations do their worst. The oracle
+// TestStress lets goroutines lease, release and invalidate concurrently with
+// the policy, the sweep, the reaper and failing registrations. The oracle
 // panics at the first double registration or use after deregistration.
 func TestStress(t *testing.T) {
 	cases := map[string]Config{
@@ -124,7 +124,7 @@ func stress(t *testing.T, cfg Config, failing bool) {
 	t.Logf("%d leases, %d bounced, %d registered", leased.Load(), bounced.Load(), s.Registrations)
 }
 
-// Close races with leases taken and given back.
+// Close is concurrent with Acquire and Release.
 func TestStressClose(t *testing.T) {
 	for round := range 60 {
 		cfg := Config{MaxRegions: 4, Policy: []Policy{PolicyRistretto, PolicyClock}[round%2]}
@@ -150,7 +150,7 @@ func TestStressClose(t *testing.T) {
 		for range round {
 			runtime.Gosched()
 		}
-		// The arena's memory is not touched by the workers, so that it may go.
+		// The workers do not touch the arena's memory, which may be unmapped.
 		for {
 			err := r.Close()
 			if err == nil {

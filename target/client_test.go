@@ -55,7 +55,7 @@ func (s *session) open(id uint32, name string, mode wire.OpenMode, a *wire.OpenR
 	return nil
 }
 
-// close ends both connections without a goodbye.
+// close ends both connections without a logout.
 func (s *session) close() error { return errors.Join(s.io.close(), s.control.close()) }
 
 // run sends a command and expects a status.
@@ -94,7 +94,7 @@ func inlineRead(off uint64, n int) wire.Command {
 
 // transfer is a Read or Write by RDMA.
 func transfer(op wire.Opcode, off uint64, segments ...wire.Segment) wire.Command {
-	cmd := wire.Command{Opcode: op, Mode: wire.ModeWindow, Offset: off, NumSegments: uint8(len(segments))}
+	cmd := wire.Command{Opcode: op, Mode: wire.ModePlace, Offset: off, NumSegments: uint8(len(segments))}
 	if op == wire.OpWrite {
 		cmd.Mode = wire.ModePull
 	}
@@ -110,7 +110,8 @@ func (m exposed) segment(off, n int) wire.Segment {
 	return wire.Segment{Addr: m.Addr() + uint64(off), Handle: m.Handle(), Length: uint32(n)}
 }
 
-// healthy is an initiator that keeps writing and reading while others misbehave.
+// healthy is an initiator that keeps writing and reading while others
+// misbehave.
 type healthy struct {
 	t      testing.TB
 	s      *session
@@ -142,8 +143,8 @@ func (h *healthy) work() error {
 			return fmt.Errorf("healthy initiator, round %d: %w", h.rounds.Load(), err)
 		}
 		h.rounds.Add(1)
-		if err := h.beat(); err != nil {
-			return fmt.Errorf("healthy initiator, heartbeat: %w", err)
+		if err := h.keepalive(); err != nil {
+			return fmt.Errorf("healthy initiator, keepalive: %w", err)
 		}
 	}
 	return nil
@@ -178,10 +179,10 @@ func (h *healthy) round(tag byte) error {
 	return nil
 }
 
-// beat keeps the session alive.
-func (h *healthy) beat() error {
-	var ack wire.Heartbeat
-	return h.s.control.ask(&wire.Heartbeat{PathEpoch: h.s.control.epoch}, &ack)
+// keepalive keeps the session alive.
+func (h *healthy) keepalive() error {
+	var ack wire.KeepAlive
+	return h.s.control.ask(&wire.KeepAlive{PathEpoch: h.s.control.epoch}, &ack)
 }
 
 // progresses waits until the initiator has done whole rounds from now on.

@@ -22,8 +22,8 @@ func seal(b []byte) []byte {
 	return b
 }
 
-// TestBrokenCommands: what breaks the protocol costs the connection, and nothing
-// else.
+// TestBrokenCommands: what breaks the protocol costs the connection, and
+// nothing else.
 func TestBrokenCommands(t *testing.T) {
 	r := newRig(t, target.Config{Depth: 4}, disk(t, "good"), disk(t, "bad"), fileDisk(t, "file"))
 	good := r.healthy(t, "good")
@@ -76,12 +76,12 @@ func TestBrokenCommands(t *testing.T) {
 			return errors.Join(err, s.io.command(inlineRead(0, 512), nil))
 		},
 		"control request": func(s *session) error {
-			return say(s.io, &wire.OpenRequest{ID: 1, PathEpoch: 1, OpenID: 9, Mode: wire.OpenReadOnly})
+			return sendControl(s.io, &wire.OpenRequest{ID: 1, PathEpoch: 1, OpenID: 9, Mode: wire.OpenReadOnly})
 		},
 		"unknown immediate":         func(s *session) error { return s.io.sendImmediate(wire.MakeImmediate(9, 1, 0, 0)) },
 		"answer in four bytes":      func(s *session) error { return s.io.sendImmediate(wire.MakeImmediate(wire.ImmOK, 1, 1, 0)) },
-		"heartbeat of other epoch":  func(s *session) error { return s.io.sendImmediate(wire.MakeImmediate(wire.ImmHeartbeat, 3, 0, 0)) },
-		"reply":                     func(s *session) error { return sayReply(s.io) },
+		"keepalive of other epoch":  func(s *session) error { return s.io.sendImmediate(wire.MakeImmediate(wire.ImmKeepAlive, 3, 0, 0)) },
+		"reply":                     func(s *session) error { return sendReply(s.io) },
 		"read to nowhere":           nowhere(wire.OpRead, func(g *wire.Segment) { g.Handle ^= 1 << 20 }),
 		"read beyond the region":    nowhere(wire.OpRead, func(g *wire.Segment) { g.Addr += 60 << 10 }),
 		"write from nowhere":        nowhere(wire.OpWrite, func(g *wire.Segment) { g.Addr = 4096 }),
@@ -98,38 +98,40 @@ func TestBrokenCommands(t *testing.T) {
 				if _, err := s.io.ends(); err != nil {
 					t.Fatal(err)
 				}
-				// The session goes on: its control connection did nothing wrong.
+				// The session goes on: its control connection did nothing
+				// wrong.
 				again := r.join(t, s, 2)
-				must(t, errors.Join(s.beat(), again.close(), s.close()))
-				r.settles(base)
+				must(t, errors.Join(s.keepalive(), again.close(), s.close()))
+				r.reaches(base)
 				good.progresses()
 			})
 		}
 	}
 }
 
-// beat asks for a sign of life.
-func (s *session) beat() error {
-	var ack wire.Heartbeat
-	return s.control.ask(&wire.Heartbeat{ID: 5, PathEpoch: 1}, &ack)
+// keepalive sends a keepalive and waits for its ack.
+func (s *session) keepalive() error {
+	var ack wire.KeepAlive
+	return s.control.ask(&wire.KeepAlive{ID: 5, PathEpoch: 1}, &ack)
 }
 
 func blockStatus(offset uint64, length uint32) wire.Command {
 	return wire.Command{Opcode: wire.OpBlockStatus, Mode: wire.ModeInline, Offset: offset, Length: length}
 }
 
+// push asks for the reserved data mode.
 func push() wire.Command {
-	return wire.Command{Opcode: wire.OpWrite, Mode: wire.ModePush, Length: 512}
+	return wire.Command{Opcode: wire.OpWrite, Mode: 2, Length: 512}
 }
 
-// say sends a control message.
-func say(p *peer, m wire.Message) error {
+// sendControl sends a control message.
+func sendControl(p *peer, m wire.Message) error {
 	b := make([]byte, wire.MaxControlSize)
 	n, err := m.Encode(b)
 	return errors.Join(err, p.send(b[:n]))
 }
 
-func sayReply(p *peer) error {
+func sendReply(p *peer) error {
 	b := make([]byte, wire.HeaderSize)
 	(&wire.Reply{PathEpoch: 1, Seq: 1}).Encode(b)
 	return p.send(b)
@@ -237,7 +239,7 @@ func TestRefusedCommands(t *testing.T) {
 				t.Errorf("after that: %v", err)
 			}
 			must(t, s.close())
-			r.settles(base)
+			r.reaches(base)
 			good.progresses()
 		})
 	}
@@ -259,8 +261,8 @@ func TestUnopenedHandles(t *testing.T) {
 	}
 }
 
-// TestMoreCommandsThanCredits: a slot takes one command at a time, and whoever
-// overruns the receives of the target loses the connection.
+// TestMoreCommandsThanCredits: a slot takes one command at a time, and a peer
+// that overruns the receives of the target loses the connection.
 func TestMoreCommandsThanCredits(t *testing.T) {
 	gates := map[string]*gate{"slot in use": newGate(1, 16<<20), "all receives": newGate(1, 16<<20)}
 	exports := []target.Export{disk(t, "good")}
@@ -294,7 +296,7 @@ func TestMoreCommandsThanCredits(t *testing.T) {
 			good.progresses()
 			close(gates[name].pass)
 			must(t, s.close())
-			r.settles(base)
+			r.reaches(base)
 		})
 	}
 }

@@ -1,14 +1,19 @@
 package target
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
+	"time"
 
+	"github.com/viablk/viablk/internal/access"
+	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/carrier"
 	"github.com/viablk/viablk/internal/wire"
 )
 
-// What a control message may be wrong in, so that the connection goes.
+// Protocol errors of control messages; each ends the connection.
 var (
 	errNoLogin    = errors.New("the first message is no login")
 	errLoginAgain = errors.New("the connection is logged in")
@@ -16,79 +21,126 @@ var (
 	errRole       = errors.New("not on a connection of this role")
 )
 
-// control handles a control message: rare, so it may allocate.
-func (c *conn) control(msg []byte) {
-	h, err := wire.PeekControl(msg)
-	unknown := errors.Is(err, wire.ErrUnknownOpcode)
-	switch {
-	case err != nil && !unknown:
-	case c.role == 0 && h.Opcode != wire.OpLogin:
-		err = errNoLogin
-	case c.role != 0 && h.Opcode == wire.OpLogin:
-		err = errLoginAgain
-	case c.role != 0 && h.PathEpoch != c.epoch:
-		err = errEpoch
-	case !isRequest(h.Opcode):
-		err = errNoRequest
-	case unknown:
-		err = c.notSupported(h)
-	}
-	if err != nil {
-		c.fail(fmt.Errorf("%v: %w", h.Opcode, err))
-		return
-	}
-	if unknown {
-		return
-	}
-	if err := c.dispatch(h.Opcode, msg); err != nil {
-		c.fail(fmt.Errorf("%v: %w", h.Opcode, err))
-	}
+// controller owns the control messages of a connection, and its logout. Control
+// messages are rare, so it may allocate.
+type controller struct {
+	server  *Server
+	conn    *conn
+	signals *signals // of the connection
+	log     *slog.Logger
+	carrier *carrier.Carrier
+	login   login
+	scratch []byte // a message in one piece
+
+	eventAckPending bool   // a resize event has no ack yet
+	goAwayPending   bool   // the initiator was told of a drain
+	events          uint32 // sent
+	closing         bool   // logged out or refused: ends when the answer is sent
+	loggingOut      bool   // logged out, answered when nothing of it is in flight
+	logoutID        uint32
+	draining        time.Time // when the end was announced; zero: not
 }
 
-// isRequest reports whether an opcode is in the range of requests, known or not.
+// controlMessage checks and serves a control message. An error ends the
+// connection.
+func (w *worker) controlMessage(msg []byte) error {
+	h, known, err := w.control.check(msg)
+	switch {
+	case w.conn.server.guard != nil && !w.carrier.Sealed():
+		err = w.authenticate(msg)
+	case h.Opcode == wire.OpAuth && w.login.role == 0 && (err == nil || errors.Is(err, errNoLogin)):
+		err = w.control.refuseAuth(h)
+	case err != nil:
+	case !known:
+		err = w.control.notSupported(h)
+	case h.Opcode == wire.OpLogin:
+		err = w.logIn(msg)
+	case h.Opcode == wire.OpKeepAlive && w.login.role == wire.RoleIO && w.login.features&wire.FeatureImmediate == 0:
+		var q wire.KeepAlive
+		if err = q.Decode(msg); err == nil {
+			err = w.send.acknowledgeKeepalive(q.ID) // among many answers
+		}
+	default:
+		err = w.control.dispatch(h, msg)
+	}
+	if err != nil {
+		return fmt.Errorf("%v: %w", h.Opcode, err)
+	}
+	return nil
+}
+
+// join copies a message into one piece, which is valid until the next call.
+func (k *controller) join(r *carrier.Receive, length uint32) []byte {
+	n := copy(k.scratch, r.Head)
+	n += copy(k.scratch[n:], r.Data[:length-wire.HeaderSize])
+	return k.scratch[:n]
+}
+
+// check checks the header of a message against the state of the connection. It
+// reports whether the opcode is known.
+func (k *controller) check(msg []byte) (h wire.ControlHeader, known bool, err error) {
+	h, err = wire.PeekControl(msg)
+	known = !errors.Is(err, wire.ErrUnknownOpcode)
+	if err != nil && known {
+		return h, known, err
+	}
+	loggedIn := k.login.role != 0
+	switch {
+	case !loggedIn && h.Opcode != wire.OpLogin:
+		return h, known, errNoLogin
+	case loggedIn && h.Opcode == wire.OpLogin:
+		return h, known, errLoginAgain
+	case loggedIn && h.PathEpoch != k.login.epoch:
+		return h, known, errEpoch
+	case !isRequest(h.Opcode):
+		return h, known, errNoRequest
+	}
+	return h, known, nil
+}
+
+// isRequest reports whether an opcode is in the range of requests, known or
+// not.
 func isRequest(op wire.Opcode) bool { return op >= wire.OpAbort && op < wire.OpReply }
 
 // notSupported answers a request that this target does not serve.
-func (c *conn) notSupported(h wire.ControlHeader) error {
-	return c.send(&wire.Refused{ID: h.ID, PathEpoch: c.epoch, Status: wire.StatusNotSupported, Request: h.Opcode})
+func (k *controller) notSupported(h wire.ControlHeader) error {
+	return k.send(&wire.Refused{ID: h.ID, PathEpoch: k.login.epoch, Status: wire.StatusNotSupported, Request: h.Opcode})
 }
 
 // dispatch decodes and serves a control message of the connection's role.
-func (c *conn) dispatch(op wire.Opcode, msg []byte) error {
+func (k *controller) dispatch(h wire.ControlHeader, msg []byte) error {
+	op := h.Opcode
 	switch {
-	case op == wire.OpLogin:
-		return c.login(msg)
-	case op == wire.OpHeartbeat:
-		var q wire.Heartbeat
+	case op == wire.OpKeepAlive:
+		var q wire.KeepAlive
 		if err := q.Decode(msg); err != nil {
 			return err
 		}
-		return c.send(&wire.Heartbeat{ID: q.ID, PathEpoch: c.epoch, Ack: true})
-	case op == wire.OpDiscover && (c.role == wire.RoleDiscover || c.role == wire.RoleControl):
-		return c.discover(msg)
+		return k.send(&wire.KeepAlive{ID: q.ID, PathEpoch: k.login.epoch, Ack: true})
+	case op == wire.OpDiscover && (k.login.role == wire.RoleDiscover || k.login.role == wire.RoleControl):
+		return k.discover(msg)
 	case op == wire.OpLogout:
-		return c.logout(msg)
-	case c.role != wire.RoleControl:
+		return k.logout(msg)
+	case k.login.role != wire.RoleControl:
 		return errRole
 	case op == wire.OpOpen:
-		return c.open(msg)
+		return k.open(msg)
 	case op == wire.OpClose:
 		var q wire.CloseRequest
 		if err := q.Decode(msg); err != nil {
 			return err
 		}
-		return c.send(&wire.CloseResponse{ID: q.ID, PathEpoch: c.epoch, Status: c.session.close(c.server.exports, &q)})
+		return k.send(&wire.CloseResponse{ID: q.ID, PathEpoch: k.login.epoch, Status: k.login.session.close(k.server.exports, &q)})
 	case op == wire.OpEventAck:
-		return c.acknowledged(msg)
+		return k.acknowledged(msg)
 	default:
-		h, err := wire.PeekControl(msg)
-		return errors.Join(err, c.notSupported(h))
+		return k.notSupported(h)
 	}
 }
 
 // send sends a control message.
-func (c *conn) send(m wire.Message) error {
-	s := c.carrier.TakeLargeSend(wire.MaxControlSize)
+func (k *controller) send(m wire.Message) error {
+	s := k.carrier.AcquireLargeSend(wire.MaxControlSize)
 	if s == nil {
 		return errors.New("more control requests at once than a connection may have")
 	}
@@ -97,72 +149,133 @@ func (c *conn) send(m wire.Message) error {
 		return err
 	}
 	s.Step = stepControl
-	return c.carrier.StageMessage(s, n, carrier.Span{})
+	return k.carrier.StageMessage(s, n, carrier.Span{})
 }
 
 // open opens an export for the session.
-func (c *conn) open(msg []byte) error {
+func (k *controller) open(msg []byte) error {
 	var q wire.OpenRequest
 	if err := q.Decode(msg); err != nil {
 		return err
 	}
-	a := c.session.open(c.server.exports, &q)
-	a.ID, a.PathEpoch = q.ID, c.epoch
+	a, why := k.login.session.open(k.server.exports, &q)
+	a.ID, a.PathEpoch = q.ID, k.login.epoch
 	if a.Status == wire.StatusOK {
-		c.log.Info("export opened", "export", a.Name)
+		k.conn.markOpened()
+		k.conn.logCaused(k.log, slog.LevelInfo, "export opened", "export", a.Name)
 	} else {
-		c.log.Warn("export not opened", "reason", a.Reason)
+		k.conn.logCaused(k.log, slog.LevelWarn, "export not opened", "export", clip(q.Name), "identity", k.login.identity, "reason", cmp.Or(why, a.Reason))
 	}
-	return c.send(&a)
+	return k.send(&a)
 }
 
-// discover sends a page of the list of exports.
-func (c *conn) discover(msg []byte) error {
+// discover sends a page of the list of exports that the client may open.
+func (k *controller) discover(msg []byte) error {
 	var q wire.DiscoverRequest
 	if err := q.Decode(msg); err != nil {
 		return err
 	}
-	a := wire.DiscoverResponse{ID: q.ID, PathEpoch: c.epoch, Generation: 1}
-	list := c.server.exports.list
+	a := wire.DiscoverResponse{ID: q.ID, PathEpoch: k.login.epoch, Generation: 1}
+	list := k.server.exports.visible(k.login.identity)
 	if int(q.Cursor) > len(list) {
 		a.Status = wire.StatusInvalid
-		return c.send(&a)
+		return k.send(&a)
 	}
 	for _, x := range list[q.Cursor:] {
 		info := x.info()
+		if access.Admits(k.login.identity, x.Rights, access.ReadWrite) == access.MayRead {
+			info.Features |= block.ReadOnly
+		}
 		a.Entries = append(a.Entries, wire.ExportEntry{
-			Kind: wire.EntryExport, Default: x.Default, UUID: x.uuid, Size: uint64(info.Size),
+			Kind: wire.EntryExport, Default: x.Default, UUID: x.identity.UUID(), Size: uint64(info.Size),
 			Features: uint32(info.Features), Name: x.Name, Description: x.Description,
 		})
 	}
 	if err := a.Paginate(q.Cursor, int(q.MaxMessage)); err != nil {
 		return err
 	}
-	return c.send(&a)
+	return k.send(&a)
 }
 
-// logout ends the connection in order, when the answer is out. That of a control
-// connection ends the session, and is answered when nothing of the session is
-// left here: whoever got the answer may open the same exports again at once.
-func (c *conn) logout(msg []byte) error {
+// logout closes the connection when the answer is sent. On a control connection
+// it ends the session, and is answered when the session holds nothing here, so
+// that the initiator may open the same exports again at once. On an I/O
+// connection the worker aborts, and it is answered when no command is left.
+func (k *controller) logout(msg []byte) error {
 	var q wire.Logout
 	if err := q.Decode(msg); err != nil {
 		return err
 	}
-	if c.role != wire.RoleControl {
-		c.leaving = true
-		return c.send(&wire.LogoutResponse{ID: q.ID, PathEpoch: c.epoch})
+	k.loggingOut, k.logoutID = true, q.ID
+	if k.login.role == wire.RoleControl {
+		k.login.session.end()
 	}
-	c.parting, c.partID = true, q.ID
-	c.session.end()
-	c.look.Store(true)
+	k.signals.recheck.Store(true)
 	return nil
 }
 
-// depart answers the logout of a session.
-func (c *conn) depart() {
-	c.server.sessions.finish(c.session, c.server.exports)
-	c.leaving = true
-	c.staged(c.send(&wire.LogoutResponse{ID: c.partID, PathEpoch: c.epoch}))
-	c.carrier.Doorbell()
+// leaving reports whether the initiator has logged out, or was refused.
+func (k *controller) leaving() bool { return k.closing || k.loggingOut }
+
+// answerLogout answers the logout of an I/O connection without commands, or of
+// a session that has no I/O connection any more.
+func (k *controller) answerLogout() error {
+	session, durable := k.login.session, false
+	switch {
+	case !k.loggingOut || k.closing:
+		return nil
+	case k.login.role != wire.RoleControl:
+	case !session.alone():
+		return nil
+	default:
+		// An initiator that lost an I/O connection to the drain may log out before
+		// it was told.
+		durable = k.server.isDraining() && session.flush(k.server.cfg.Scheduler)
+		k.server.sessions.finish(session, k.server.exports)
+	}
+	k.closing = true
+	if err := k.send(&wire.LogoutResponse{ID: k.logoutID, PathEpoch: k.login.epoch, Durable: durable}); err != nil {
+		return err
+	}
+	k.carrier.Doorbell()
+	return nil
+}
+
+// logoutGrace is how long a drain waits for the logout of an initiator that has
+// nothing in flight. Its answer says that everything is durable.
+const logoutGrace = time.Second
+
+// announceDrain tells the initiator, once, to log out. Its requests in flight
+// have been answered by then: a logout would cut them off.
+func (k *controller) announceDrain() error {
+	if !k.draining.IsZero() || k.login.role != wire.RoleControl || !k.login.session.alone() {
+		return nil
+	}
+	k.draining = k.server.cfg.Scheduler.Now()
+	if k.login.features&wire.FeatureEvents == 0 || k.leaving() {
+		return nil
+	}
+	k.goAwayPending = true
+	k.events++
+	if err := k.send(&wire.Event{ID: k.events, PathEpoch: k.login.epoch, Kind: wire.EventGoAway}); err != nil {
+		return err
+	}
+	k.carrier.Doorbell()
+	return nil
+}
+
+// awaitsLogout reports whether a drain waits for the logout, or is still to be
+// announced.
+func (k *controller) awaitsLogout() bool {
+	return k.draining.IsZero() || k.goAwayPending && k.server.cfg.Scheduler.Now().Sub(k.draining) < logoutGrace
+}
+
+// refuseLogin refuses the login; the connection ends when the answer is sent.
+func (k *controller) refuseLogin(q *wire.LoginRequest, status wire.Status, reason wire.LoginReason, text string) error {
+	k.closing = true
+	k.server.refusals.Warn(k.log, "login refused", "reason", reason, "text", text)
+	return k.send(&wire.LoginResponse{
+		ID: q.ID, PathEpoch: q.PathEpoch, Status: status, Reason: reason, Text: text,
+		Version: wire.Version, TargetID: k.server.id, TargetInstance: k.server.id,
+	})
 }

@@ -1,20 +1,22 @@
 // Package target serves disks over VIA: the storage server's half of the block
 // protocol.
 //
-// Each VIA connection has one worker, a goroutine locked to its thread, that owns
-// the connection's carrier, its bounce pool, its slots and one queue of every
-// export in use. Nothing on the data path is shared between workers, so nothing
-// there is locked. Sessions and exports are shared and have a lock, which only
-// login, open, close and teardown take.
+// Each VIA connection has one worker, a goroutine locked to its thread. The
+// server and other workers touch only the conn of a connection: signals and
+// published counters. All else is in the worker, which no other goroutine can
+// reach, and there each part has one owner:
 //
-// A command travels
+//	controller   control messages, events, logout     (control.go)
+//	handleTable  open exports and their queues        (handle.go)
+//	receiver     slots, credits, checks of commands   (receive.go)
+//	executor     payload memory, ranges, the backend  (execute.go)
+//	sender       RDMA, answers, the order of sends    (send.go)
+//	sleeper      busy-polling and sleep               (sleeper.go)
+//	peerWatch    silence of the initiator             (watch.go)
 //
-//	receive.go  1 a message arrived: decode, check against the session
-//	execute.go  2 get memory, pull a Write's payload by RDMA Read
-//	            3 submit to the backend's queue
-//	reply.go    4 the backend is done: place a Read's data by RDMA Write,
-//	              answer by immediate or by a reply capsule
-//	            5 the answer is out: release memory, free the slot
+// Nothing on the data path is shared between workers, so nothing there is
+// locked. Sessions and exports are shared and have a lock, which only login,
+// open, close and teardown take. A command travels as flow.go says.
 //
 // The target exposes no memory: every region it registers is local. A peer that
 // breaks a rule loses its connection, and nothing else.

@@ -11,8 +11,8 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// TestDrain: what is under way finishes and is answered, what comes new is
-// refused, and then the connections end.
+// TestDrain: commands in flight finish and are answered, new ones are refused,
+// and then the connections end.
 func TestDrain(t *testing.T) {
 	g := newGate(1, 1<<20)
 	r := newRig(t, target.Config{}, target.Export{Name: "slow", Device: g})
@@ -26,7 +26,7 @@ func TestDrain(t *testing.T) {
 	if _, err := connect(r.nic, r.host, nil); !errors.Is(err, via.ErrReject) {
 		t.Errorf("connection to a target that drains: %v", err)
 	}
-	// Before the worker has heard of the drain it may take some commands yet.
+	// Until the worker sees the drain, it still takes commands.
 	taken := 1
 	for slot := uint16(1); ; slot++ {
 		cmd := inlineWrite(0, make([]byte, 512))
@@ -59,12 +59,12 @@ func TestDrain(t *testing.T) {
 		}
 		must(t, err)
 		if status != wire.StatusOK {
-			t.Errorf("a write under way was answered %v", status)
+			t.Errorf("a write in flight was answered %v", status)
 		}
 		ok++
 	}
 	if ok != taken {
-		t.Errorf("%d of %d writes under way were answered", ok, taken)
+		t.Errorf("%d of %d writes in flight were answered", ok, taken)
 	}
 	if _, err := s.control.ends(); err != nil {
 		t.Error(err)
@@ -92,7 +92,7 @@ func TestDrainGivesUp(t *testing.T) {
 	close(g.pass)
 	must(t, r.server.Drain(context.Background()))
 	if status, _, err := s.io.status(); err != nil || status != wire.StatusOK {
-		t.Errorf("the write under way was answered %v, %v", status, err)
+		t.Errorf("the write in flight was answered %v, %v", status, err)
 	}
 }
 

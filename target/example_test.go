@@ -49,7 +49,7 @@ func Example() {
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(ctx, listener) }()
 
-	// To go down in order: let what is under way finish, then stop.
+	// For an orderly stop: finish the commands in flight, then stop.
 	if err := server.Drain(ctx); err != nil {
 		log.Fatal(err)
 	}

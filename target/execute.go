@@ -2,180 +2,238 @@ package target
 
 import (
 	"fmt"
+	"log/slog"
+	"syscall"
 
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/carrier"
+	"github.com/viablk/viablk/internal/ring"
 	"github.com/viablk/viablk/internal/wire"
+	"github.com/viablk/viablk/regcache"
 )
 
-// start gets the memory that the request needs and sends it on: a Write in the
-// message and what has no payload go to the backend at once.
-func (c *conn) start(r *request) {
+// executor owns the payload of requests and gives them to the backend. Its
+// steps leave the next owner in the state of the request: awaitPull and
+// awaitAnswer are the sender's.
+//
+//  1. start    an inline Write and requests without payload go to 4; others
+//     use the disk's own memory (startDirect, startMapped) or 2
+//  2. acquire  gets memory of the pool, or the request waits for resume
+//  3. fill     a Write's payload has to be pulled into it; pulled comes after
+//  4. submit   gives the request to the backend's queue
+//  5. reap     starts what was submitted and takes what is finished
+//  6. finish   takes the backend's result: the request can be answered
+//  7. releaseMemory
+type executor struct {
+	carrier     *carrier.Carrier
+	log         *slog.Logger
+	pool        *regcache.Pool // nil unless the connection is for I/O
+	extentBytes uint32         // the longest answer to a block-status
+	awaitMemory ring.Ring[*request]
+	held        heldRanges
+	timer       readTimer
+	reaped      [64]*block.Request
+	aborted     bool // the backend gets nothing any more
+
+	errors, waitsForMemory uint64
+}
+
+// equip allocates the memory of an I/O connection.
+func (x *executor) equip(pool *regcache.Pool, n int, l *login) {
+	x.pool = pool
+	x.extentBytes = min(l.inline, l.maxIO, wire.MaxExtentBytes) &^ (wire.ExtentSize - 1)
+	x.awaitMemory = ring.New[*request](n)
+}
+
+// close releases the pool.
+func (x *executor) close() error {
+	if x.pool == nil {
+		return nil
+	}
+	return x.pool.Close()
+}
+
+// start acquires the memory that the request needs and dispatches it. alone
+// means that no other request is in flight.
+func (x *executor) start(r *request, alone bool) error {
 	cmd := &r.command
 	switch {
 	case cmd.InlineLength > 0:
-		r.block.Data = c.carrier.Receive(r.receive).Data[:cmd.InlineLength]
-		c.submit(r)
-	case cmd.Opcode <= wire.OpWrite && r.handle.queue.direct != nil && c.startDirect(r):
-	case cmd.Opcode == wire.OpRead && r.handle.queue.windows != nil && c.startWindow(r):
+		r.block.Data = x.carrier.Receive(r.receive).Data[:cmd.InlineLength]
+		return x.submit(r)
+	case cmd.Opcode <= wire.OpWrite && r.handle.queue.direct != nil && x.startDirect(r):
+		return nil
+	case cmd.Opcode == wire.OpRead && r.handle.queue.mapping != nil && x.startMapped(r, alone):
+		return nil
 	case cmd.Opcode <= wire.OpWrite || cmd.Opcode == wire.OpBlockStatus:
-		if !c.awaitMemory.empty() || !c.takeMemory(r) {
-			r.state = awaitMemory
-			c.stats.WaitsForMemory++
-			c.awaitMemory.push(r.slot - c.base)
+		if x.awaitMemory.Empty() && x.acquire(r) {
+			return x.fill(r)
 		}
+		r.state = awaitMemory
+		x.waitsForMemory++
+		x.awaitMemory.Push(r)
+		return nil
 	default:
-		c.submit(r)
+		return x.submit(r)
 	}
 }
 
 // startDirect moves the payload of a transfer between the peer and the memory
-// that is the disk, without a stop in between. It returns false if the transfer has
-// to go through the queue.
-func (c *conn) startDirect(r *request) bool {
+// that is the disk, without a bounce buffer. It returns false if the transfer
+// has to go through the queue.
+func (x *executor) startDirect(r *request) bool {
 	q := r.handle.queue
-	if r.command.Opcode == wire.OpWrite && !q.pullsWhole(&r.command) || !c.hold(r) {
+	if r.command.Opcode == wire.OpWrite && !q.pullsWhole(&r.command) || !x.held.acquire(r) {
 		return false
 	}
-	c.stats.Count(r.block.Op, uint64(r.command.Length))
+	q.counts.Count(r.block.Op, uint64(r.command.Length))
 	r.local = carrier.Span{Addr: q.direct.Addr() + r.command.Offset, Handle: q.direct.Handle(), Length: r.command.Length}
+	r.status, r.state = wire.StatusOK, awaitPull
 	if r.command.Opcode == wire.OpRead {
-		c.settle(r, wire.StatusOK)
-	} else {
-		c.pullOrWait(r)
+		r.state = awaitAnswer
 	}
 	return true
 }
 
-// takeMemory gets pool memory for a transfer, or for extents, and goes on. It returns false while
-// there is none.
-func (c *conn) takeMemory(r *request) bool {
+// acquire acquires pool memory for a transfer, or for extents. It returns false
+// while the pool is exhausted.
+func (x *executor) acquire(r *request) bool {
 	length := r.command.Length
 	if r.command.Opcode == wire.OpBlockStatus {
-		length = c.extentBytes()
+		length = x.extentBytes
 	}
-	m, ok := c.pool.Get(int(length))
+	m, ok := x.pool.Get(int(length))
 	if !ok {
 		return false
 	}
 	r.memory = m
 	r.local = carrier.Span{Addr: m.Addr, Handle: m.Handle, Length: length}
+	return true
+}
+
+// fill dispatches a request that has its memory: a Write needs its payload
+// first.
+func (x *executor) fill(r *request) error {
 	switch r.command.Opcode {
 	case wire.OpRead:
-		r.block.Data = m.Data
-		c.submit(r)
+		r.block.Data = r.memory.Data
 	case wire.OpWrite:
-		r.block.Data = m.Data
-		c.pullOrWait(r)
-	default:
-		c.prepareStatus(r)
-		c.submit(r)
-	}
-	return true
-}
-
-// pullOrWait pulls a Write's payload, now or when its turn for sends comes.
-func (c *conn) pullOrWait(r *request) {
-	if !c.awaitSends.empty() || !c.pull(r) {
+		r.block.Data = r.memory.Data
 		r.state = awaitPull
-		c.awaitSends.push(r.slot - c.base)
+		return nil
+	default:
+		x.prepareStatus(r)
 	}
+	return x.submit(r)
 }
 
-// pull fetches a Write's payload by RDMA Read, a read for each segment. It
-// returns false while there are not enough sends.
-func (c *conn) pull(r *request) bool {
-	n := int(r.command.NumSegments)
-	if c.carrier.FreeSends() < n {
-		c.stats.WaitsForSends++
-		return false
+// resume dispatches the request that waits longest for memory, and returns it,
+// or nil if none can go on.
+func (x *executor) resume() (*request, error) {
+	if x.awaitMemory.Empty() || !x.acquire(*x.awaitMemory.First()) {
+		return nil, nil
 	}
-	r.state = pulling
-	off := uint32(0)
-	for _, s := range r.command.Segments[:n] {
-		send := c.carrier.TakeSend()
-		send.User, send.Step = uint32(r.slot-c.base), stepRequest
-		r.pending++
-		if err := c.carrier.StageRead(send, r.span(off, s.Length), s.Addr, s.Handle); err != nil {
-			c.fail(fmt.Errorf("stage rdma read: %w", err))
-			return true
+	r := x.awaitMemory.Pop()
+	return r, x.fill(r)
+}
+
+// pulled continues a Write whose payload is here. Payload of a direct Write is
+// in its place.
+func (x *executor) pulled(r *request) error {
+	if !r.holdsRange {
+		if x.aborted {
+			x.refuse(r, wire.StatusAborted)
+			return nil
 		}
-		off += s.Length
+		if r.protection != nil {
+			if err := r.protection.open(r.memory.Data); err != nil {
+				x.carrier.CountForged()
+				return fmt.Errorf("open payload of a write: %w", err)
+			}
+			x.carrier.CountSealed(len(r.memory.Data))
+		}
+		return x.submit(r)
 	}
-	c.stats.BytesPulled += uint64(r.command.Length)
-	return true
+	x.held.release(r)
+	r.status, r.state = wire.StatusOK, awaitAnswer
+	return nil
 }
 
 // submit gives the request to the backend.
-func (c *conn) submit(r *request) {
+func (x *executor) submit(r *request) error {
 	r.state = running
 	q := r.handle.queue
 	if !q.queue.Submit(&r.block) {
-		// The queue is as deep as the slots are many.
-		c.fail(fmt.Errorf("backend queue of export %q is full", q.export.Name))
-		return
+		// The queue has one entry for each slot.
+		return fmt.Errorf("backend queue of export %q is full", q.export.Name)
 	}
 	q.active++
-	c.stats.Count(r.block.Op, uint64(r.block.Length))
+	q.counts.Count(r.block.Op, uint64(r.block.Length))
+	return nil
 }
 
-// reap starts what was submitted and answers what the backend finished.
-func (c *conn) reap(q *exportQueue) bool {
+// reap starts what was submitted to a queue and returns what the backend
+// finished, until the next call.
+func (x *executor) reap(q *exportQueue) []*block.Request {
 	q.queue.Kick()
-	n := q.queue.Reap(c.reaped[:])
-	for _, b := range c.reaped[:n] {
-		q.active--
-		c.finish(&c.requests[b.User], b)
-	}
-	return n > 0
+	n := q.queue.Reap(x.reaped[:])
+	q.active -= n
+	return x.reaped[:n]
 }
 
-// finish takes a request back from the backend: a held receive goes back before
-// the answer leaves.
-func (c *conn) finish(r *request, b *block.Request) {
+// finish takes the backend's result of a request.
+func (x *executor) finish(r *request, b *block.Request) {
 	status := wire.StatusOf(block.Errno(b.Err))
+	if x.aborted && block.Errno(b.Err) == syscall.ECANCELED {
+		status = wire.StatusAborted
+	}
 	if status != wire.StatusOK {
-		c.stats.Errors++
-		c.disturbed()
-		c.log.Debug("request failed", "op", b.Op, "offset", b.Offset, "length", b.Length, "error", b.Err)
+		x.countError(r, status)
+		x.timer.discard()
+		x.log.Debug("request failed", "op", b.Op, "offset", b.Offset, "length", b.Length, "error", b.Err)
 	} else if b.Op == block.Status {
 		status = r.encodeExtents()
 	}
-	c.fetched(r)
-	c.settle(r, status)
+	x.timer.recordCopy(r)
+	r.status, r.state = status, awaitAnswer
 }
 
-// refuse answers a request that never got to the backend.
-func (c *conn) refuse(r *request, status wire.Status) {
-	c.stats.Errors++
-	c.settle(r, status)
+// refuse answers a request with an error, without the backend.
+func (x *executor) refuse(r *request, status wire.Status) {
+	x.countError(r, status)
+	r.status, r.state = status, awaitAnswer
 }
 
-// settle gives back a held receive and answers.
-func (c *conn) settle(r *request, status wire.Status) {
-	if r.held {
-		r.held = false
-		c.repost(c.carrier.Receive(r.receive))
+// abort refuses a request that waits for memory or for its payload, and reports
+// whether it did.
+func (x *executor) abort(r *request) bool {
+	if r.state != awaitMemory && r.state != awaitPull {
+		return false
 	}
-	r.status = status
-	if !c.awaitSends.empty() || !c.answer(r) {
-		r.state = awaitAnswer
-		c.awaitSends.push(r.slot - c.base)
+	x.held.release(r)
+	x.refuse(r, wire.StatusAborted)
+	return true
+}
+
+// countError counts an answer with an error, for the export too if the request
+// has one. A command that the initiator aborts is none.
+func (x *executor) countError(r *request, status wire.Status) {
+	if status == wire.StatusAborted {
+		return
+	}
+	x.errors++
+	if r.handle != nil {
+		r.handle.queue.counts.Errors++
 	}
 }
 
-// retry lets the requests go on that waited for memory or sends, in order: none
-// overtakes, so none starves.
-func (c *conn) retry() {
-	c.answerBeat()
-	for !c.awaitMemory.empty() && c.takeMemory(&c.requests[c.awaitMemory.first()]) {
-		c.awaitMemory.pop()
+// releaseMemory releases the request's memory: pool buffer, mapping lease or
+// disk range.
+func (x *executor) releaseMemory(r *request) {
+	x.held.release(r)
+	if r.memory.Data != nil {
+		x.pool.Put(r.memory)
+		r.memory = regcache.Buffer{}
 	}
-	for !c.awaitSends.empty() {
-		r := &c.requests[c.awaitSends.first()]
-		if ok := r.state == awaitPull && c.pull(r) || r.state == awaitAnswer && c.answer(r); !ok {
-			return
-		}
-		c.awaitSends.pop()
-	}
+	r.lease.Release()
 }

@@ -6,8 +6,11 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/viablk/viablk/internal/access"
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/sched"
 	"github.com/viablk/viablk/internal/wire"
+	"github.com/viablk/viablk/target/reserve"
 )
 
 // Export is a disk under a name.
@@ -15,24 +18,27 @@ type Export struct {
 	Name        string
 	Description string
 	Device      block.Device
-	Default     bool // what the empty name means; a single export is
+	Default     bool // the export of the empty name; a single export is
 	ReadOnly    bool
+
+	// Rights are the clients of the export; nil admits every peer.
+	Rights *access.Rights
+
+	// Reservations are those of the disk, for all servers that export it and
+	// for NBD. Nil means that this server alone exports it.
+	Reservations *reserve.Disk
 }
 
-// exported is an export with what its opens need to know.
+// exported is an export with the state of its opens.
 type exported struct {
 	Export
 	readOnly bool // it or its disk
-	uuid     [16]byte
-	verifier uint64
+	identity block.Identity
+	life     uint64 // of what Flush does not cover; see verifier
 
-	writer    *session // guarded by exportTable.mu
-	writes    int      // opens of writer that may write; guarded by exportTable.mu
-	exclusive bool     // writer has it alone; guarded by exportTable.mu
-	opens     int      // guarded by exportTable.mu
-
-	copied  atomic.Bool // it is memory that a NIC did not register; that was said
-	windows WindowStats // of queues that are closed; guarded by exportTable.mu
+	copied       atomic.Bool  // the warning of a failed registration was logged
+	mappingStats MappingStats // of closed queues; guarded by exportTable.mu
+	counts       ExportCounts // of closed queues; guarded by exportTable.mu
 }
 
 // exportTable finds exports by name. The list is immutable.
@@ -40,10 +46,10 @@ type exportTable struct {
 	list   []*exported
 	byName map[string]*exported
 
-	mu sync.Mutex // who has what open
+	mu sync.Mutex // guards mappingStats of the exports
 }
 
-func newExportTable(list []Export) (*exportTable, error) {
+func newExportTable(list []Export, scheduler sched.Scheduler) (*exportTable, error) {
 	t := &exportTable{byName: make(map[string]*exported)}
 	for _, e := range list {
 		switch {
@@ -54,7 +60,11 @@ func newExportTable(list []Export) (*exportTable, error) {
 		case t.byName[e.Name] != nil:
 			return nil, fmt.Errorf("two exports are named %q", e.Name)
 		}
-		x := &exported{Export: e, uuid: diskUUID(&e), verifier: verifierOf(e.Device)}
+		x := &exported{Export: e, life: lifeOf(e.Device)}
+		if x.Reservations == nil {
+			x.Reservations = reserve.New(e.Device, scheduler)
+		}
+		x.identity = x.Reservations.Identity()
 		x.readOnly = e.ReadOnly || e.Device.Info().Features&block.ReadOnly != 0
 		t.list = append(t.list, x)
 		t.byName[e.Name] = x
@@ -80,7 +90,38 @@ func (t *exportTable) chooseDefault() error {
 	return nil
 }
 
-// info describes the disk as it is now, as sessions that open it are told.
+// find returns the export of a name, if the client may use it in a mode. A
+// hidden export and none are the same to the client, in the answer and in the
+// work it takes; why is for the log.
+func (t *exportTable) find(i access.Identity, name string, m access.Mode) (x *exported, v access.Verdict, why string) {
+	rights := access.Unlisted
+	if x = t.byName[name]; x != nil {
+		rights = x.Rights
+	}
+	v = access.Admits(i, rights, m)
+	switch {
+	case x == nil:
+		why = "there is no such export"
+	case v == access.Hidden:
+		why = "the client is not on the export's list"
+	case v == access.MayRead:
+		why = "the client may only read"
+	}
+	return x, v, why
+}
+
+// visible returns the exports that a client sees.
+func (t *exportTable) visible(i access.Identity) []*exported {
+	var list []*exported
+	for _, x := range t.list {
+		if access.Admits(i, x.Rights, access.List) == access.Granted {
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
+// info describes the disk as it is now, as sessions see it.
 func (x *exported) info() block.Info {
 	i := x.Device.Info()
 	if x.readOnly {
@@ -89,48 +130,55 @@ func (x *exported) info() block.Info {
 	return i
 }
 
-// open books an export for a session, or says why not.
-func (t *exportTable) open(s *session, q *wire.OpenRequest) (*exported, wire.Status, string) {
-	x := t.byName[q.Name]
-	if x == nil {
-		return nil, wire.StatusNotFound, fmt.Sprintf("no export is named %q", clip(q.Name))
-	}
-	if q.WantUUID != [16]byte{} && q.WantUUID != x.uuid {
-		return nil, wire.StatusNotFound, fmt.Sprintf("export %q is another disk than before", clip(q.Name))
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// open reserves an export for a session, or returns the reason of the refusal.
+// The rights of the client come before the reservation: who may not write takes
+// no place of a writer.
+func (t *exportTable) open(s *session, x *exported, q *wire.OpenRequest) (*reserve.Reservation, wire.Status, string) {
 	switch {
+	case q.WantUUID != [16]byte{} && q.WantUUID != x.identity.UUID():
+		return nil, wire.StatusNotFound, fmt.Sprintf("export %q is another disk than before", clip(q.Name))
 	case q.Mode == wire.OpenMigrate:
 		return nil, wire.StatusNotSupported, "exports are not handed over between writers"
-	case x.exclusive && x.writer != s:
-		return nil, wire.StatusBusy, "another session has the export open exclusively"
-	case q.Mode == wire.OpenExclusive && x.opens > 0:
-		return nil, wire.StatusBusy, "the export is open already"
 	case q.Mode != wire.OpenReadOnly && x.readOnly:
 		return nil, wire.StatusPermission, "the export is read-only; attach it read-only"
-	case q.Mode == wire.OpenReadWrite && x.writer != nil && x.writer != s:
-		return nil, wire.StatusBusy, "another session has the export open for writing; attach it read-only"
 	}
-	x.opens++
-	if q.Mode != wire.OpenReadOnly {
-		x.writer, x.exclusive = s, x.exclusive || q.Mode == wire.OpenExclusive
-		x.writes++
+	request := reserve.Request{
+		Client: s, Name: s.client(), Writer: q.Writer, Mode: modes[q.Mode],
+		Preempt: q.Preempt, Return: q.Return, Generation: q.Generation, End: s.preempted,
 	}
-	return x, wire.StatusOK, ""
+	if q.Writer == [16]byte{} {
+		request.Writer = s.id
+	}
+	r, err := x.Reservations.Reserve(request)
+	switch {
+	case err == nil:
+		return r, wire.StatusOK, ""
+	case errors.Is(err, reserve.ErrConflict):
+		return nil, wire.StatusStale, err.Error()
+	case errors.Is(err, reserve.ErrPreempting):
+		return nil, wire.StatusRetry, err.Error()
+	case errors.Is(err, reserve.ErrBusy):
+		return nil, wire.StatusBusy, err.Error()
+	}
+	return nil, wire.StatusOf(block.Errno(err)), err.Error()
 }
 
-// close gives back what open booked.
-func (t *exportTable) close(x *exported, mode wire.OpenMode) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	x.opens--
-	if mode == wire.OpenReadOnly {
-		return
+// accessMode returns what a client asks for, in the terms of its rights.
+func accessMode(q *wire.OpenRequest) access.Mode {
+	switch {
+	case q.Preempt:
+		return access.Preempt
+	case q.Mode == wire.OpenReadOnly:
+		return access.ReadOnly
+	case q.Mode == wire.OpenExclusive:
+		return access.Exclusive
 	}
-	if x.writes--; x.writes == 0 {
-		x.writer, x.exclusive = nil, false
-	}
+	return access.ReadWrite
+}
+
+// modes are the modes of the reservations for those on the wire.
+var modes = map[wire.OpenMode]reserve.Mode{
+	wire.OpenReadOnly: reserve.ReadOnly, wire.OpenReadWrite: reserve.ReadWrite, wire.OpenExclusive: reserve.Exclusive,
 }
 
 // clip shortens a name for a reason that people read.

@@ -18,8 +18,9 @@ import (
 	"github.com/viablk/viablk/target"
 )
 
-// failingDisk is a block device that can lose its second half: a loop device whose
-// image is cut. Reads of what is gone fail with EIO, as those of bad sectors.
+// failingDisk is a block device that can lose its second half: a loop device
+// whose image is cut. Reads of what is gone fail with EIO, as those of bad
+// sectors.
 type failingDisk struct {
 	t       testing.TB
 	path    string // of the device
@@ -43,7 +44,7 @@ func newFailingDisk(t testing.TB) *failingDisk {
 	image, err := os.OpenFile(d.image, os.O_RDWR, 0)
 	must(t, err)
 	defer image.Close()
-	for range 10 { // somebody else may take the free one first
+	for range 10 { // another process may use the free one first
 		n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 		must(t, err)
 		d.path = fmt.Sprintf("/dev/loop%d", n)
@@ -65,8 +66,8 @@ func newFailingDisk(t testing.TB) *failingDisk {
 	return nil
 }
 
-// fail loses the second half. What the page cache has of it is lost, too, for mapped
-// is every mapping of the device here.
+// fail makes the second half unreadable, and drops it from the page cache.
+// mapped is every mapping of the device in this process.
 func (d *failingDisk) fail(mapped []byte) {
 	must(d.t, os.Truncate(d.image, mappedSize/2))
 	must(d.t, unix.Madvise(mapped, unix.MADV_DONTNEED)) // pages in use are not evicted
@@ -84,7 +85,7 @@ func (d *failingDisk) fail(mapped []byte) {
 // connection goes on.
 func TestReadsOfAFailingDisk(t *testing.T) {
 	d := newFailingDisk(t)
-	e := target.Export{Name: "disk", Device: openDevice(t, "mmap:"+d.path)}
+	e := target.Export{Name: "disk", Device: openDevice(t, "mmap:"+d.path+"?identity=0")}
 	r := newRig(t, target.Config{CopyMode: regcache.CopyZero}, e)
 	p := r.reader(t, "disk")
 	const n = 64 << 10
@@ -104,7 +105,7 @@ func TestReadsOfAFailingDisk(t *testing.T) {
 	if s.BytesZeroCopied < 2*n {
 		t.Errorf("%+v", s)
 	}
-	d.fail(e.Device.(block.Windowed).Mapping())
+	d.fail(e.Device.(block.FileMapped).Mapping())
 	for range 2 {
 		check(mappedSize-n, wire.StatusIO)
 		check(0, wire.StatusOK)
@@ -113,12 +114,12 @@ func TestReadsOfAFailingDisk(t *testing.T) {
 	}
 }
 
-// A disk that fails between the look and the copy costs the connection that reads
-// it. Every other one goes on, and the next read has the errno.
+// A disk that fails between the check and the copy costs the connection that
+// reads it. Every other one goes on, and the next read has the errno.
 func TestDiskThatFailsUnderACopy(t *testing.T) {
 	d := newFailingDisk(t)
 	var now atomic.Bool
-	w := &failsAfterLook{Windowed: openDevice(t, "mmap:"+d.path).(block.Windowed), disk: d, now: &now}
+	w := &failsAfterCheck{FileMapped: openDevice(t, "mmap:"+d.path+"?identity=0").(block.FileMapped), disk: d, now: &now}
 	r := newRig(t, target.Config{CopyMode: regcache.CopyZero}, target.Export{Name: "disk", Device: w}, disk(t, "other"))
 	other := r.healthy(t, "other")
 	p := r.reader(t, "disk")
@@ -146,15 +147,16 @@ func TestDiskThatFailsUnderACopy(t *testing.T) {
 	}
 }
 
-// failsAfterLook is a mapped disk that fails when it was asked what is resident.
-type failsAfterLook struct {
-	block.Windowed
+// failsAfterCheck is a mapped disk that fails after the check of which pages
+// are resident.
+type failsAfterCheck struct {
+	block.FileMapped
 	disk *failingDisk
 	now  *atomic.Bool
 }
 
-func (w *failsAfterLook) Resident(off, n int64) bool {
-	ok := w.Windowed.Resident(off, n)
+func (w *failsAfterCheck) Resident(off, n int64) bool {
+	ok := w.FileMapped.Resident(off, n)
 	if w.now.Load() {
 		w.disk.fail(w.Mapping())
 	}

@@ -9,8 +9,9 @@ import (
 	"github.com/viablk/viablk/target"
 )
 
-// TestPoolOfOneTransfer: transfer memory for exactly one of the longest commands
-// serves many of all lengths at a time, and every byte gets where it belongs.
+// TestPoolOfOneTransfer: transfer memory for exactly one of the longest
+// commands serves many of all lengths at a time, and every byte gets where it
+// belongs.
 func TestPoolOfOneTransfer(t *testing.T) {
 	for name, features := range map[string]wire.Features{"immediates": wire.FeatureImmediate, "replies": 0} {
 		t.Run(name, func(t *testing.T) {
@@ -44,8 +45,8 @@ func TestPoolOfOneTransfer(t *testing.T) {
 	}
 }
 
-// flood has a command of changing length and segments under way in every slot,
-// and checks what a Read brought.
+// flood keeps a command of changing length and segments in flight in every
+// slot, and checks what a Read brought.
 func (s *session) flood(t testing.TB, m exposed, at int, op wire.Opcode, depth, longest, round int) {
 	t.Helper()
 	length := func(slot int) int { return longest >> ((slot + round) % 4) }
@@ -113,7 +114,7 @@ func TestLongCommandsDoNotStarve(t *testing.T) {
 	}
 }
 
-// TestFlags: FUA and its like go through for every operation that has them.
+// TestFlags: the target accepts the flags of every operation.
 func TestFlags(t *testing.T) {
 	r := newRig(t, target.Config{}, disk(t, "memory"), fileDisk(t, "file"))
 	for _, name := range []string{"memory", "file"} {
@@ -147,16 +148,62 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestHeartbeatsAreAnswered, all of them, also while every send is in use.
-func TestHeartbeatsAreAnswered(t *testing.T) {
+// TestKeepAlivesAreAnswered, all of them, also while every send is in use.
+func TestKeepAlivesAreAnswered(t *testing.T) {
 	r := newRig(t, target.Config{Depth: 4}, disk(t, "disk"))
 	s := r.attach(t, "disk")
 	for range 20 {
-		must(t, s.io.sendImmediate(wire.MakeImmediate(wire.ImmHeartbeat, 1, 0, 0)))
-		e, err := s.io.take()
+		must(t, s.io.sendImmediate(wire.MakeImmediate(wire.ImmKeepAlive, 1, 0, 0)))
+		e, err := s.io.receive()
 		must(t, err)
-		if e.msg != nil || e.immediate.Type() != wire.ImmHeartbeatAck {
-			t.Fatalf("a heartbeat was answered by %+v", e)
+		if e.msg != nil || e.immediate.Type() != wire.ImmKeepAliveAck {
+			t.Fatalf("a keepalive was answered by %+v", e)
 		}
+	}
+}
+
+// TestKeepalivesWithoutImmediates: they are messages then, answered also while
+// every send is in use, and an immediate ends the connection.
+func TestKeepalivesWithoutImmediates(t *testing.T) {
+	r := newRig(t, target.Config{}, fileDisk(t, "disk"))
+	s := r.attach(t, "disk")
+	must(t, s.io.close())
+	s.io = r.peer(t)
+	q := s.io.loginRequest(wire.RoleIO, s.id, 2)
+	q.Features = 0
+	must(t, s.io.login(q))
+	payload := make([]byte, 512)
+	for i := range 200 {
+		ping := wire.KeepAlive{ID: uint32(i), PathEpoch: 1}
+		for slot := range uint16(4) { // answers beside it
+			cmd := inlineWrite(0, payload)
+			cmd.Slot, cmd.Export = slot, s.export.Export
+			must(t, s.io.command(cmd, payload))
+		}
+		b := make([]byte, wire.HeaderSize)
+		n, err := ping.Encode(b)
+		must(t, err)
+		must(t, s.io.send(b[:n]))
+		replies, acks := 0, 0
+		for replies < 4 || acks < 1 {
+			e, err := s.io.receive()
+			must(t, err)
+			var ack wire.KeepAlive
+			switch {
+			case e.msg == nil:
+				t.Fatal("an immediate arrives that was not negotiated")
+			case wire.RawOpcode(e.msg) == wire.OpReply:
+				replies++
+			default:
+				must(t, ack.Decode(e.msg))
+				if acks++; !ack.Ack || ack.ID != ping.ID || ack.PathEpoch != 1 {
+					t.Fatalf("keepalive %d is answered by %+v", i, ack)
+				}
+			}
+		}
+	}
+	must(t, s.io.sendImmediate(wire.MakeImmediate(wire.ImmKeepAlive, 1, 0, 0)))
+	if _, err := s.io.ends(); err != nil {
+		t.Errorf("after an immediate: %v", err)
 	}
 }

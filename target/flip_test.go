@@ -9,7 +9,7 @@ import (
 	"github.com/viablk/viablk/target"
 )
 
-// fate is what a command deserves.
+// fate is how the target treats a command.
 type fate int
 
 const (
@@ -18,9 +18,10 @@ const (
 	punished      // the connection ends
 )
 
-// judge decides the fate of a message that has a command's opcode, for the first
-// command of a connection with 4 slots, whose memory is m, on a disk of 16 MiB.
-func judge(msg []byte, m exposed, base uint16) fate {
+// classify decides the fate of a message that has a command's opcode, for the
+// first command of a connection with 4 slots, whose memory is m, on a disk of
+// 16 MiB.
+func classify(msg []byte, m exposed, base uint16) fate {
 	var cmd wire.Command
 	err := cmd.Decode(msg)
 	if err != nil && !errors.Is(err, wire.ErrUnknownOpcode) {
@@ -49,13 +50,13 @@ func judge(msg []byte, m exposed, base uint16) fate {
 }
 
 // TestFlippedBits flips every bit of a command, with a good checksum over it.
-// What becomes of it is what the rules say, and no other initiator notices.
+// The target follows the rules, and no other initiator notices.
 func TestFlippedBits(t *testing.T) {
 	r := newRig(t, target.Config{Depth: 4}, disk(t, "good"), disk(t, "bad"))
 	good := r.healthy(t, "good")
 	s := r.attach(t, "bad")
 	must(t, s.io.close())
-	r.settles(state{connections: 3, sessions: 2, opens: "good1 bad1 "})
+	r.reaches(state{connections: 3, sessions: 2, opens: "good1 bad1 "})
 	base := r.state()
 	fates := make(map[fate]int)
 	for bit := range 60 * 8 {
@@ -67,10 +68,10 @@ func TestFlippedBits(t *testing.T) {
 		seal(msg)
 		if !wire.RawOpcode(msg).IsCommand() {
 			must(t, p.close())
-			r.settles(base)
+			r.reaches(base)
 			continue // the opcode of another kind of message
 		}
-		want := judge(msg, m, p.answer.SlotBase)
+		want := classify(msg, m, p.answer.SlotBase)
 		must(t, p.send(msg))
 		status, _, err := p.status()
 		got := served
@@ -87,7 +88,7 @@ func TestFlippedBits(t *testing.T) {
 		}
 		fates[got]++
 		must(t, p.close())
-		r.settles(base)
+		r.reaches(base)
 	}
 	if fates[served] == 0 || fates[refused] == 0 || fates[punished] == 0 {
 		t.Errorf("fates %v: the flips do not reach all of them", fates)
@@ -103,10 +104,10 @@ func TestFlippedBits(t *testing.T) {
 // of length, and the bytes.
 func FuzzMessages(f *testing.F) {
 	for _, m := range []wire.Message{
-		&wire.LoginRequest{ID: 1, PathEpoch: 1, MinVersion: 1, MaxVersion: 1, Role: wire.RoleDiscover},
+		&wire.LoginRequest{ID: 1, PathEpoch: 1, MinVersion: wire.Version, MaxVersion: wire.Version, Role: wire.RoleDiscover},
 		&wire.OpenRequest{ID: 1, PathEpoch: 1, OpenID: 2, Mode: wire.OpenReadOnly, Name: "bad"},
 		&wire.CloseRequest{ID: 1, PathEpoch: 1, OpenID: 1}, &wire.DiscoverRequest{ID: 1, PathEpoch: 1},
-		&wire.Logout{ID: 1, PathEpoch: 1}, &wire.Heartbeat{ID: 1, PathEpoch: 1}, &wire.Fence{ID: 1, PathEpoch: 1},
+		&wire.Logout{ID: 1, PathEpoch: 1}, &wire.KeepAlive{ID: 1, PathEpoch: 1}, &wire.Fence{ID: 1, PathEpoch: 1},
 	} {
 		b := make([]byte, wire.MaxControlSize)
 		n, err := m.Encode(b)
@@ -137,8 +138,8 @@ func FuzzMessages(f *testing.F) {
 			return
 		}
 		s := r.attach(t, "bad")
-		stranger := r.peer(t)
-		p := []*peer{stranger, s.control, s.io}[input[0]%3]
+		unknown := r.peer(t)
+		p := []*peer{unknown, s.control, s.io}[input[0]%3]
 		for _, m := range fuzzMessages(input[1:]) {
 			if p.lost {
 				break
@@ -149,10 +150,13 @@ func FuzzMessages(f *testing.F) {
 				_ = p.send(m.bytes)
 			}
 		}
-		// The rest of what it can say is a goodbye.
-		must(t, errors.Join(p.close(), stranger.close(), s.close()))
+		// The initiator leaves without a logout.
+		must(t, errors.Join(p.close(), unknown.close(), s.close()))
 		waitFor(t, "the server to be as before", func() bool { return r.state() == base })
-		if err := errors.Join(good.writeInline(0, input), good.beat()); err != nil {
+		if n := r.server.Status().Panics; n != 0 {
+			t.Fatalf("%d panics: %s", n, r.log)
+		}
+		if err := errors.Join(good.writeInline(0, input), good.keepalive()); err != nil {
 			t.Fatalf("the next initiator: %v", err)
 		}
 	})

@@ -8,7 +8,7 @@ import (
 	"github.com/viablk/viablk/internal/wire"
 )
 
-// gate is a disk whose requests wait until they are let through.
+// gate is a disk whose requests wait until they are released.
 type gate struct {
 	*block.Executor
 	info block.Info

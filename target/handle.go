@@ -2,9 +2,11 @@ package target
 
 import (
 	"errors"
+	"log/slog"
 	"slices"
 
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/carrier"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/via"
 )
@@ -13,89 +15,186 @@ import (
 type handle struct {
 	opened *opened
 	queue  *exportQueue
-	busy   int // requests under way
+	busy   int // requests in flight
 }
 
-// exportQueue is this connection's queue of an export. All handles of the export
-// share it: however often a session opens an export, it costs one.
+// exportQueue is this connection's queue of an export. All handles of the
+// export share it: a session that opens an export several times needs one
+// queue.
 type exportQueue struct {
 	export  *exported
 	queue   block.Queue
-	direct  *via.Memory // the disk itself, if it is memory; else nil
-	windows *windows    // of a disk that is mapped; else nil
+	direct  *via.Memory  // the disk itself, if it is memory; else nil
+	mapping *connMapping // of a disk that is mapped; else nil
 	ranges  *block.Ranges
-	copies  bool // the provider's posts do
+	copies  bool // the provider copies when a work request is posted
 	active  int  // requests submitted
 	handles int
+	counts  ExportCounts // of the requests through this queue
 }
 
-// handle returns a handle that commands may use, or the status that refuses
-// them. At the first command it finds the export and opens its queue.
-func (c *conn) handle(number uint16) (*handle, wire.Status) {
-	if int(number) < len(c.handles) && c.handles[number] != nil {
-		h := c.handles[number]
+// handleTable owns the exports that a connection uses, and their queues.
+type handleTable struct {
+	conn      *conn
+	server    *Server
+	published *publishedStats
+	log       *slog.Logger
+	carrier   *carrier.Carrier
+	login     login
+	slots     int // of the connection
+
+	handles     []*handle // by export handle; nil where not in use
+	queues      []*exportQueue
+	closedStats MappingStats // of closed queues
+	closed      block.Counts // of closed queues
+}
+
+// check checks a command against its export, once, and prepares the request of
+// the backend.
+func (t *handleTable) check(r *request) wire.Status {
+	cmd := &r.command
+	h, status := t.find(cmd.Export)
+	if status != wire.StatusOK {
+		return status
+	}
+	r.handle = h
+	h.busy++
+	op, flags := opOf[cmd.Opcode], blockFlags(cmd.Flags)
+	info := h.opened.info
+	info.Size = h.opened.size.Load()
+	if e := info.Check(op, flags, cmd.Offset, uint64(cmd.Length)); e != 0 {
+		return wire.StatusOf(e)
+	}
+	if op == block.Write || op == block.Trim || op == block.WriteZeroes {
+		if err := h.opened.hold.BeforeWrite(); err != nil {
+			t.log.Error("write refused", "error", err)
+			return wire.StatusIO
+		}
+	}
+	r.block = block.Request{
+		Op: op, Flags: flags, Offset: int64(cmd.Offset), Length: int64(cmd.Length), User: uint64(r.index),
+	}
+	return wire.StatusOK
+}
+
+// finished ends the use of a handle by an answered request.
+func (t *handleTable) finished(r *request) {
+	h := r.handle
+	if h == nil {
+		return
+	}
+	r.handle = nil
+	if h.busy--; h.busy == 0 && h.opened.closed.Load() {
+		t.closeHandle(h)
+	}
+}
+
+// opOf maps the wire's operations to the device's.
+var opOf = [...]block.Op{
+	wire.OpRead: block.Read, wire.OpWrite: block.Write, wire.OpFlush: block.Flush,
+	wire.OpTrim: block.Trim, wire.OpWriteZeroes: block.WriteZeroes,
+	wire.OpPrefetch: block.Prefetch, wire.OpBlockStatus: block.Status,
+}
+
+func blockFlags(f wire.CommandFlags) (b block.Flags) {
+	if f&wire.FlagFUA != 0 {
+		b |= block.FUA
+	}
+	if f&wire.FlagNoHole != 0 {
+		b |= block.NoHole
+	}
+	if f&wire.FlagFastZero != 0 {
+		b |= block.FastZero
+	}
+	return b
+}
+
+// find returns a handle that commands may use, or the status that refuses them.
+// At the first command it finds the export and opens its queue.
+func (t *handleTable) find(number uint16) (*handle, wire.Status) {
+	if int(number) < len(t.handles) && t.handles[number] != nil {
+		h := t.handles[number]
 		if h.opened.closed.Load() {
 			return nil, wire.StatusNotFound
 		}
 		return h, wire.StatusOK
 	}
-	o := c.session.use(number)
+	o := t.login.session.acquire(number)
 	if o == nil {
 		return nil, wire.StatusNotFound
 	}
-	q, err := c.exportQueue(o.export)
+	h := &handle{opened: o}
+	defer func() {
+		if h.queue == nil { // not opened, or a panic
+			t.login.session.release(o, t.server.exports)
+		}
+	}()
+	q, err := t.exportQueue(o.export)
 	if err != nil {
-		c.session.unuse(o, c.server.exports)
-		c.log.Error("export not opened", "export", o.export.Name, "error", err)
+		t.log.Error("export not opened", "export", o.export.Name, "error", err)
 		return nil, wire.StatusOf(block.Errno(err))
 	}
 	q.handles++
-	for int(number) >= len(c.handles) {
-		c.handles = append(c.handles, nil)
+	for int(number) >= len(t.handles) {
+		t.handles = append(t.handles, nil)
 	}
-	c.handles[number] = &handle{opened: o, queue: q}
-	return c.handles[number], wire.StatusOK
+	h.queue, t.handles[number] = q, h
+	return h, wire.StatusOK
 }
 
 // exportQueue returns this connection's queue of an export.
-func (c *conn) exportQueue(x *exported) (*exportQueue, error) {
-	for _, q := range c.queues {
+func (t *handleTable) exportQueue(x *exported) (*exportQueue, error) {
+	for _, q := range t.queues {
 		if q.export == x {
 			return q, nil
 		}
 	}
-	q, err := c.openQueue(x)
-	if err == nil {
-		c.queues = append(c.queues, q)
-	}
-	return q, err
+	return t.openQueue(x)
 }
 
-// openQueue opens a queue of an export. A disk that is memory is registered, for
-// local use, so that data moves from and to it directly; if that is refused, data
-// moves through the pool.
-func (c *conn) openQueue(x *exported) (*exportQueue, error) {
-	queue, err := block.NewQueueFor(x.Device, c.session.client(), len(c.requests))
+// client names the initiator to limits: its session, or of those without the
+// rights of the target, which may have any number of sessions, the identity or
+// else the host.
+func (t *handleTable) client() string {
+	switch key := t.login.identity.Key(); {
+	case t.conn.origin == "":
+		return t.login.session.client()
+	case key != "":
+		return key
+	}
+	return "host " + t.conn.origin
+}
+
+// openQueue opens a queue of an export. A disk that is memory is registered,
+// for local use, so that data moves from and to it directly; if that is
+// refused, data moves through the pool. The table has the queue from its first
+// moment, so that it is closed whatever happens.
+func (t *handleTable) openQueue(x *exported) (*exportQueue, error) {
+	queue, err := block.NewQueueFor(x.Device, t.client(), t.slots)
 	if err != nil {
 		return nil, err
 	}
-	q := &exportQueue{export: x, queue: queue, copies: c.server.cfg.NIC.Limits().PostsCopy}
+	q := &exportQueue{export: x, queue: queue, copies: t.server.cfg.NIC.Limits().PostsCopy}
+	t.queues = append(t.queues, q)
+	if t.carrier.Sealed() {
+		return q, nil // payload is opened and sealed in the pool
+	}
 	if m, ok := x.Device.(block.Mapped); ok {
 		q.ranges = m.Ranges()
-		q.direct, err = c.server.cfg.NIC.RegisterMem(m.Memory(), via.MemAttributes{Ptag: c.carrier.Tag()})
+		q.direct, err = t.server.cfg.NIC.RegisterMem(m.Memory(), via.MemAttributes{Ptag: t.carrier.Tag()})
 		if err != nil && !x.copied.Swap(true) {
-			c.log.Warn("a disk in memory is not registered: its data is copied", "export", x.Name, "error", err)
+			t.log.Warn("a disk in memory is not registered: its data is copied", "export", x.Name, "error", err)
 		}
 	}
-	q.windows = c.openWindows(x)
-	if q.windows != nil {
-		q.ranges = q.windows.disk.Ranges()
+	q.mapping = t.openMapping(x)
+	if q.mapping != nil {
+		q.ranges = q.mapping.disk.Ranges()
 	}
 	return q, nil
 }
 
-// close ends the queue; it waits for requests under way. What is registered of the
-// disk stays registered until the connection ends, but without a lease.
+// close ends the queue; it waits for requests in flight. The registrations of
+// the disk stay until the connection ends, but without a lease.
 func (q *exportQueue) close() error {
 	err := q.queue.Close()
 	if q.direct != nil {
@@ -104,26 +203,42 @@ func (q *exportQueue) close() error {
 	return err
 }
 
-// dropClosed gives up the handles that the initiator closed and that no request
-// uses any more.
-func (c *conn) dropClosed() {
-	for _, h := range c.handles {
+// closeUnused closes the handles that the initiator closed and that no
+// request uses.
+func (t *handleTable) closeUnused() {
+	for _, h := range t.handles {
 		if h != nil && h.busy == 0 && h.opened.closed.Load() {
-			c.drop(h)
+			t.closeHandle(h)
 		}
 	}
 }
 
-// drop gives up a handle, and with the last of an export its queue.
-func (c *conn) drop(h *handle) {
-	c.handles[h.opened.response.Export] = nil
+// closeHandle closes a handle, and with the last one of an export its queue.
+func (t *handleTable) closeHandle(h *handle) {
+	t.handles[h.opened.response.Export] = nil
 	q := h.queue
 	if q.handles--; q.handles == 0 {
-		c.retire(q)
-		c.queues = slices.DeleteFunc(c.queues, func(x *exportQueue) bool { return x == q })
+		t.retire(q)
 		if err := q.close(); err != nil {
-			c.log.Error("export not released", "export", q.export.Name, "error", err)
+			t.log.Error("export not released", "export", q.export.Name, "error", err)
+		}
+		t.queues = slices.DeleteFunc(t.queues, func(x *exportQueue) bool { return x == q })
+	}
+	t.login.session.release(h.opened, t.server.exports)
+}
+
+// retireAll ends the mappings of all queues.
+func (t *handleTable) retireAll() {
+	for _, q := range t.queues {
+		t.retire(q)
+	}
+}
+
+// releaseAll returns the handles to the session.
+func (t *handleTable) releaseAll() {
+	for _, h := range t.handles {
+		if h != nil {
+			t.login.session.release(h.opened, t.server.exports)
 		}
 	}
-	c.session.unuse(h.opened, c.server.exports)
 }

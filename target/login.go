@@ -3,99 +3,155 @@ package target
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
+	"github.com/viablk/viablk/internal/access"
 	"github.com/viablk/viablk/internal/carrier"
+	"github.com/viablk/viablk/internal/ring"
+	"github.com/viablk/viablk/internal/seal"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/regcache"
 	"github.com/viablk/viablk/via"
 )
 
-// login opens the connection for a role, or refuses it.
-func (c *conn) login(msg []byte) error {
+// login is what a connection logged in as, and what was negotiated. It does not
+// change after the login, so each owner in the worker has a copy.
+type login struct {
+	identity access.Identity // of the initiator, before the login too; see worker.identify
+	session  *session        // nil of a connection for discovery
+	role     wire.Role       // 0 before the login
+	index    uint16          // of the connection in its session
+	epoch    uint32
+	features wire.Features
+
+	// Of an I/O connection.
+	base   uint16 // first slot
+	inline uint32 // bytes of payload inside a message
+	maxIO  uint32 // bytes of one command
+	modes  wire.DataModes
+}
+
+// logIn opens the connection for a role, or refuses it.
+func (w *worker) logIn(msg []byte) error {
 	var q wire.LoginRequest
 	if err := q.Decode(msg); err != nil {
 		if errors.Is(err, wire.ErrVersion) {
-			c.refuseLogin(&q, wire.StatusVersion, wire.ReasonVersion,
-				fmt.Sprintf("this target speaks version %d", wire.Version))
-			return nil
+			return w.control.refuseLogin(&q, wire.StatusVersion, wire.ReasonVersion,
+				fmt.Sprintf("this target speaks version %d of the protocol and the initiator %d to %d: upgrade the older one",
+					wire.Version, q.MinVersion, q.MaxVersion))
 		}
 		return err
 	}
-	if c.halt.Load() != 0 {
-		c.refuseLogin(&q, wire.StatusRetry, wire.ReasonDraining, "the target is going down")
-		return nil
+	if w.conn.signals.halt.Load() != 0 {
+		return w.control.refuseLogin(&q, wire.StatusRetry, wire.ReasonDraining, "the target is going down")
 	}
-	reason, text := c.assume(&q)
+	if err := w.checkAuthenticated(&q); err != nil {
+		return err
+	}
+	session, reason, text := w.joinSession(&q)
 	if reason != wire.ReasonNone {
-		c.refuseLogin(&q, wire.StatusStale, reason, text)
-		return nil
+		return w.control.refuseLogin(&q, wire.StatusStale, reason, text)
 	}
-	answer := c.negotiate(&q)
-	c.features = answer.Features
-	if c.role == wire.RoleIO {
-		if err := c.equip(&answer); err != nil {
-			c.log.Error("connection not equipped", "error", err)
-			c.refuseLogin(&q, wire.StatusNoMemory, wire.ReasonResources, "the target has no memory for the connection")
-			return nil
+	w.login.session, w.login.role, w.login.index = session, q.Role, q.Conn // for release, from now on
+	answer := w.negotiate(&q)
+	w.setLogin(&login{
+		identity: w.login.identity, session: session, role: q.Role, index: q.Conn, epoch: q.PathEpoch, features: answer.Features,
+		base: answer.SlotBase, inline: answer.InlineMax, maxIO: answer.MaxIO, modes: answer.DataModes,
+	})
+	if q.Role == wire.RoleIO {
+		if err := w.equip(int(answer.Credits)); err != nil {
+			w.conn.logCaused(w.log, slog.LevelError, "connection not equipped", "error", err)
+			return w.control.refuseLogin(&q, wire.StatusNoMemory, wire.ReasonResources, "the target has no memory for the connection")
 		}
 	}
-	c.nextBeat = time.Now().Add(c.server.cfg.Heartbeat)
-	c.log = c.log.With("session", fmt.Sprintf("%x", q.SessionID[:4]), "conn", q.Conn)
-	c.log.Info("logged in", "role", q.Role)
-	return c.send(&answer)
+	log := w.log.With("session", fmt.Sprintf("%x", q.SessionID[:4]), "conn", q.Conn)
+	w.log, w.control.log, w.exports.log, w.execute.log = log, log, log, log
+	level := slog.LevelInfo
+	if q.Role == wire.RoleDiscover { // "viablk list" and "info", as often as a monitor asks
+		level = slog.LevelDebug
+	}
+	w.conn.logCaused(w.log, level, "logged in", "role", q.Role)
+	return w.control.send(&answer)
 }
 
-// assume takes on the role that the login asks for.
-func (c *conn) assume(q *wire.LoginRequest) (wire.LoginReason, string) {
-	reason, text := wire.ReasonNone, ""
+// identify sets who the initiator is, before the login: what the kernel or a
+// certificate proves. It returns why the client may have no connection more.
+func (w *worker) identify(i access.Identity) (refusal string) {
+	w.login.identity = i
+	return w.conn.countAs(i)
+}
+
+// identifyLocal sets who the initiator is if it is a process of this host: one
+// of another user than root and the target's is a guest.
+func (w *worker) identifyLocal(r *via.ConnRequest) error {
+	uid, ok := r.PeerUID()
+	if !ok {
+		return nil
+	}
+	i := access.Local(uid)
+	if w.conn.origin != "" {
+		i = i.Guest()
+	}
+	if refusal := w.identify(i); refusal != "" {
+		return errors.New(refusal)
+	}
+	return nil
+}
+
+// setLogin gives the login to the owners. The initiator has to be heard once in
+// a keepalive interval from now on.
+func (w *worker) setLogin(l *login) {
+	now := w.sleeper.scheduler.Now()
+	w.watch.next, w.watch.loggedIn = now.Add(w.conn.server.cfg.KeepAlive), now
+	w.login, w.control.login, w.exports.login, w.receive.login, w.send.login = *l, *l, *l, *l, *l
+}
+
+// joinSession begins the session of a control connection or joins that of an
+// I/O connection, or returns why not.
+func (w *worker) joinSession(q *wire.LoginRequest) (*session, wire.LoginReason, string) {
+	server, signals := w.conn.server, &w.conn.signals
 	switch q.Role {
 	case wire.RoleDiscover:
+		return nil, wire.ReasonNone, ""
 	case wire.RoleControl:
-		c.session, reason, text = c.server.sessions.begin(c, q)
+		return server.sessions.begin(signals, w.login.identity, q, w.authenticated)
 	case wire.RoleIO:
-		c.session, reason, text = c.server.sessions.join(c, q, c.server.sessionConns())
+		return server.sessions.join(signals, w.login.identity, q, server.sessionConns(), w.authenticated)
 	default:
-		reason, text = wire.ReasonRole, "connections of that role are not served"
+		return nil, wire.ReasonRole, "connections of that role are not served"
 	}
-	if reason == wire.ReasonNone {
-		c.role, c.index, c.epoch = q.Role, q.Conn, q.PathEpoch
-	}
-	return reason, text
-}
-
-// refuseLogin answers no; the connection ends when the answer is out.
-func (c *conn) refuseLogin(q *wire.LoginRequest, status wire.Status, reason wire.LoginReason, text string) {
-	c.leaving = true
-	c.server.refusals.Warn(c.log, "login refused", "reason", reason, "text", text)
-	c.staged(c.send(&wire.LoginResponse{
-		ID: q.ID, PathEpoch: q.PathEpoch, Status: status, Reason: reason, Text: text,
-		Version: wire.Version, TargetID: c.server.id, TargetInstance: c.server.id,
-	}))
 }
 
 // negotiate chooses from what the initiator offers.
-func (c *conn) negotiate(q *wire.LoginRequest) wire.LoginResponse {
-	cfg := &c.server.cfg
+func (w *worker) negotiate(q *wire.LoginRequest) wire.LoginResponse {
+	server := w.conn.server
+	cfg := &server.cfg
 	choose := func(wanted, most uint32) uint32 {
 		if wanted == 0 || wanted > most {
 			return most
 		}
 		return wanted
 	}
-	modes := q.DataModes & (wire.ModesInline | wire.ModesWindow)
-	if cfg.NIC.Limits().RdmaReadLevels&c.carrier.VI().Attributes().Reliability != 0 {
+	modes := q.DataModes & (wire.ModesInline | wire.ModesPlace)
+	if cfg.NIC.Limits().RdmaReadLevels&w.carrier.VI().Attributes().Reliability != 0 {
 		modes |= q.DataModes & wire.ModesPull
 	}
-	carries := c.carrier.VI().Attributes().MaxTransferSize
+	features, maxIO := wire.FeatureImmediate|wire.FeatureEvents, uint32(cfg.MaxIO)
+	carries := w.carrier.VI().Attributes().MaxTransferSize
+	if w.carrier.Sealed() {
+		features = wire.FeatureEvents // an immediate has no tag
+		maxIO = min(maxIO, maxSealedIO)
+		carries -= seal.Overhead
+	}
 	a := wire.LoginResponse{
 		ID: q.ID, PathEpoch: q.PathEpoch, Version: wire.Version,
-		TargetID: c.server.id, TargetInstance: c.server.id,
+		TargetID: server.id, TargetInstance: server.id,
 		InlineMax:       min(choose(q.InlineMax, uint32(cfg.InlineMax)), carries-wire.MaxHeader),
-		MaxIO:           min(choose(q.MaxIO, uint32(cfg.MaxIO)), carries),
-		HeartbeatMillis: uint32(cfg.Heartbeat / time.Millisecond),
-		DataModes:       modes, Features: q.Features & (wire.FeatureImmediate | wire.FeatureEvents),
-		Conns: c.server.sessionConns(),
+		MaxIO:           min(choose(q.MaxIO, maxIO), carries),
+		KeepAliveMillis: uint32(cfg.KeepAlive / time.Millisecond),
+		DataModes:       modes, Features: q.Features & features,
+		Conns: server.sessionConns(),
 	}
 	if q.Role == wire.RoleIO {
 		a.Credits = uint16(choose(uint32(q.Depth), uint32(cfg.Depth)))
@@ -114,28 +170,39 @@ func (s *Server) sessionConns() uint16 {
 	return uint16(min(maxSessionConns, (1<<16)/s.cfg.Depth-1))
 }
 
-// equip gives an I/O connection its memory: receives for every credit, sends,
-// slots and the pool. Nothing is registered after it.
-func (c *conn) equip(a *wire.LoginResponse) error {
-	n := int(a.Credits)
-	c.inline, c.maxIO, c.base = a.InlineMax, a.MaxIO, a.SlotBase
-	c.modes, c.features = a.DataModes, a.Features
-	data := max(int(a.InlineMax), wire.MaxHeader-carrier.HeadSize)
-	if err := c.carrier.AddReceives(n+reserveReceives, data); err != nil {
+// equip allocates the memory of an I/O connection: receives for every credit,
+// sends, slots and the pool. The data path registers nothing.
+func (w *worker) equip(credits int) error {
+	cfg, l := &w.conn.server.cfg, &w.login
+	data, head := max(int(l.inline), wire.MaxHeader-carrier.HeadSize), wire.HeaderSize
+	if w.carrier.Sealed() {
+		tags := tagBytes(l.maxIO)
+		data, head = max(data, wire.MaxHeader-carrier.HeadSize+tags), head+max(int(l.inline), tags)
+	}
+	if err := w.carrier.AddReceives(credits+reserveReceives, data); err != nil {
 		return err
 	}
-	if err := c.carrier.AddSends(n+wire.MaxSegments, wire.HeaderSize); err != nil {
+	if err := w.carrier.AddSends(credits+wire.MaxSegments, head); err != nil {
 		return err
 	}
-	pool, err := regcache.NewPool(c.server.cfg.NIC, c.server.cfg.PoolBytes, via.MemAttributes{Ptag: c.carrier.Tag()})
+	pool, err := regcache.NewPool(cfg.NIC, cfg.PoolBytes, via.MemAttributes{Ptag: w.carrier.Tag()})
 	if err != nil {
 		return err
 	}
-	c.pool = pool
-	c.requests = make([]request, n)
-	for i := range c.requests {
-		c.requests[i].slot = c.base + uint16(i)
+	w.execute.equip(pool, credits, l)
+	w.receive.requests = make([]request, credits)
+	for i := range w.receive.requests {
+		r := &w.receive.requests[i]
+		r.index, r.slot = uint16(i), l.base+uint16(i)
 	}
-	c.awaitMemory, c.awaitSends = newFifo(n), newFifo(n)
+	if w.carrier.Sealed() {
+		p := newProtections(credits, l.maxIO)
+		for i := range w.receive.requests {
+			r := &w.receive.requests[i]
+			r.protection, r.nextProtection = &p[2*i], &p[2*i+1]
+		}
+	}
+	w.send.awaitSends = ring.New[*request](credits)
+	w.exports.slots = credits
 	return nil
 }

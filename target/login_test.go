@@ -12,8 +12,8 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// TestRefusedLogins: whoever may not log in is told why, loses the connection
-// and leaves nothing behind.
+// TestRefusedLogins: a refused peer gets the reason, loses the connection and
+// leaves no state.
 func TestRefusedLogins(t *testing.T) {
 	r := newRig(t, target.Config{Depth: 1024}, disk(t, "good"), disk(t, "other"))
 	good := r.healthy(t, "good")
@@ -28,8 +28,8 @@ func TestRefusedLogins(t *testing.T) {
 		want   wire.LoginReason
 		text   string
 	}{
-		"version of tomorrow": {wire.RoleControl, fresh, 0, func(q *wire.LoginRequest) { q.MinVersion, q.MaxVersion = 9, 9 }, wire.ReasonVersion, "version 1"},
-		"bulk role":           {wire.RoleBulk, known, 3, func(q *wire.LoginRequest) { q.Conns = 2 }, wire.ReasonRole, "not served"},
+		"version of tomorrow": {wire.RoleControl, fresh, 0, func(q *wire.LoginRequest) { q.MinVersion, q.MaxVersion = 9, 9 }, wire.ReasonVersion, "upgrade the older one"},
+		"reserved role":       {3, known, 3, func(q *wire.LoginRequest) { q.Conns = 2 }, wire.ReasonRole, "not served"},
 		"session exists":      {wire.RoleControl, known, 0, nil, wire.ReasonSession, "exists"},
 		"no such session":     {wire.RoleIO, fresh, 2, nil, wire.ReasonSession, "no such session"},
 		"wrong nonce":         {wire.RoleIO, known, 2, func(q *wire.LoginRequest) { q.Nonce++ }, wire.ReasonGeneration, "another process"},
@@ -53,14 +53,14 @@ func TestRefusedLogins(t *testing.T) {
 			if _, err := p.ends(); err != nil {
 				t.Error(err)
 			}
-			r.settles(base)
+			r.reaches(base)
 			good.progresses()
 		})
 	}
 }
 
-// TestConnectionsThatNeverLogIn: the first message is a login, or the connection
-// ends without a word.
+// TestConnectionsThatNeverLogIn: the first message is a login, or the
+// connection ends without an answer.
 func TestConnectionsThatNeverLogIn(t *testing.T) {
 	r := newRig(t, target.Config{}, disk(t, "good"))
 	good := r.healthy(t, "good")
@@ -77,14 +77,14 @@ func TestConnectionsThatNeverLogIn(t *testing.T) {
 	}
 	cases := map[string]func(*peer) error{
 		"nothing but an end": func(p *peer) error { p.c.Disconnect(); p.lost = true; return nil },
-		"heartbeat":          encode(&wire.Heartbeat{ID: 1, PathEpoch: 1}),
-		"heartbeat in four bytes": func(p *peer) error {
-			return p.sendImmediate(wire.MakeImmediate(wire.ImmHeartbeat, 0, 0, 0))
+		"keepalive":          encode(&wire.KeepAlive{ID: 1, PathEpoch: 1}),
+		"keepalive in four bytes": func(p *peer) error {
+			return p.sendImmediate(wire.MakeImmediate(wire.ImmKeepAlive, 0, 0, 0))
 		},
 		"open":           encode(&wire.OpenRequest{ID: 1, OpenID: 1, Mode: wire.OpenReadOnly}),
 		"logout":         encode(&wire.Logout{ID: 1}),
 		"discover":       encode(&wire.DiscoverRequest{ID: 1}),
-		"login response": encode(&wire.LoginResponse{ID: 1, Version: 1}),
+		"login response": encode(&wire.LoginResponse{ID: 1, Version: wire.Version}),
 		"command":        func(p *peer) error { return p.command(inlineRead(0, 512), nil) },
 		"one byte":       func(p *peer) error { return p.send([]byte{byte(wire.OpLogin)}) },
 		"empty message":  func(p *peer) error { return p.send(nil) },
@@ -96,14 +96,14 @@ func TestConnectionsThatNeverLogIn(t *testing.T) {
 		},
 		"longer than any message": func(p *peer) error { return p.send(make([]byte, peerHead)) },
 	}
-	for name, say := range cases {
+	for name, act := range cases {
 		t.Run(name, func(t *testing.T) {
 			p := r.peer(t)
-			must(t, say(p))
+			must(t, act(p))
 			if n, err := p.ends(); err != nil || n != 0 {
 				t.Errorf("the target said %d things before it ended the connection: %v", n, err)
 			}
-			r.settles(base)
+			r.reaches(base)
 			good.progresses()
 		})
 	}
@@ -124,19 +124,19 @@ func TestLoginTwice(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	r.settles(base)
+	r.reaches(base)
 	good.progresses()
 }
 
-// TestLoginPatience: a connection that says nothing does not stay.
-func TestLoginPatience(t *testing.T) {
+// TestLoginTimeout: a connection that says nothing does not stay.
+func TestLoginTimeout(t *testing.T) {
 	r := newRig(t, target.Config{}, disk(t, "good"))
 	base := r.state()
 	p := r.peer(t)
 	if _, err := p.ends(); err != nil {
 		t.Fatal(err)
 	}
-	r.settles(base)
+	r.reaches(base)
 	if text := r.log.String(); !strings.Contains(text, "no login arrived in time") {
 		t.Errorf("the log does not say why:\n%s", text)
 	}
@@ -162,7 +162,7 @@ func TestConnectionLimit(t *testing.T) {
 		t.Errorf("%d lines about %d refusals within a moment, want few", lines, refused)
 	}
 	must(t, p.close())
-	r.settles(base)
+	r.reaches(base)
 	good.progresses()
 	must(t, r.peer(t).close())
 }
@@ -188,10 +188,10 @@ func TestSmallTransfers(t *testing.T) {
 	}
 }
 
-// TestSilence: an initiator whose control connection is silent is dead; one whose
-// I/O connections are idle is not.
+// TestSilence: an initiator whose control connection is silent is dead; one
+// whose I/O connections are idle is not.
 func TestSilence(t *testing.T) {
-	r := newRig(t, target.Config{Heartbeat: 10 * time.Millisecond}, disk(t, "good"), disk(t, "other"))
+	r := newRig(t, target.Config{KeepAlive: 500 * time.Millisecond}, disk(t, "good"), disk(t, "other"))
 	good := r.healthy(t, "good")
 	idle := r.join(t, good.s, 2) // says nothing from now on
 	base := r.state()
@@ -201,7 +201,7 @@ func TestSilence(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	r.settles(base)
+	r.reaches(base)
 	if text := r.log.String(); !strings.Contains(text, "silent") {
 		t.Errorf("the log does not say why:\n%s", text)
 	}
@@ -225,7 +225,7 @@ func TestManySessions(t *testing.T) {
 			t.Fatal(fmt.Errorf("session %d: %w", i, err))
 		}
 		must(t, s.close())
-		r.settles(base)
+		r.reaches(base)
 	}
 	good.progresses()
 }

@@ -1,47 +1,55 @@
 package target
 
 import (
+	"context"
 	"fmt"
 	"sync"
 
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/sched"
 	"github.com/viablk/viablk/regcache"
 	"github.com/viablk/viablk/via"
 )
 
-// mappings are what the connections of a server register of mapped disks. It is one
-// cache with one budget, whatever the number of connections and exports: a peer that
-// connects often makes the process pin no more. Each connection registers with its
-// own protection tag, and takes its registrations along when it ends.
+// mappings are the registrations of mapped disks of all connections of a
+// server. They share one cache with one budget, whatever the number of
+// connections and exports, so that a peer with many connections pins no more
+// memory. Each connection registers with its own protection tag, and its
+// registrations end with it.
 //
-// The cache is made at the first need and ends with the last Serve. What cannot be
-// made is not tried again: its Reads go through the pool.
+// The cache is made at the first need and ends with the last Serve. A failed
+// creation is not retried: the Reads go through the pool.
 type mappings struct {
-	cfg *Config
+	cfg *Config // immutable
 
-	mu      sync.Mutex             // taken before the cache's; nothing is registered with it held
-	users   int                    // calls of Serve; +checklocks:mu
-	cache   *regcache.Cache        // +checklocks:mu
-	mapped  map[*exported]*mapping // +checklocks:mu
-	refused error                  // why there is no cache; +checklocks:mu
-	ending  chan struct{}          // closed when the former cache is; +checklocks:mu
+	mu sync.Mutex // taken before the cache's; nothing is registered with it held
+	// +checklocks:mu
+	users int // calls of Serve
+	// +checklocks:mu
+	cache *regcache.Cache
+	// +checklocks:mu
+	mapped map[*exported]*diskArena
+	// +checklocks:mu
+	refused error // why there is no cache
+	// +checklocks:mu
+	ending *sched.Event // the former cache is closed
 }
 
-// mapping is a mapped disk that connections may register.
-type mapping struct {
+// diskArena is a mapped disk that connections may register.
+type diskArena struct {
 	arena   *regcache.Arena
 	refused error // why it has none
 }
 
-// enter says that a Serve begins, leave that one has ended: no connection of its is
-// left. The last one waits for the end of the cache.
-func (m *mappings) enter() {
+// acquire counts a Serve that begins, release one that has ended and has no
+// connections left. The last one closes the cache.
+func (m *mappings) acquire() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.users++
 }
 
-func (m *mappings) leave() error {
+func (m *mappings) release() error {
 	m.mu.Lock()
 	m.users--
 	cache := m.cache
@@ -49,25 +57,25 @@ func (m *mappings) leave() error {
 		m.mu.Unlock()
 		return nil
 	}
-	ended := make(chan struct{})
+	ended := m.cfg.Scheduler.NewEvent()
 	m.cache, m.mapped, m.ending = nil, nil, ended
 	m.mu.Unlock()
-	defer close(ended)
+	defer ended.Set()
 	if err := cache.Close(); err != nil {
 		return fmt.Errorf("end registrations of mapped files: %w", err)
 	}
 	return nil
 }
 
-// open returns the cache and the mapping of a disk, or why there is none; told says
-// that it said so before.
-func (m *mappings) open(x *exported, d block.Windowed) (cache *regcache.Cache, p *mapping, told bool, err error) {
+// open returns the cache and the mapping of a disk, or the reason of the
+// failure; logged means that it was returned before.
+func (m *mappings) open(x *exported, d block.FileMapped) (cache *regcache.Cache, p *diskArena, logged bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for m.ending != nil { // or the two would exceed the budget together
 		ending := m.ending
 		m.mu.Unlock()
-		<-ending
+		m.cfg.Scheduler.Wait(context.Background(), -1, ending)
 		m.mu.Lock()
 		if m.ending == ending {
 			m.ending = nil
@@ -83,19 +91,20 @@ func (m *mappings) open(x *exported, d block.Windowed) (cache *regcache.Cache, p
 		if m.refused != nil {
 			return nil, nil, false, m.refused
 		}
-		m.mapped = make(map[*exported]*mapping)
+		m.mapped = make(map[*exported]*diskArena)
 	}
 	if p = m.mapped[x]; p != nil {
 		return m.cache, p, true, p.refused
 	}
-	p = new(mapping)
+	p = new(diskArena)
 	p.arena, p.refused = m.cache.Adopt(d.Mapping())
 	m.mapped[x] = p
 	return m.cache, p, false, p.refused
 }
 
-// withdraw ends the registrations of a connection's tag, of which none is leased.
-func (m *mappings) withdraw(tag via.Ptag) error {
+// invalidate ends the registrations of a connection's tag, none of which is
+// leased.
+func (m *mappings) invalidate(tag via.Ptag) error {
 	m.mu.Lock()
 	cache := m.cache
 	m.mu.Unlock()
@@ -105,8 +114,8 @@ func (m *mappings) withdraw(tag via.Ptag) error {
 	return cache.InvalidateTag(tag)
 }
 
-// off returns why no connection registers anything of a disk, or "".
-func (m *mappings) off(x *exported) string {
+// disabledReason returns why no connection registers a disk, or "".
+func (m *mappings) disabledReason(x *exported) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch p := m.mapped[x]; {

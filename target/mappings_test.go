@@ -20,9 +20,9 @@ import (
 	"github.com/viablk/viablk/via/shm"
 )
 
-// stingy is a provider that measures what is registered outside of arenas, which is
-// disks, and refuses what it is told to.
-type stingy struct {
+// limitedProvider is a provider that measures what is registered outside of
+// arenas, which is disks, and refuses by configuration.
+type limitedProvider struct {
 	via.Provider
 	refuse func(*via.Memory) error // nil refuses nothing
 	limits func(*via.Limits)       // nil changes nothing
@@ -30,13 +30,13 @@ type stingy struct {
 	disks, peak atomic.Int64 // bytes
 }
 
-func (s *stingy) Open(device string) (via.Adapter, error) {
+func (s *limitedProvider) Open(device string) (via.Adapter, error) {
 	a, err := s.Provider.Open(device)
-	return &stingyAdapter{a, s}, err
+	return &limitedAdapter{a, s}, err
 }
 
-// stingyNIC returns a NIC of such a provider over shared memory.
-func stingyNIC(t testing.TB, s *stingy) *via.NIC {
+// limitedNIC returns a NIC of such a provider over shared memory.
+func limitedNIC(t testing.TB, s *limitedProvider) *via.NIC {
 	t.Helper()
 	s.Provider = shm.New(shm.Options{})
 	nic, err := via.OpenNic(s, "")
@@ -45,12 +45,12 @@ func stingyNIC(t testing.TB, s *stingy) *via.NIC {
 	return nic
 }
 
-type stingyAdapter struct {
+type limitedAdapter struct {
 	via.Adapter
-	by *stingy
+	by *limitedProvider
 }
 
-func (a *stingyAdapter) Limits() via.Limits {
+func (a *limitedAdapter) Limits() via.Limits {
 	l := a.Adapter.Limits()
 	if a.by.limits != nil {
 		a.by.limits(&l)
@@ -58,7 +58,7 @@ func (a *stingyAdapter) Limits() via.Limits {
 	return l
 }
 
-func (a *stingyAdapter) Register(m *via.Memory) error {
+func (a *limitedAdapter) Register(m *via.Memory) error {
 	if a.by.refuse != nil {
 		if err := a.by.refuse(m); err != nil {
 			return err
@@ -73,7 +73,7 @@ func (a *stingyAdapter) Register(m *via.Memory) error {
 	return err
 }
 
-func (a *stingyAdapter) Deregister(m *via.Memory) error {
+func (a *limitedAdapter) Deregister(m *via.Memory) error {
 	n, disk := int64(len(m.Bytes())), m.Arena() == nil
 	err := a.Adapter.Deregister(m)
 	if disk {
@@ -86,14 +86,14 @@ func (a *stingyAdapter) Deregister(m *via.Memory) error {
 // files, no more is registered than the server may.
 func TestOneBudgetForAllConnections(t *testing.T) {
 	const budget, sessions, connections = 6 << 20, 4, 3
-	meter := new(stingy)
+	meter := new(limitedProvider)
 	var exports []target.Export
 	contents := make([][]byte, sessions)
 	for i := range sessions {
 		e, _, content := mappedDisk(t, fmt.Sprint("disk", i))
 		exports, contents[i] = append(exports, e), content
 	}
-	r := newRig(t, target.Config{NIC: stingyNIC(t, meter), CopyMode: regcache.CopyZero, RegisterMax: budget}, exports...)
+	r := newRig(t, target.Config{NIC: limitedNIC(t, meter), CopyMode: regcache.CopyZero, RegisterMax: budget}, exports...)
 	var readers []*reader
 	for i := range sessions {
 		first := r.reader(t, fmt.Sprint("disk", i))
@@ -128,22 +128,23 @@ func TestOneBudgetForAllConnections(t *testing.T) {
 	if c := r.server.Status().Copy; c == nil || c.Cache == nil || c.Cache.MaxBytes != budget || c.Cache.PeakRegions > 3 || c.Cache.Evicted+c.Cache.Reclaimed == 0 {
 		t.Errorf("%+v", c)
 	}
-	// What a connection registered goes with it.
+	// The registrations of a connection end with it.
 	for _, p := range readers {
 		p.s.io.c.Disconnect()
 		p.s.control.c.Disconnect()
 	}
-	r.settles(state{opens: "disk00 disk10 disk20 disk30 "})
+	r.reaches(state{opens: "disk00 disk10 disk20 disk30 "})
 	if n := meter.disks.Load(); n != 0 {
 		t.Errorf("%d bytes are registered without a connection", n)
 	}
 }
 
-// Registrations of mapped files end with the last Serve; the next one makes its own.
+// Registrations of mapped files end with the last Serve; the next one makes its
+// own.
 func TestMappingsOfTheNextServe(t *testing.T) {
-	meter := new(stingy)
+	meter := new(limitedProvider)
 	e, _, content := mappedDisk(t, "disk")
-	r := newRig(t, target.Config{NIC: stingyNIC(t, meter), CopyMode: regcache.CopyZero}, e)
+	r := newRig(t, target.Config{NIC: limitedNIC(t, meter), CopyMode: regcache.CopyZero}, e)
 	read := func() {
 		t.Helper()
 		got, err := r.reader(t, "disk").read(5<<20, 64<<10, wire.StatusOK)
@@ -169,13 +170,13 @@ func TestMappingsOfTheNextServe(t *testing.T) {
 	read()
 }
 
-// A disk that no NIC registers is copied, whatever the reason, and the log says so
-// once for all connections.
+// A disk that no NIC registers is copied, whatever the reason, and the log says
+// so once for all connections.
 func TestDisksThatCannotBeRegistered(t *testing.T) {
 	isDisk := func(m *via.Memory) bool { return m.Arena() == nil }
 	type row struct {
 		disk   func(t *testing.T) (target.Export, []byte)
-		stingy *stingy
+		stingy *limitedProvider
 		off    string // why, in the status of the export
 	}
 	onMap := func(t *testing.T) (target.Export, []byte) {
@@ -189,14 +190,14 @@ func TestDisksThatCannotBeRegistered(t *testing.T) {
 		return e, content
 	}
 	rows := map[string]row{
-		"nic without room for a window": {onMap, &stingy{limits: func(l *via.Limits) { l.MaxRegisterBlockBytes = 1 << 20 }}, "at most 1048576"},
-		"nic without bytes":             {onMap, &stingy{limits: func(l *via.Limits) { l.MaxRegisterBytes = 2<<20 + 3<<19 }}, ""},
+		"nic without room for a registration": {onMap, &limitedProvider{limits: func(l *via.Limits) { l.MaxRegisterBlockBytes = 1 << 20 }}, "at most 1048576"},
+		"nic without bytes":                   {onMap, &limitedProvider{limits: func(l *via.Limits) { l.MaxRegisterBytes = 2<<20 + 3<<19 }}, ""},
 		"mapping off its page": {func(t *testing.T) (target.Export, []byte) {
 			e, content := onMap(t)
-			e.Device = &shifted{e.Device.(block.Windowed)}
+			e.Device = &shifted{e.Device.(block.FileMapped)}
 			return e, content
-		}, &stingy{}, "adopt"},
-		"memory larger than a region": {onMemory, &stingy{limits: func(l *via.Limits) { l.MaxRegisterBlockBytes = 8 << 20 }}, ""},
+		}, &limitedProvider{}, "adopt"},
+		"memory larger than a region": {onMemory, &limitedProvider{limits: func(l *via.Limits) { l.MaxRegisterBlockBytes = 8 << 20 }}, ""},
 	}
 	for _, errno := range []error{via.ErrResource, syscall.ENOMEM, syscall.EFAULT, syscall.EAGAIN, syscall.EPERM} {
 		refuse := func(m *via.Memory) error {
@@ -205,9 +206,9 @@ func TestDisksThatCannotBeRegistered(t *testing.T) {
 			}
 			return nil
 		}
-		rows[fmt.Sprintf("memory: %v", errno)] = row{onMemory, &stingy{refuse: refuse}, ""}
-		rows[fmt.Sprintf("mmap: %v", errno)] = row{onMap, &stingy{refuse: refuse}, ""}
-		rows[fmt.Sprintf("calibration: %v", errno)] = row{onMap, &stingy{refuse: func(m *via.Memory) error {
+		rows[fmt.Sprintf("memory: %v", errno)] = row{onMemory, &limitedProvider{refuse: refuse}, ""}
+		rows[fmt.Sprintf("mmap: %v", errno)] = row{onMap, &limitedProvider{refuse: refuse}, ""}
+		rows[fmt.Sprintf("calibration: %v", errno)] = row{onMap, &limitedProvider{refuse: func(m *via.Memory) error {
 			if isDisk(m) || len(m.Bytes()) == 4<<10 { // the least that is measured
 				return errno
 			}
@@ -221,7 +222,7 @@ func TestDisksThatCannotBeRegistered(t *testing.T) {
 			if strings.HasPrefix(name, "calibration") {
 				mode = regcache.CopyAuto
 			}
-			r := newRig(t, target.Config{NIC: stingyNIC(t, c.stingy), CopyMode: mode, MaxIO: 256 << 10, PoolBytes: 512 << 10}, e)
+			r := newRig(t, target.Config{NIC: limitedNIC(t, c.stingy), CopyMode: mode, MaxIO: 256 << 10, PoolBytes: 512 << 10}, e)
 			first := r.reader(t, "disk")
 			second := &session{id: first.s.id, control: first.s.control, export: first.s.export, io: r.join(t, first.s, 2)}
 			m, err := second.io.expose(1<<20, readWrite)
@@ -242,7 +243,7 @@ func TestDisksThatCannotBeRegistered(t *testing.T) {
 			if n := c.stingy.peak.Load(); n != 0 {
 				t.Errorf("%d bytes of the disk were registered", n)
 			}
-			if w := r.server.Status().Exports[0].Windows; w != nil && (c.off == "") != (w.Off == "") || w != nil && !strings.Contains(w.Off, c.off) {
+			if w := r.server.Status().Exports[0].Mapping; w != nil && (c.off == "") != (w.Off == "") || w != nil && !strings.Contains(w.Off, c.off) {
 				t.Errorf("%+v", w)
 			}
 			said := strings.Count(r.log.String(), "is not registered")
@@ -254,30 +255,30 @@ func TestDisksThatCannotBeRegistered(t *testing.T) {
 }
 
 // shifted is a mapped disk whose mapping does not begin at a page.
-type shifted struct{ block.Windowed }
+type shifted struct{ block.FileMapped }
 
 func (s *shifted) Mapping() []byte {
-	return append(make([]byte, 0, mappedSize+100), s.Windowed.Mapping()...)[1:]
+	return append(make([]byte, 0, mappedSize+100), s.FileMapped.Mapping()...)[1:]
 }
 
-// Over a provider that reads memory after it was posted, as RoCE does for what was
-// lost, a mapped file is copied, and the status says why.
+// Over a provider that reads memory after it was posted, as RoCE does for what
+// was lost, a mapped file is copied, and the status says why.
 func TestProviderThatReadsMemoryLater(t *testing.T) {
-	later := &stingy{limits: func(l *via.Limits) { l.PostsCopy = false }}
+	later := &limitedProvider{limits: func(l *via.Limits) { l.PostsCopy = false }}
 	e, _, content := mappedDisk(t, "disk")
-	r := newRig(t, target.Config{NIC: stingyNIC(t, later), CopyMode: regcache.CopyZero}, e)
+	r := newRig(t, target.Config{NIC: limitedNIC(t, later), CopyMode: regcache.CopyZero}, e)
 	got, err := r.reader(t, "disk").read(5<<20, 64<<10, wire.StatusOK)
 	must(t, err)
 	if !bytes.Equal(got, content[5<<20:][:64<<10]) {
 		t.Fatal("other data")
 	}
-	if w := r.server.Status().Exports[0].Windows; later.peak.Load() != 0 || !strings.Contains(w.Off, "after it was posted") {
+	if w := r.server.Status().Exports[0].Mapping; later.peak.Load() != 0 || !strings.Contains(w.Off, "after it was posted") {
 		t.Errorf("%d bytes registered, %+v", later.peak.Load(), w)
 	}
 }
 
-// A mapping with a lease out is neither given up by the cache nor unmapped by the
-// disk, whose queue is open as long.
+// A mapping with a lease out is neither given up by the cache nor unmapped by
+// the disk, whose queue is open as long.
 func TestMappingThatIsClosedWhileLeased(t *testing.T) {
 	e, _, content := mappedDisk(t, "disk")
 	q, err := e.Device.NewQueue(1)
@@ -287,7 +288,7 @@ func TestMappingThatIsClosedWhileLeased(t *testing.T) {
 	must(t, err)
 	cache, err := regcache.New(nic, regcache.Config{Granule: regcache.HugeGranule})
 	must(t, err)
-	mapping := e.Device.(block.Windowed).Mapping()
+	mapping := e.Device.(block.FileMapped).Mapping()
 	arena, err := cache.Adopt(mapping)
 	must(t, err)
 	lease, err := cache.Acquire(mapping[:4096], tag, 0)

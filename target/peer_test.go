@@ -15,7 +15,7 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// peer is an initiator's connection that says whatever it is told to, right or
+// peer is an initiator's connection that sends any message, right or
 // wrong. One goroutine drives it.
 type peer struct {
 	nic    *via.NIC
@@ -24,7 +24,7 @@ type peer struct {
 	epoch  uint32
 	seq    map[uint16]uint32 // of the last command, by slot
 	memory []exposed
-	queue  []event // arrived, not taken
+	queue  []event // arrived, not received
 	lost   bool
 	polls  [1]unix.PollFd
 }
@@ -44,7 +44,7 @@ type event struct {
 
 var errLost = errors.New("the connection is lost")
 
-// What a peer has posted: more than any target may use up.
+// The receives of a peer: more than any target may consume.
 const (
 	peerReceives = 96
 	peerSends    = 96
@@ -62,7 +62,7 @@ func connect(nic *via.NIC, host string, change func(*via.ViAttributes)) (*peer, 
 		return nil, err
 	}
 	p := &peer{nic: nic, c: c, epoch: 1, seq: make(map[uint16]uint32)}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	err = errors.Join(c.AddReceives(peerReceives, wire.MaxControlSize), c.AddSends(peerSends, peerHead))
 	if err == nil {
@@ -74,7 +74,8 @@ func connect(nic *via.NIC, host string, change func(*via.ViAttributes)) (*peer, 
 	return p, nil
 }
 
-// peer connects without a login; the connection ends with the test at the latest.
+// peer connects without a login; the connection ends with the test at the
+// latest.
 func (r *rig) peer(t testing.TB) *peer {
 	t.Helper()
 	p, err := connect(r.nic, r.host, nil)
@@ -117,12 +118,12 @@ var readWrite = via.MemAttributes{EnableRdmaRead: true, EnableRdmaWrite: true}
 
 // send sends a message of any bytes.
 func (p *peer) send(msg []byte) error {
-	s := p.c.TakeLargeSend(len(msg))
+	s := p.c.AcquireLargeSend(len(msg))
 	for s == nil && !p.lost {
 		if err := p.wait(); err != nil {
 			return err
 		}
-		s = p.c.TakeLargeSend(len(msg))
+		s = p.c.AcquireLargeSend(len(msg))
 	}
 	if p.lost {
 		return errLost
@@ -135,7 +136,7 @@ func (p *peer) send(msg []byte) error {
 
 // sendImmediate sends an immediate.
 func (p *peer) sendImmediate(i wire.Immediate) error {
-	s := p.c.TakeSend()
+	s := p.c.AcquireSend()
 	if s == nil {
 		return errors.New("no send is free")
 	}
@@ -177,7 +178,7 @@ func (p *peer) arrived(e *via.Completion) {
 
 // wait polls until something happened.
 func (p *peer) wait() error {
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); {
 		if p.poll() > 0 {
 			return nil
 		}
@@ -187,11 +188,11 @@ func (p *peer) wait() error {
 		}
 		p.nap()
 	}
-	return fmt.Errorf("nothing arrived for %v", patience)
+	return fmt.Errorf("nothing arrived for %v", testTimeout)
 }
 
-// take returns the next event.
-func (p *peer) take() (event, error) {
+// receive returns the next event.
+func (p *peer) receive() (event, error) {
 	for len(p.queue) == 0 {
 		if p.lost {
 			return event{}, errLost
@@ -209,7 +210,7 @@ func (p *peer) take() (event, error) {
 // came before.
 func (p *peer) ends() (events int, err error) {
 	for {
-		_, err := p.take()
+		_, err := p.receive()
 		switch {
 		case errors.Is(err, errLost):
 			return events, nil
@@ -230,7 +231,7 @@ func (p *peer) ask(q, answer wire.Message) error {
 	if err := p.send(b[:n]); err != nil {
 		return err
 	}
-	e, err := p.take()
+	e, err := p.receive()
 	if err != nil {
 		return err
 	}
@@ -242,7 +243,7 @@ func (p *peer) loginRequest(role wire.Role, session [16]byte, index uint16) *wir
 	q := &wire.LoginRequest{
 		ID: 1, PathEpoch: p.epoch, MinVersion: wire.Version, MaxVersion: wire.Version, Role: role,
 		SessionID: session, SessionGen: 1, Nonce: 7, Conn: index,
-		DataModes: wire.ModesInline | wire.ModesPull | wire.ModesWindow, Features: wire.FeatureImmediate,
+		DataModes: wire.ModesInline | wire.ModesPull | wire.ModesPlace, Features: wire.FeatureImmediate,
 	}
 	if index > 0 {
 		q.Conns = index
@@ -281,7 +282,7 @@ func (p *peer) encode(cmd wire.Command, payload []byte) []byte {
 
 // status waits for the answer of a command and returns its status and data.
 func (p *peer) status() (wire.Status, []byte, error) {
-	e, err := p.take()
+	e, err := p.receive()
 	if err != nil {
 		return 0, nil, err
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/viablk/viablk/target"
 )
 
-// TestTransfersWaitForTheirRange: RDMA from and to a disk in memory does not go past
-// somebody who has the range, and keeps nobody waiting who has not.
+// TestTransfersWaitForTheirRange: RDMA from and to a disk in memory does not
+// bypass the holder of the range, and delays no other request.
 func TestTransfersWaitForTheirRange(t *testing.T) {
 	const at, n = 1 << 20, 128 << 10
 	e := disk(t, "a")
@@ -39,22 +39,22 @@ func TestTransfersWaitForTheirRange(t *testing.T) {
 			}
 			before := bytes.Clone(content[row.off:][:n])
 			if !ranges.TryAcquire(at+64<<10, block.AtomicUnit, row.write) {
-				t.Fatal("the range is held by somebody who has been answered")
+				t.Fatal("the range is held by an answered request")
 			}
 			cmd := transfer(row.op, row.off, memory.segment(0, n))
 			cmd.Export = s.export.Export
 			must(t, s.io.command(cmd, nil))
 			if row.waits {
-				other := inlineRead(0, 512) // that was sent later and needs nobody
+				other := inlineRead(0, 512) // sent later, with a free range
 				other.Export, other.Slot = s.export.Export, 1
 				must(t, s.io.command(other, nil))
 				_, data, err := s.io.status()
 				must(t, err)
 				if len(data) != 512 {
-					t.Error("a request was answered whose range is somebody else's")
+					t.Error("a request was answered while its range was held")
 				}
 				if !bytes.Equal(content[row.off:][:n], before) {
-					t.Error("the disk changed while somebody else had the range")
+					t.Error("the disk changed while the range was held")
 				}
 			}
 			if !row.waits {
@@ -77,14 +77,14 @@ func TestTransfersWaitForTheirRange(t *testing.T) {
 			}
 		})
 	}
-	// Of an odd write nothing goes past the queue, so it finds nothing taken.
+	// An odd write never bypasses the queue, so its range is never busy.
 	waitFor(t, "the counter of ranges", func() bool { return r.server.Status().Stats.RangesTaken == 3 })
 }
 
 // TestPeersThatDieLeaveNoRange, and no block of which only a part is written,
 // wherever they were when they went.
 func TestPeersThatDieLeaveNoRange(t *testing.T) {
-	const n, commands = 900 << 10, 8 // so that turns of the provider end anywhere in them
+	const n, commands = 900 << 10, 8 // so that steps of the provider end anywhere in them
 	e := disk(t, "a")
 	ranges, content := e.Device.(block.Mapped).Ranges(), e.Device.(block.Mapped).Memory()
 	r := newRig(t, target.Config{}, e)
@@ -97,7 +97,8 @@ func TestPeersThatDieLeaveNoRange(t *testing.T) {
 			binary.LittleEndian.PutUint64(memory.Bytes()[i:], round+1)
 		}
 		for slot := range uint16(commands) {
-			// In segments that do not end on blocks, in some that do, and in one.
+			// In segments that do not end on blocks, in some that do, and in
+			// one.
 			first := []int{n / 2, n/2 + 520, n - 4096}[slot%3]
 			cmd := transfer(wire.OpWrite, uint64(slot)<<20, memory.segment(0, first), memory.segment(first, n-first))
 			if slot%4 == 3 {
@@ -111,9 +112,9 @@ func TestPeersThatDieLeaveNoRange(t *testing.T) {
 			must(t, err)
 		}
 		must(t, s.close())
-		r.settles(start)
+		r.reaches(start)
 		if !ranges.TryAcquire(0, int64(len(content)), true) {
-			t.Fatalf("round %d: a range is held by nobody", round)
+			t.Fatalf("round %d: a range is held without a holder", round)
 		}
 		for off := 0; off < len(content); off += block.AtomicUnit {
 			b := content[off:][:block.AtomicUnit]

@@ -4,63 +4,52 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/carrier"
 	"github.com/viablk/viablk/internal/wire"
-	"github.com/viablk/viablk/via"
 )
 
-// message handles an arrived message: a heartbeat, a control message or a
-// command. The receive is posted again before anything is answered, so that the
-// answer can stand for the credit.
-func (c *conn) message(e *via.Completion) {
-	r := c.carrier.Arrived(e)
-	switch {
-	case c.leaving:
-		c.repost(r) // who has said goodbye is not listened to
-		return
-	case e.Status&via.StatusImmediate != 0:
-		// The length is not looked at: of an RDMA Write it is no length of r.
-		c.repost(r)
-		c.immediate(wire.Immediate(e.Immediate), e.Length)
-		return
-	case e.Length < wire.HeaderSize:
-		c.fail(fmt.Errorf("message of %d bytes", e.Length))
-		return
-	}
-	if !wire.RawOpcode(r.Head).IsCommand() {
-		n := copy(c.scratch, r.Head)
-		n += copy(c.scratch[n:], r.Data[:e.Length-wire.HeaderSize])
-		c.repost(r)
-		c.control(c.scratch[:n])
-		return
-	}
-	c.command(r, e.Length)
+// receiver owns the slots of a connection and checks what arrives in them. A
+// slot stands for a credit: the initiator has no more commands in flight than
+// slots. Its steps in the order of a command:
+//
+//  1. command         decodes, finds the slot, checks the login's limits
+//  2. begin           stores the command; its inline payload stays in place
+//  3. repost          gives every other receive back to the VI
+//  4. releaseReceive  gives the receive of an inline payload back, when the
+//     backend has taken the payload
+//  5. free            makes the slot free, and takes the command that arrived
+//     meanwhile
+type receiver struct {
+	carrier  *carrier.Carrier
+	login    login
+	requests []request // by slot; nil unless the connection is for I/O
+	busy     int       // requests not free
 }
 
 // repost gives a receive back to the VI.
-func (c *conn) repost(r *carrier.Receive) {
-	if err := c.carrier.Post(r); err != nil {
-		c.fail(fmt.Errorf("post receive: %w", err))
+func (x *receiver) repost(r *carrier.Receive) error {
+	if err := x.carrier.Post(r); err != nil {
+		return fmt.Errorf("post receive: %w", err)
 	}
+	return nil
 }
 
-// immediate handles what travels without a message: heartbeats.
-func (c *conn) immediate(i wire.Immediate, length uint32) {
+// immediate checks immediate data: it is a keepalive, or an error.
+func (x *receiver) immediate(i wire.Immediate, length uint32) error {
 	switch {
-	case c.role == 0:
-		c.fail(errNoLogin)
-	case i.Epoch() != c.epoch&0xf:
-		c.fail(errEpoch)
-	case i.Type() != wire.ImmHeartbeat || length != 0:
-		c.fail(fmt.Errorf("immediate of type %d with %d bytes", i.Type(), length))
-	default:
-		c.owesBeat = true
-		c.answerBeat()
+	case x.login.role == 0:
+		return errNoLogin
+	case x.login.features&wire.FeatureImmediate == 0:
+		return errFeature
+	case i.Epoch() != x.login.epoch&0xf:
+		return errEpoch
+	case i.Type() != wire.ImmKeepAlive || length != 0:
+		return fmt.Errorf("immediate of type %d with %d bytes", i.Type(), length)
 	}
+	return nil
 }
 
-// What breaks the protocol, so that the connection goes.
+// Protocol errors of commands; each ends the connection.
 var (
 	errNoIO     = errors.New("command on a connection that is not for commands")
 	errSlot     = errors.New("command in a slot of another connection")
@@ -68,126 +57,114 @@ var (
 	errCredits  = errors.New("command in a slot that is in use")
 	errEpoch    = errors.New("command of another path epoch")
 	errTooLong  = errors.New("command longer than negotiated")
-	errFeature  = errors.New("command uses what was not negotiated")
+	errFeature  = errors.New("the initiator uses what was not negotiated")
 )
 
-// command decodes a command and checks it against the session. What breaks a
-// rule of the protocol ends the connection; what the export refuses is answered.
-func (c *conn) command(rc *carrier.Receive, length uint32) {
-	if c.role != wire.RoleIO {
-		c.fail(errNoIO)
-		return
+// command decodes a command, checks it against the login and puts it into its
+// slot. It returns the request with a status that refuses it or StatusOK, or
+// nil if the command waits for the completion of its slot's last answer; after
+// that it is passed again, as a stashed one. An error is a protocol error.
+func (x *receiver) command(rc *carrier.Receive, length uint32, stashed bool) (*request, wire.Status, error) {
+	if x.login.role != wire.RoleIO {
+		return nil, 0, errNoIO
 	}
 	var cmd wire.Command
-	err := cmd.DecodeSplit(rc.Head, rc.Data[:length-wire.HeaderSize])
+	var tags []byte
+	tail := rc.Data[:length-wire.HeaderSize]
+	if x.carrier.Sealed() {
+		tail, tags = wire.CutTags(rc.Head, tail)
+	}
+	err := cmd.DecodeSplit(rc.Head, tail)
 	if err != nil && !errors.Is(err, wire.ErrUnknownOpcode) {
-		c.fail(err)
-		return
+		return nil, 0, err
 	}
-	at := cmd.Slot - c.base
-	if int(at) >= len(c.requests) {
-		c.fail(errSlot)
-		return
+	status := wire.StatusOK
+	if err != nil {
+		// An unknown command has only the common fields.
+		cmd = wire.Command{Opcode: cmd.Opcode, Slot: cmd.Slot, Seq: cmd.Seq, PathEpoch: cmd.PathEpoch}
+		status = wire.StatusNotSupported
 	}
-	r := &c.requests[at]
+	at := cmd.Slot - x.login.base
+	if int(at) >= len(x.requests) {
+		return nil, 0, errSlot
+	}
+	r := &x.requests[at]
 	if r.state == answering && !r.stashed {
 		// The peer saw the answer before this end saw its completion.
 		r.stashed, r.next, r.nextLen = true, rc.Index(), length
-		return
+		return nil, 0, x.protect(r.nextProtection, &cmd, rc, tags)
 	}
-	if err != nil {
-		// Of an unknown command only what all commands share has a meaning.
-		cmd = wire.Command{Opcode: cmd.Opcode, Slot: cmd.Slot, Seq: cmd.Seq, PathEpoch: cmd.PathEpoch}
+	if err := x.check(r, &cmd); err != nil {
+		return nil, 0, err
 	}
-	if broken := c.checkSession(r, &cmd); broken != nil {
-		c.fail(broken)
-		return
+	if stashed {
+		r.protection, r.nextProtection = r.nextProtection, r.protection
+	} else if err := x.protect(r.protection, &cmd, rc, tags); err != nil {
+		return nil, 0, err
 	}
-	c.begin(r, &cmd, rc)
-	if err != nil {
-		c.refuse(r, wire.StatusNotSupported)
-		return
-	}
-	c.checkExport(r)
+	return r, status, x.begin(r, &cmd, rc)
 }
 
-// checkSession checks what the session prescribes.
-func (c *conn) checkSession(r *request, cmd *wire.Command) error {
+// protect readies the protection of a command that was opened last, in a sealed
+// session.
+func (x *receiver) protect(p *protection, cmd *wire.Command, rc *carrier.Receive, tags []byte) error {
+	if p == nil {
+		return nil
+	}
+	return p.claim(x.carrier.Opener(), cmd, rc, tags)
+}
+
+// check checks a command against its slot and the negotiated limits.
+func (x *receiver) check(r *request, cmd *wire.Command) error {
+	l := &x.login
 	switch {
-	case cmd.PathEpoch != c.epoch:
+	case cmd.PathEpoch != l.epoch:
 		return errEpoch
 	case r.state != free:
 		return errCredits
 	case r.used && cmd.Seq != r.seq+1:
 		return errSequence
-	case cmd.Flags&(wire.FlagReplay|wire.FlagDataDigest) != 0 || cmd.Mode != wire.ModeNone && !c.modes.Has(cmd.Mode):
+	case cmd.Flags&(wire.FlagReplay|wire.FlagDataDigest) != 0 || cmd.Mode != wire.ModeNone && !l.modes.Has(cmd.Mode):
 		return errFeature
-	case cmd.InlineLength > c.inline || cmd.Mode == wire.ModeInline && cmd.Opcode == wire.OpRead && cmd.Length > c.inline:
+	case cmd.InlineLength > l.inline || cmd.Mode == wire.ModeInline && cmd.Opcode == wire.OpRead && cmd.Length > l.inline:
 		return errTooLong
-	case cmd.Opcode <= wire.OpWrite && cmd.Length > c.maxIO:
+	case cmd.Opcode <= wire.OpWrite && cmd.Length > l.maxIO:
 		return errTooLong
 	}
 	return nil
 }
 
-// begin books the command in its slot. An inline payload stays in the receive,
-// which is held; every other receive goes back.
-func (c *conn) begin(r *request, cmd *wire.Command, rc *carrier.Receive) {
+// begin stores the command in its slot. An inline payload stays in the receive,
+// which the request holds; every other receive is reposted.
+func (x *receiver) begin(r *request, cmd *wire.Command, rc *carrier.Receive) error {
 	r.seq, r.used, r.command = cmd.Seq, true, *cmd
 	r.pending, r.handle = 0, nil
-	r.held = cmd.InlineLength > 0
+	r.holdsReceive = cmd.InlineLength > 0
 	r.receive = rc.Index()
-	c.busy++
-	c.disturbed()
-	if !r.held {
-		c.repost(rc)
+	x.busy++
+	if r.holdsReceive {
+		return nil
 	}
+	return x.repost(rc)
 }
 
-// opOf maps the wire's operations to the device's.
-var opOf = [...]block.Op{
-	wire.OpRead: block.Read, wire.OpWrite: block.Write, wire.OpFlush: block.Flush,
-	wire.OpTrim: block.Trim, wire.OpWriteZeroes: block.WriteZeroes,
-	wire.OpPrefetch: block.Prefetch, wire.OpBlockStatus: block.Status,
+// releaseReceive reposts the receive that a request holds.
+func (x *receiver) releaseReceive(r *request) error {
+	if !r.holdsReceive {
+		return nil
+	}
+	r.holdsReceive = false
+	return x.repost(x.carrier.Receive(r.receive))
 }
 
-// checkExport checks the command against its export, once and for all, and sends
-// it on its way.
-func (c *conn) checkExport(r *request) {
-	cmd := &r.command
-	if c.halt.Load() != 0 {
-		c.refuse(r, wire.StatusShutdown)
-		return
+// free makes the slot of an answered request free. It returns the command that
+// arrived in the slot meanwhile, if any.
+func (x *receiver) free(r *request) (*carrier.Receive, uint32) {
+	r.state = free
+	x.busy--
+	if !r.stashed {
+		return nil, 0
 	}
-	h, status := c.handle(cmd.Export)
-	if status != wire.StatusOK {
-		c.refuse(r, status)
-		return
-	}
-	r.handle = h
-	h.busy++
-	op, flags := opOf[cmd.Opcode], blockFlags(cmd.Flags)
-	info := h.opened.info
-	info.Size = h.opened.size.Load()
-	if e := info.Check(op, flags, cmd.Offset, uint64(cmd.Length)); e != 0 {
-		c.refuse(r, wire.StatusOf(e))
-		return
-	}
-	r.block = block.Request{
-		Op: op, Flags: flags, Offset: int64(cmd.Offset), Length: int64(cmd.Length), User: uint64(r.slot - c.base),
-	}
-	c.start(r)
-}
-
-func blockFlags(f wire.CommandFlags) (b block.Flags) {
-	if f&wire.FlagFUA != 0 {
-		b |= block.FUA
-	}
-	if f&wire.FlagNoHole != 0 {
-		b |= block.NoHole
-	}
-	if f&wire.FlagFastZero != 0 {
-		b |= block.FastZero
-	}
-	return b
+	r.stashed = false
+	return x.carrier.Receive(r.next), r.nextLen
 }

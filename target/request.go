@@ -7,43 +7,50 @@ import (
 	"github.com/viablk/viablk/regcache"
 )
 
-// requestState is where a request is on its way.
+// requestState is the state of a request. It tells the owner that has it: free
+// and stashed commands are the receiver's, awaitMemory and running the
+// executor's, the others the sender's.
 //
-//	free ─▶ arrived ─▶ [awaitMemory] ─▶ [pulling] ─▶ running ─▶ [awaitSends] ─▶ answering ─▶ free
+//	free ─▶ [awaitMemory] ─▶ [awaitPull] ─▶ [pulling] ─▶ running
+//	     ─▶ awaitAnswer ─▶ answering ─▶ free
 type requestState uint8
 
 const (
 	free        requestState = iota // the slot holds the result of its last command
 	awaitMemory                     // the pool has no room
-	awaitPull                       // no send is free to pull with
+	awaitPull                       // its payload is to be pulled
 	pulling                         // RDMA Reads fetch a Write's payload
 	running                         // in the backend's queue
-	awaitAnswer                     // no send is free to answer with
-	answering                       // data and answer are on their way
+	awaitAnswer                     // it has a status
+	answering                       // data and answer are being sent
 )
 
-// request is a slot of the connection: the command under way, or the result of
+// request is a slot of the connection: the command in flight, or the result of
 // the last one.
 type request struct {
 	state  requestState
+	index  uint16 // in the connection
 	slot   uint16 // of the session
-	seq    uint32 // of the command under way or the last
+	seq    uint32 // of the command in flight or the last
 	used   bool   // a command was run in this slot
 	status wire.Status
 
-	command wire.Command
-	handle  *handle // nil while none is known
-	block   block.Request
-	memory  regcache.Slot
-	lease   regcache.Lease // of a window, in place of memory
-	local   carrier.Span   // where the payload is: memory, or the disk itself
-	pending int            // RDMA operations and answers under way
-	holds   bool           // its range of the disk, because local is a part of that
-	held    bool           // receive is this request's until the backend is done
-	receive uint32
-	stashed bool // a command arrived before the answer's completion was seen
-	next    uint32
-	nextLen uint32
+	command      wire.Command
+	handle       *handle // nil while none is known
+	block        block.Request
+	memory       regcache.Buffer
+	lease        regcache.Lease // of a mapping, in place of memory
+	local        carrier.Span   // where the payload is: memory, or the disk itself
+	pending      int            // RDMA operations and answers in flight
+	holdsRange   bool           // local is part of the disk, and its range is held
+	holdsReceive bool           // receive is this request's until the backend is done
+	receive      uint32
+	stashed      bool // a command arrived before the answer's completion was seen
+	next         uint32
+	nextLen      uint32
+
+	protection     *protection // of a sealed session; else nil
+	nextProtection *protection // of the stashed command
 
 	extents     []block.Extent // of a block-status; memory from the first one on
 	extentBytes uint32         // encoded in memory
@@ -52,15 +59,4 @@ type request struct {
 // span returns a range of the request's payload.
 func (r *request) span(off, n uint32) carrier.Span {
 	return carrier.Span{Addr: r.local.Addr + uint64(off), Handle: r.local.Handle, Length: n}
-}
-
-// releaseMemory gives the request's memory back, of the pool, of a window or of the
-// disk.
-func (c *conn) releaseMemory(r *request) {
-	c.letGo(r)
-	if r.memory.Data != nil {
-		c.pool.Put(r.memory)
-		r.memory = regcache.Slot{}
-	}
-	r.lease.Release()
 }

@@ -4,41 +4,41 @@ import (
 	"github.com/viablk/viablk/internal/wire"
 )
 
-// watchSizes tells the session of an export that has another size than the session
-// was told, one at a time: the next when the initiator has acknowledged it. It is
-// called with every beat of the control connection.
-func (c *conn) watchSizes() error {
-	if c.role != wire.RoleControl || c.features&wire.FeatureEvents == 0 || c.telling {
+// watchSizes sends a resize event for an export whose size changed, one at a
+// time: the next one when the initiator has acknowledged it. It is called with
+// every keepalive of the control connection.
+func (k *controller) watchSizes() error {
+	if k.login.role != wire.RoleControl || k.login.features&wire.FeatureEvents == 0 || k.eventAckPending {
 		return nil
 	}
-	handle, o := c.session.resized()
+	handle, o := k.login.session.resized()
 	if o == nil {
 		return nil
 	}
-	c.telling = true
-	c.events++
-	c.log.Info("export resized", "export", o.export.Name, "size", o.size.Load())
-	return c.send(&wire.Event{
-		ID: c.events, PathEpoch: c.epoch, Kind: wire.EventResize, Export: handle,
-		SizeGen: o.sizeGen.Load(), UUID: o.export.uuid, Size: uint64(o.size.Load()),
+	k.eventAckPending = true
+	k.events++
+	k.log.Info("export resized", "export", o.export.Name, "size", o.size.Load())
+	return k.send(&wire.Event{
+		ID: k.events, PathEpoch: k.login.epoch, Kind: wire.EventResize, Export: handle,
+		SizeGen: o.sizeGen.Load(), UUID: o.export.identity.UUID(), Size: uint64(o.size.Load()),
 	})
 }
 
-// acknowledged handles the ack of an event. One that nobody waits for does no harm.
-func (c *conn) acknowledged(msg []byte) error {
+// acknowledged handles the ack of an event. An unexpected one is ignored.
+func (k *controller) acknowledged(msg []byte) error {
 	var q wire.EventAck
 	if err := q.Decode(msg); err != nil {
 		return err
 	}
 	if q.Kind == wire.EventResize {
-		c.telling = false
+		k.eventAckPending = false
 	}
 	return nil
 }
 
-// resized returns an export of the session whose disk has another size than it was
-// told, with its handle, and takes note of that size. It asks the disks without the
-// lock: what is in the list stays.
+// resized returns an export of the session whose disk has another size than
+// announced, with its handle, and records that size. It asks the disks without
+// the lock: entries of the list stay valid.
 func (s *session) resized() (uint16, *opened) {
 	s.mu.Lock()
 	opens := s.opens
@@ -56,7 +56,7 @@ func (s *session) resized() (uint16, *opened) {
 	return 0, nil
 }
 
-// present is the answer to whoever opens it now.
+// present is the answer to an open with the present size.
 func (o *opened) present() wire.OpenResponse {
 	a := o.response
 	a.Size, a.SizeGen = uint64(o.size.Load()), o.sizeGen.Load()

@@ -11,22 +11,22 @@ import (
 	"github.com/viablk/viablk/target"
 )
 
-// listen keeps the connection alive for n heartbeats, and returns the first event that
-// comes meanwhile, or nil.
+// listen keeps the connection alive for n keepalives, and returns the first
+// event that comes meanwhile, or nil.
 func (p *peer) listen(n int) (*wire.Event, error) {
 	b := make([]byte, wire.MaxControlSize)
 	for range n {
-		size, err := (&wire.Heartbeat{ID: 7, PathEpoch: p.epoch}).Encode(b)
+		size, err := (&wire.KeepAlive{ID: 7, PathEpoch: p.epoch}).Encode(b)
 		if err = errors.Join(err, p.send(b[:size])); err != nil {
 			return nil, err
 		}
 		var v *wire.Event
 		for answered := false; !answered; {
-			e, err := p.take()
+			e, err := p.receive()
 			if err != nil {
 				return nil, err
 			}
-			if answered = wire.RawOpcode(e.msg) == wire.OpHeartbeatAck; !answered {
+			if answered = wire.RawOpcode(e.msg) == wire.OpKeepAliveAck; !answered {
 				v = new(wire.Event)
 				if err := v.Decode(e.msg); err != nil {
 					return nil, err
@@ -36,18 +36,18 @@ func (p *peer) listen(n int) (*wire.Event, error) {
 		if v != nil {
 			return v, nil
 		}
-		time.Sleep(10 * time.Millisecond) // so that n heartbeats are some beats of the target
+		time.Sleep(10 * time.Millisecond) // so that n keepalives span several intervals of the target
 	}
 	return nil, nil
 }
 
-// forever is more heartbeats than a target needs to say something.
+// forever is more keepalives than a target needs to say something.
 const forever = 10_000
 
 func TestResizeEvents(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.img")
 	must(t, os.WriteFile(path, make([]byte, 4096), 0o600))
-	r := newRig(t, target.Config{Heartbeat: 200 * time.Millisecond}, target.Export{Name: "disk", Device: openDevice(t, "file:"+path)})
+	r := newRig(t, target.Config{KeepAlive: 200 * time.Millisecond}, target.Export{Name: "disk", Device: openDevice(t, "file:"+path)})
 	enter := func(session byte, features wire.Features) (*peer, wire.OpenResponse) {
 		p := r.peer(t)
 		q := p.loginRequest(wire.RoleControl, [16]byte{session}, 0)
@@ -96,7 +96,7 @@ func TestResizeEvents(t *testing.T) {
 	}
 	must(t, p.close())
 
-	// Who has not agreed on events hears of none, and keeps the size.
+	// A session without the feature gets no events, and keeps the size.
 	must(t, os.Truncate(path, 4096))
 	p, _ = enter(2, wire.FeatureImmediate)
 	must(t, os.Truncate(path, 8192))

@@ -21,22 +21,23 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for what must happen.
-const patience = 20 * time.Second
+// testTimeout bounds how long a test waits for a condition.
+const testTimeout = time.Minute
 
 // rig is a server in this process and the NIC of those who connect to it.
 type rig struct {
-	t      testing.TB
-	host   string
-	nic    *via.NIC
-	server *target.Server
-	log    *logBook
-	cancel context.CancelFunc
-	served chan error
+	t           testing.TB
+	host        string
+	nic         *via.NIC
+	server      *target.Server
+	log         *logBook
+	cancel      context.CancelFunc
+	served      chan error
+	quarantines bool // connections of the server stay quarantined: its NIC does not close
 }
 
-// newRig serves the exports. It ends with the test, and then nothing is left of
-// any connection: a NIC does not close before.
+// newRig serves the exports until the test ends. No connection is left then, or
+// the NIC would not close.
 func newRig(t testing.TB, cfg target.Config, exports ...target.Export) *rig {
 	t.Helper()
 	r := &rig{t: t, host: filepath.Join(t.TempDir(), "target.sock"), log: &logBook{}, served: make(chan error, 1)}
@@ -44,8 +45,8 @@ func newRig(t testing.TB, cfg target.Config, exports ...target.Export) *rig {
 		cfg.NIC = openNIC(t)
 	}
 	r.nic = openNIC(t)
-	if cfg.Heartbeat == 0 {
-		cfg.Heartbeat = time.Hour // no peer dies because the machine is slow
+	if cfg.KeepAlive == 0 {
+		cfg.KeepAlive = time.Hour // no peer dies because the machine is slow
 	}
 	cfg.Exports = exports
 	cfg.Log = slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -60,7 +61,9 @@ func newRig(t testing.TB, cfg target.Config, exports ...target.Export) *rig {
 	t.Cleanup(func() {
 		cancel()
 		must(t, <-r.served)
-		must(t, cfg.NIC.Close())
+		if err := cfg.NIC.Close(); (err != nil) != r.quarantines {
+			t.Errorf("close the NIC of the target: %v", err)
+		}
 		must(t, r.nic.Close())
 		for _, e := range exports {
 			must(t, e.Device.Close())
@@ -114,8 +117,8 @@ func (r *rig) state() state {
 	return b
 }
 
-// settles waits until the server is in a state.
-func (r *rig) settles(want state) {
+// reaches waits until the server is in a state.
+func (r *rig) reaches(want state) {
 	r.t.Helper()
 	waitFor(r.t, "the server to be as before", func() bool { return r.state() == want })
 }
@@ -123,9 +126,9 @@ func (r *rig) settles(want state) {
 // waitFor waits for a condition that no event announces.
 func waitFor(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(200 * time.Microsecond) {
+	for deadline := time.Now().Add(testTimeout); !ok(); time.Sleep(200 * time.Microsecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited %v for %s", patience, what)
+			t.Fatalf("waited %v for %s", testTimeout, what)
 		}
 	}
 }

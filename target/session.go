@@ -2,73 +2,155 @@ package target
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/viablk/viablk/internal/access"
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/contain"
+	"github.com/viablk/viablk/internal/handshake"
+	"github.com/viablk/viablk/internal/sched"
 	"github.com/viablk/viablk/internal/wire"
+	"github.com/viablk/viablk/target/reserve"
 )
 
-// session is what an initiator has at this target: its control connection, its
-// I/O connections and the exports it opened. It ends with its control
-// connection; what it opened is given back when no connection of it is left, so
-// that nobody else gets an export while a late write of it is under way.
+// session is the state of an initiator at this target: its control connection,
+// its I/O connections and the exports it opened. It ends with its control
+// connection; its exports are released when no connection of it is left, so
+// that no other session opens an export while a late write is in flight.
 type session struct {
-	id    [16]byte
-	gen   uint64
+	id       [16]byte
+	identity access.Identity // of the control connection; the others prove the same
+	// +checklocks:mu
+	gen uint64
+	// +checklocks:mu
 	nonce uint64
+	// +checklocks:mu
 	epoch uint32
 
-	mu    sync.Mutex
-	ended bool             // nobody joins or opens any more
-	conns map[uint16]*conn // by connection index; 0 is the control connection
-	opens []*opened        // by export handle
+	authenticated *handshake.Result // of the control connection; nil in clear
+	generation    atomic.Uint64     // of its keys
+
+	control     *signals               // of the control connection
+	preemptedBy atomic.Pointer[string] // another client, which ended the session; nil: none
+
+	mu sync.Mutex
+	// +checklocks:mu
+	ended bool // no join or open succeeds any more
+	// +checklocks:mu
+	conns map[uint16]*signals // by connection index; 0 is the control connection
+	// +checklocks:mu
+	opens []*opened // by export handle
 }
 
-// opened is an open export of a session. What is not guarded is immutable.
+// opened is an open export of a session. Fields without a guard are immutable.
 type opened struct {
-	id       uint32
-	mode     wire.OpenMode
-	export   *exported
-	info     block.Info // by which commands are checked, but for the size; read-only if the open is
+	id     uint32
+	mode   wire.OpenMode
+	export *exported
+	hold   *reserve.Reservation
+	// info is used to check commands, except for the size; read-only if the
+	// open is.
+	info     block.Info
 	response wire.OpenResponse
 
-	size    atomic.Int64  // bytes: what commands are checked by, and the initiator is told
+	size    atomic.Int64  // bytes; commands are checked against it
 	sizeGen atomic.Uint32 // of size
 
-	closed   atomic.Bool // takes no new commands; set under session.mu
+	closed   atomic.Bool // new commands are refused; set under session.mu
 	users    int         // connections that have it in use; guarded by session.mu
 	returned bool        // to the export table; guarded by session.mu
 }
 
-// client names the session to disks that tell their clients apart.
+// client names the session to disks that distinguish their clients.
 func (s *session) client() string { return "session " + hex.EncodeToString(s.id[:]) }
+
+// flush makes durable what the session wrote, of which nothing is in flight. It
+// returns false if that failed.
+func (s *session) flush(scheduler sched.Scheduler) bool {
+	s.mu.Lock()
+	opens := slices.Clone(s.opens)
+	s.mu.Unlock()
+	for _, o := range opens {
+		if o.info.Features&(block.ReadOnly|block.CanFlush) != block.CanFlush {
+			continue
+		}
+		if err := flushDisk(scheduler, o.export.Device); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// flushDisk makes everything durable that a disk has answered.
+func flushDisk(scheduler sched.Scheduler, d block.Device) (err error) {
+	q, err := d.NewQueue(1)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, q.Close()) }()
+	flush := block.Request{Op: block.Flush}
+	if !q.Submit(&flush) {
+		return errors.New("a new queue takes no request")
+	}
+	q.Kick()
+	var done [1]*block.Request
+	for q.Reap(done[:]) == 0 {
+		if d, ok := q.Arm(); ok {
+			_ = scheduler.Poll([]unix.PollFd{{Fd: int32(q.FD()), Events: unix.POLLIN}}, d) // Reap tells
+		}
+	}
+	return flush.Err
+}
+
+// preempted ends the session because another client takes an export of it. It
+// takes no lock: the other client's session may be preempted at the same time.
+func (s *session) preempted(by string) {
+	s.preemptedBy.CompareAndSwap(nil, &by)
+	s.control.stop(stopNow)
+}
 
 // sessionTable finds sessions by ID.
 type sessionTable struct {
-	mu   sync.Mutex
+	mu sync.Mutex
+	// +checklocks:mu
 	byID map[[16]byte]*session
+	// +checklocks:mu
+	byKeys map[[16]byte]*session // by the name of the keys
 }
 
 // begin creates the session of a control connection.
-func (t *sessionTable) begin(c *conn, q *wire.LoginRequest) (*session, wire.LoginReason, string) {
+func (t *sessionTable) begin(c *signals, i access.Identity, q *wire.LoginRequest, r *handshake.Result) (*session, wire.LoginReason, string) {
+	defer contain.Shared()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.byID[q.SessionID] != nil {
 		return nil, wire.ReasonSession, "the session exists; it ends when its control connection does"
 	}
-	s := &session{id: q.SessionID, gen: q.SessionGen, nonce: q.Nonce, epoch: q.PathEpoch, conns: map[uint16]*conn{0: c}}
+	s := &session{id: q.SessionID, identity: i, control: c, gen: q.SessionGen, nonce: q.Nonce, epoch: q.PathEpoch, conns: map[uint16]*signals{0: c}}
 	t.byID[s.id] = s
+	if r != nil {
+		s.authenticated = r
+		s.generation.Store(1)
+		t.byKeys[r.Session.Name()] = s
+	}
 	return s, wire.ReasonNone, ""
 }
 
-// join adds an I/O connection to its session.
-func (t *sessionTable) join(c *conn, q *wire.LoginRequest, most uint16) (*session, wire.LoginReason, string) {
+// join adds an I/O connection to its session, which is unknown to other
+// clients.
+func (t *sessionTable) join(c *signals, i access.Identity, q *wire.LoginRequest, most uint16, r *handshake.Result) (*session, wire.LoginReason, string) {
+	defer contain.Shared()
 	t.mu.Lock()
 	s := t.byID[q.SessionID]
 	t.mu.Unlock()
-	if s == nil {
+	if s == nil || s.identity.Key() != i.Key() || !s.admits(r) {
 		return nil, wire.ReasonSession, "no such session"
 	}
 	s.mu.Lock()
@@ -89,14 +171,15 @@ func (t *sessionTable) join(c *conn, q *wire.LoginRequest, most uint16) (*sessio
 	return s, wire.ReasonNone, ""
 }
 
-// end lets nobody join or open any more and stops the I/O connections.
+// end refuses further joins and opens and stops the I/O connections.
 func (s *session) end() {
+	defer contain.Shared()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true
-	for index, other := range s.conns {
+	for _, index := range slices.Sorted(maps.Keys(s.conns)) { // a simulation repeats the order
 		if index != 0 {
-			other.stop(stopNow)
+			s.conns[index].stop(stopNow)
 		}
 	}
 }
@@ -108,15 +191,16 @@ func (s *session) alone() bool {
 	return len(s.conns) <= 1
 }
 
-// leave removes a connection that touches nothing any more. The control
-// connection is told when it is the last; the last takes the session along.
-func (t *sessionTable) leave(c *conn, exports *exportTable) {
-	s := c.session
+// remove removes a connection that no longer touches a disk. It wakes the
+// control connection when that is the last one; removing the last connection
+// finishes the session.
+func (t *sessionTable) remove(s *session, index uint16, exports *exportTable) {
+	defer contain.Shared()
 	s.mu.Lock()
-	delete(s.conns, c.index)
+	delete(s.conns, index)
 	last := s.ended && len(s.conns) == 0
 	if control := s.conns[0]; control != nil && len(s.conns) == 1 {
-		control.nudge()
+		control.recheckSession()
 	}
 	s.mu.Unlock()
 	if last {
@@ -124,9 +208,10 @@ func (t *sessionTable) leave(c *conn, exports *exportTable) {
 	}
 }
 
-// finish gives back what the session has open and forgets the session. It may be
-// called more than once.
+// finish releases the exports of the session and removes it from the table. It
+// may be called more than once.
 func (t *sessionTable) finish(s *session, exports *exportTable) {
+	defer contain.Shared()
 	s.mu.Lock()
 	for _, o := range s.opens {
 		s.giveBackLocked(o, exports)
@@ -138,52 +223,96 @@ func (t *sessionTable) finish(s *session, exports *exportTable) {
 	if t.byID[s.id] == s {
 		delete(t.byID, s.id)
 	}
+	if r := s.authenticated; r != nil && t.byKeys[r.Session.Name()] == s {
+		delete(t.byKeys, r.Session.Name())
+		r.Session.Clear()
+	}
 }
 
 // giveBackLocked returns an open export to the table, once.
+//
+// +checklocks:s.mu
 func (s *session) giveBackLocked(o *opened, exports *exportTable) {
 	if !o.returned {
 		o.returned = true
-		exports.close(o.export, o.mode)
+		o.hold.Release()
 	}
 }
 
-// open opens an export; the same open ID gets the same handle.
-func (s *session) open(t *exportTable, q *wire.OpenRequest) wire.OpenResponse {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, o := range s.opens {
-		if o.id == q.OpenID && !o.closed.Load() {
-			return o.present()
-		}
+// open opens an export; the same open ID gets the same handle. One goroutine at
+// a time calls it, that of the control connection. Of a refusal by rights, why
+// tells the log what the answer does not.
+func (s *session) open(t *exportTable, q *wire.OpenRequest) (a wire.OpenResponse, why string) {
+	if o, a := s.opened(q); o != nil || a.Status != wire.StatusOK {
+		return a, ""
 	}
-	switch {
-	case s.ended:
-		return wire.OpenResponse{Status: wire.StatusShutdown, Reason: "the session has ended"}
-	case len(s.opens) >= maxOpens:
-		return wire.OpenResponse{Status: wire.StatusLimit, Reason: fmt.Sprintf("the session has opened exports %d times", maxOpens)}
+	x, verdict, why := t.find(s.identity, q.Name, accessMode(q))
+	switch verdict {
+	case access.Hidden:
+		return wire.OpenResponse{Status: wire.StatusNotFound, Reason: fmt.Sprintf("no export is named %q", clip(q.Name))}, why
+	case access.MayRead:
+		return wire.OpenResponse{Status: wire.StatusPermission, Reason: "the client may only read the export; attach it read-only"}, why
 	}
-	x, status, reason := t.open(s, q)
-	if x == nil {
+	return s.openFound(t, x, q), ""
+}
+
+// openFound opens an export that the client may use.
+func (s *session) openFound(t *exportTable, x *exported, q *wire.OpenRequest) wire.OpenResponse {
+	hold, status, reason := t.open(s, x, q)
+	if hold == nil {
 		return wire.OpenResponse{Status: status, Reason: reason}
 	}
-	o := &opened{id: q.OpenID, mode: q.Mode, export: x, info: x.info()}
+	var o *opened
+	defer func() {
+		if o == nil { // a panic of the device
+			hold.Release()
+		}
+	}()
+	o = &opened{id: q.OpenID, mode: q.Mode, export: x, hold: hold, info: x.info()}
 	if q.Mode == wire.OpenReadOnly {
 		o.info.Features |= block.ReadOnly
 	}
 	o.response = wire.OpenResponse{
-		Export: uint16(len(s.opens)), ExportUUID: x.uuid, MinimumBlock: o.info.MinimumBlock, PreferredBlock: o.info.PreferredBlock,
-		Features: uint32(o.info.Features), Verifier: x.verifier, Name: x.Name, Description: x.Description,
+		ExportUUID: x.identity.UUID(), MinimumBlock: o.info.MinimumBlock, PreferredBlock: o.info.PreferredBlock,
+		Features: uint32(o.info.Features), Verifier: x.verifier(), Generation: hold.Generation(),
+		Name: x.Name, Description: x.Description,
 	}
 	o.size.Store(o.info.Size)
 	o.sizeGen.Store(1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		hold.Release()
+		return wire.OpenResponse{Status: wire.StatusShutdown, Reason: "the session has ended"}
+	}
+	o.response.Export = uint16(len(s.opens))
 	s.opens = append(s.opens, o)
 	return o.present()
 }
 
-// close closes an export: new commands are refused from now on, and the export is
-// given back when those under way are done. Its handle is not given out again.
+// opened returns the open export of an open ID with its answer, or the reason
+// why the session opens no more.
+func (s *session) opened(q *wire.OpenRequest) (*opened, wire.OpenResponse) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range s.opens {
+		if o.id == q.OpenID && !o.closed.Load() {
+			return o, o.present()
+		}
+	}
+	switch {
+	case s.ended:
+		return nil, wire.OpenResponse{Status: wire.StatusShutdown, Reason: "the session has ended"}
+	case len(s.opens) >= maxOpens:
+		return nil, wire.OpenResponse{Status: wire.StatusLimit, Reason: fmt.Sprintf("the session has opened exports %d times", maxOpens)}
+	}
+	return nil, wire.OpenResponse{}
+}
+
+// close closes an export: new commands are refused from now on, and the export
+// is released when those in flight are done. Its handle is not reused.
 func (s *session) close(t *exportTable, q *wire.CloseRequest) wire.Status {
+	defer contain.Shared()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if int(q.Export) >= len(s.opens) || s.opens[q.Export].id != q.OpenID {
@@ -195,15 +324,16 @@ func (s *session) close(t *exportTable, q *wire.CloseRequest) wire.Status {
 		s.giveBackLocked(o, t)
 		return wire.StatusOK
 	}
-	for _, c := range s.conns {
-		c.nudge()
+	for _, index := range slices.Sorted(maps.Keys(s.conns)) {
+		s.conns[index].recheckSession()
 	}
 	return wire.StatusOK
 }
 
-// use returns an open export by handle for a connection, which calls unuse, or
-// nil.
-func (s *session) use(handle uint16) *opened {
+// acquire returns an open export by handle for a connection, or nil. The
+// connection calls release.
+func (s *session) acquire(handle uint16) *opened {
+	defer contain.Shared()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if int(handle) >= len(s.opens) || s.opens[handle].closed.Load() {
@@ -213,9 +343,10 @@ func (s *session) use(handle uint16) *opened {
 	return s.opens[handle]
 }
 
-// unuse says that a connection has no command of the export under way, nor will
-// have one.
-func (s *session) unuse(o *opened, t *exportTable) {
+// release ends the use of an export by a connection, which has no command of it
+// in flight.
+func (s *session) release(o *opened, t *exportTable) {
+	defer contain.Shared()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o.users--

@@ -6,11 +6,12 @@ import (
 
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/carrier"
+	"github.com/viablk/viablk/internal/contain"
 	"github.com/viablk/viablk/regcache"
 )
 
-// ConnStats count what connections did. The worker counts without atomics and
-// publishes before it sleeps and every publishTurns turns.
+// ConnStats are the counters of connections. The worker counts without atomics
+// and publishes before it sleeps and every publishIterations iterations.
 type ConnStats struct {
 	block.Counts
 	carrier.Traffic
@@ -18,30 +19,42 @@ type ConnStats struct {
 	BytesPlaced    uint64 `json:"bytes_placed"` // by RDMA Write to initiators
 	Errors         uint64 `json:"errors"`       // requests answered with an error
 	Sleeps         uint64 `json:"sleeps"`       // each ends in a wake-up
-	Spins          uint64 `json:"spins"`        // looks for work before a sleep
-	SpinsPaid      uint64 `json:"spins_paid"`   // spins that found work
+	BusyPolls      uint64 `json:"busy_polls"`   // busy-poll attempts
+	PollHits       uint64 `json:"poll_hits"`    // attempts that found work
 	WaitsForMemory uint64 `json:"waits_for_memory"`
 	WaitsForSends  uint64 `json:"waits_for_sends"`
-	RangesTaken    uint64 `json:"ranges_taken"` // transfers through the queue, for others used that part of the disk
+	RangesTaken    uint64 `json:"ranges_taken"` // transfers through the queue: their range was busy
 
-	Windows WindowStats `json:"windows"`
+	Mappings MappingStats `json:"mappings"`
 }
 
-// WindowStats count what became of Reads of mapped files.
-type WindowStats struct {
-	Choice   regcache.ChoiceStats `json:"choice"`   // of those that could be either copied or not
-	Absent   uint64               `json:"absent"`   // copied: not in the page cache, or behind the file's end
-	Spanning uint64               `json:"spanning"` // copied: in two windows
+// ExportCounts are the requests to an export, and those of them that were
+// answered with an error.
+type ExportCounts struct {
+	block.Counts
+	Errors uint64 `json:"errors"`
 }
 
-func (s *WindowStats) add(o *WindowStats) {
+func (s *ExportCounts) add(o *ExportCounts) {
+	s.Counts.Add(&o.Counts)
+	s.Errors += o.Errors
+}
+
+// MappingStats count Reads of mapped files by how they moved.
+type MappingStats struct {
+	Choice         regcache.ChoiceStats `json:"choice"`          // of Reads with a choice
+	NotResident    uint64               `json:"not_resident"`    // copied: not in the page cache, or behind the file's end
+	CrossesGranule uint64               `json:"crosses_granule"` // copied: across two registrations
+}
+
+func (s *MappingStats) add(o *MappingStats) {
 	s.Choice.Add(&o.Choice)
-	s.Absent += o.Absent
-	s.Spanning += o.Spanning
+	s.NotResident += o.NotResident
+	s.CrossesGranule += o.CrossesGranule
 }
 
-// publishTurns is how often a busy worker publishes its counters.
-const publishTurns = 1024
+// publishIterations is how often a busy worker publishes its counters.
+const publishIterations = 1024
 
 // add adds another connection's counters.
 func (s *ConnStats) add(o ConnStats) {
@@ -51,68 +64,91 @@ func (s *ConnStats) add(o ConnStats) {
 	s.BytesPlaced += o.BytesPlaced
 	s.Errors += o.Errors
 	s.Sleeps += o.Sleeps
-	s.Spins += o.Spins
-	s.SpinsPaid += o.SpinsPaid
+	s.BusyPolls += o.BusyPolls
+	s.PollHits += o.PollHits
 	s.WaitsForMemory += o.WaitsForMemory
 	s.WaitsForSends += o.WaitsForSends
 	s.RangesTaken += o.RangesTaken
-	s.Windows.add(&o.Windows)
+	s.Mappings.add(&o.Mappings)
 }
 
-// publishedStats are a worker's counters as others see them.
+// publishedStats are a snapshot of a worker's counters.
 type publishedStats struct {
-	mu      sync.Mutex // taken after exportTable.mu
-	stats   ConnStats
-	windows []publishedWindows // of queues that are open
+	mu sync.Mutex // taken after exportTable.mu
+	// +checklocks:mu
+	stats ConnStats
+	// +checklocks:mu
+	queues []publishedQueue // open ones
 }
 
-// publishedWindows are those of an export.
-type publishedWindows struct {
-	export   *exported
-	stats    WindowStats
+// publishedQueue are the counters of an open queue.
+type publishedQueue struct {
+	export  *exported
+	counts  ExportCounts
+	mapping publishedMapping // zero if the disk is not mapped
+}
+
+// publishedMapping are those of a mapped disk.
+type publishedMapping struct {
+	stats    MappingStats
 	boundary regcache.Boundary
 	refused  error
 }
 
 // publish makes the worker's counters visible.
-func (c *conn) publish() {
-	c.stats.Traffic = c.carrier.Traffic()
-	c.stats.Windows = c.gone
-	c.published.mu.Lock()
-	defer c.published.mu.Unlock()
-	c.published.windows = c.published.windows[:0]
-	for _, q := range c.queues {
-		if w := q.windows; w != nil {
-			s := w.counts()
-			c.stats.Windows.add(&s)
-			boundary, _ := w.chooser.Boundaries()
-			c.published.windows = append(c.published.windows, publishedWindows{q.export, s, boundary, w.refused})
-		}
-	}
-	c.published.stats = c.stats
+func (w *worker) publish() {
+	x, s := &w.execute, &w.sleeper
+	w.exports.publish(&ConnStats{
+		Traffic: w.carrier.Traffic(), BytesPulled: w.send.bytesPulled, BytesPlaced: w.send.bytesPlaced,
+		Errors: x.errors, Sleeps: s.sleeps, BusyPolls: s.busyPolls, PollHits: s.pollHits,
+		WaitsForMemory: x.waitsForMemory, WaitsForSends: w.send.waits, RangesTaken: x.held.taken,
+	})
 }
 
-// retire counts the Reads of a queue that ends as those of its export. Nobody sees
-// them twice, nor not at all.
-func (c *conn) retire(q *exportQueue) {
-	if q.windows == nil {
-		return
+// publish publishes a connection's counters with those of its queues.
+func (t *handleTable) publish(stats *ConnStats) {
+	stats.Counts, stats.Mappings = t.closed, t.closedStats
+	p := t.published
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.queues = p.queues[:0]
+	for _, q := range t.queues {
+		stats.Counts.Add(&q.counts.Counts)
+		shown := publishedQueue{export: q.export, counts: q.counts}
+		if w := q.mapping; w != nil {
+			boundary, _ := w.policy.Boundaries()
+			shown.mapping = publishedMapping{w.counts(), boundary, w.refused}
+			stats.Mappings.add(&shown.mapping.stats)
+		}
+		p.queues = append(p.queues, shown)
 	}
-	s := q.windows.counts()
-	c.gone.add(&s)
-	q.windows = nil
-	exports := c.server.exports
+	p.stats = *stats
+}
+
+// retire moves the counters of a closing queue to its export. Each request is
+// counted exactly once.
+func (t *handleTable) retire(q *exportQueue) {
+	defer contain.Shared()
+	t.closed.Add(&q.counts.Counts)
+	var mapping MappingStats
+	if q.mapping != nil {
+		mapping = q.mapping.counts()
+		t.closedStats.add(&mapping)
+		q.mapping = nil
+	}
+	exports, p := t.server.exports, t.published
 	exports.mu.Lock()
 	defer exports.mu.Unlock()
-	q.export.windows.add(&s)
-	c.published.mu.Lock()
-	defer c.published.mu.Unlock()
-	c.published.windows = slices.DeleteFunc(c.published.windows, func(w publishedWindows) bool { return w.export == q.export })
+	q.export.mappingStats.add(&mapping)
+	q.export.counts.add(&q.counts)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.queues = slices.DeleteFunc(p.queues, func(x publishedQueue) bool { return x.export == q.export })
 }
 
 // read returns the published counters.
-func (p *publishedStats) read() (ConnStats, []publishedWindows) {
+func (p *publishedStats) read() (ConnStats, []publishedQueue) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.stats, slices.Clone(p.windows)
+	return p.stats, slices.Clone(p.queues)
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/regcache"
+	"github.com/viablk/viablk/target/reserve"
 )
 
 // Status describes a server.
@@ -15,11 +16,16 @@ type Status struct {
 	Connections   int            `json:"connections"`
 	Accepted      uint64         `json:"accepted"` // connections ever
 	Refused       uint64         `json:"refused"`
+	Panics        uint64         `json:"panics"`      // each ended one connection
+	Quarantined   uint64         `json:"quarantined"` // connections whose memory and exports stay in use after a panic
 	Sessions      int            `json:"sessions"`
 	Registrations uint64         `json:"registrations"` // of memory, ever; steady state adds none
 	Exports       []ExportStatus `json:"exports"`
 	Stats         ConnStats      `json:"stats"`          // of all connections ever
 	Copy          *CopyStatus    `json:"copy,omitempty"` // absent if no disk is a mapped file
+
+	// Security is absent if sessions are in clear.
+	Security *SecurityStatus `json:"security,omitempty"`
 }
 
 // CopyStatus describes how Reads of mapped files move, over all exports.
@@ -31,45 +37,49 @@ type CopyStatus struct {
 
 // ExportStatus describes an export.
 type ExportStatus struct {
-	Name        string        `json:"name"`
-	Description string        `json:"description,omitempty"`
-	UUID        string        `json:"uuid"`
-	Size        int64         `json:"size"`
-	Default     bool          `json:"default"`
-	ReadOnly    bool          `json:"read_only"`
-	Opens       int           `json:"opens"`
-	Windows     *WindowStatus `json:"windows,omitempty"` // absent if it is no mapped file
+	Name        string           `json:"name"`
+	Description string           `json:"description,omitempty"`
+	UUID        string           `json:"uuid"`
+	Size        int64            `json:"size"`
+	Default     bool             `json:"default"`
+	ReadOnly    bool             `json:"read_only"`
+	Opens       int              `json:"opens"`
+	Clients     []reserve.Client `json:"clients"`           // of every face
+	Connections int              `json:"connections"`       // that have sent it requests
+	Stats       ExportCounts     `json:"stats"`             // of all connections ever
+	Mapping     *MappingStatus   `json:"mapping,omitempty"` // absent if it is no mapped file
 }
 
-// WindowStatus describes the windows of a mapped file.
-type WindowStatus struct {
+// MappingStatus describes the mapping of a file.
+type MappingStatus struct {
 	Off      string            `json:"off,omitempty"`     // why all Reads are copied
-	Refused  string            `json:"refused,omitempty"` // why a window of an open connection was not registered, lately
+	Refused  string            `json:"refused,omitempty"` // the last failed registration of an open connection
 	Boundary regcache.Boundary `json:"boundary"`          // bytes; of the connection that read most
-	WindowStats
+	MappingStats
 }
 
 // Status returns the server's state and counters.
 func (s *Server) Status() Status {
 	st := Status{
 		ID: hex.EncodeToString(s.id[:]), Provider: s.cfg.NIC.Name(),
-		Registrations: s.cfg.NIC.Agent().Registrations.Load(),
+		Registrations: s.cfg.NIC.Agent().Registrations.Load(), Panics: s.panics.Load(), Quarantined: s.quarantined.Load(),
 	}
 	s.sessions.mu.Lock()
 	st.Sessions = len(s.sessions.byID)
 	s.sessions.mu.Unlock()
+	st.Security = s.security()
 	for _, x := range s.exports.list {
 		e := ExportStatus{
-			Name: x.Name, Description: x.Description, UUID: hex.EncodeToString(x.uuid[:]), Size: x.info().Size,
+			Name: x.Name, Description: x.Description, UUID: block.FormatUUID(x.identity.UUID()), Size: x.info().Size,
 			Default: x.Default, ReadOnly: x.readOnly,
 		}
-		if _, ok := x.Device.(block.Windowed); ok {
-			e.Windows = &WindowStatus{Off: s.mappings.off(x)}
+		if _, ok := x.Device.(block.FileMapped); ok {
+			e.Mapping = &MappingStatus{Off: s.mappings.disabledReason(x)}
 			st.Copy = &CopyStatus{Mode: s.cfg.CopyMode, Cache: s.mappings.stats()}
 		}
 		st.Exports = append(st.Exports, e)
 	}
-	if st.Copy != nil && s.cost.Took > 0 {
+	if st.Copy != nil && s.cost.Elapsed > 0 {
 		cost := s.cost
 		st.Copy.Calibration = &cost
 	}
@@ -86,28 +96,35 @@ func (s *Server) count(st *Status) {
 	// While this lock is held no queue ends: each counts once.
 	s.exports.mu.Lock()
 	defer s.exports.mu.Unlock()
-	place := make(map[*exported]*WindowStatus)
+	place := make(map[*exported]*ExportStatus)
 	for i, x := range s.exports.list {
 		e := &st.Exports[i]
-		e.Opens = x.opens
-		if e.Windows != nil {
-			e.Windows.WindowStats = x.windows
-			place[x] = e.Windows
+		e.Clients, e.Stats = x.Reservations.Clients(), x.counts
+		e.Opens = len(e.Clients)
+		if e.Mapping != nil {
+			e.Mapping.MappingStats = x.mappingStats
 		}
+		place[x] = e
 	}
 	most := make(map[*exported]uint64)
-	for c := range s.conns {
-		stats, windows := c.published.read()
+	for _, c := range s.conns {
+		stats, queues := c.published.read()
 		st.Stats.add(stats)
-		for i := range windows {
-			w := &windows[i]
-			to := place[w.export]
+		for i := range queues {
+			q := &queues[i]
+			e, w := place[q.export], &q.mapping
+			e.Connections++
+			e.Stats.add(&q.counts)
+			to := e.Mapping
+			if to == nil {
+				continue
+			}
 			to.add(&w.stats)
 			if w.refused != nil {
 				to.Refused = w.refused.Error()
 			}
-			if n := 1 + w.stats.Choice.BytesCopied + w.stats.Choice.BytesZeroCopied; n > most[w.export] {
-				most[w.export], to.Boundary = n, w.boundary
+			if n := 1 + w.stats.Choice.BytesCopied + w.stats.Choice.BytesZeroCopied; n > most[q.export] {
+				most[q.export], to.Boundary = n, w.boundary
 			}
 		}
 	}

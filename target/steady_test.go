@@ -26,7 +26,7 @@ func (s *session) exchange(t testing.TB, cmd *wire.Command, payload []byte) {
 	p := s.io
 	p.seq[cmd.Slot]++
 	cmd.Seq, cmd.PathEpoch, cmd.Export = p.seq[cmd.Slot], p.epoch, s.export.Export
-	send := p.c.TakeSend()
+	send := p.c.AcquireSend()
 	n := cmd.Encode(send.Head)
 	n += copy(send.Head[n:], payload)
 	must(t, p.c.StageMessage(send, n, carrier.Span{}))
@@ -53,7 +53,7 @@ func (s *session) exchange(t testing.TB, cmd *wire.Command, payload []byte) {
 // registration.
 func TestNoAllocations(t *testing.T) {
 	mapped, _, _ := mappedDisk(t, "mapped")
-	r := newRig(t, target.Config{Heartbeat: time.Hour}, disk(t, "memory"), fileDisk(t, "file"), mapped)
+	r := newRig(t, target.Config{KeepAlive: time.Hour}, disk(t, "memory"), fileDisk(t, "file"), mapped)
 	for _, name := range []string{"memory", "file", "mapped"} {
 		s := r.attach(t, name)
 		m, err := s.io.expose(64<<10, readWrite)
@@ -71,7 +71,7 @@ func TestNoAllocations(t *testing.T) {
 			"zeroes":      {cmd: wire.Command{Opcode: wire.OpWriteZeroes, Length: 4096}},
 		}
 		for what, c := range commands {
-			for range 300 { // after a while a mapped file's window is registered, once
+			for range 300 { // after a while a mapped file is registered, once
 				s.exchange(t, &c.cmd, c.payload)
 			}
 			registrations := r.server.Status().Registrations
@@ -81,6 +81,34 @@ func TestNoAllocations(t *testing.T) {
 			if n := r.server.Status().Registrations - registrations; n != 0 {
 				t.Errorf("%s, %s: %d registrations", name, what, n)
 			}
+		}
+	}
+}
+
+// BenchmarkExchange is one command at a time, without the initiator's queue.
+func BenchmarkExchange(b *testing.B) {
+	r := newRig(b, target.Config{}, disk(b, "memory"), fileDisk(b, "file"))
+	for _, name := range []string{"memory", "file"} {
+		s := r.attach(b, name)
+		m, err := s.io.expose(64<<10, readWrite)
+		must(b, err)
+		payload := make([]byte, 4096)
+		for _, c := range []struct {
+			what    string
+			cmd     wire.Command
+			payload []byte
+		}{
+			{"small read", inlineRead(0, 4096), nil},
+			{"small write", inlineWrite(0, payload), payload},
+			{"large read", transfer(wire.OpRead, 0, m.segment(0, 64<<10)), nil},
+			{"large write", transfer(wire.OpWrite, 0, m.segment(0, 64<<10)), nil},
+		} {
+			b.Run(name+"/"+c.what, func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					s.exchange(b, &c.cmd, c.payload)
+				}
+			})
 		}
 	}
 }

@@ -5,11 +5,17 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/viablk/viablk/internal/stranger"
+	"github.com/viablk/viablk/internal/contain"
+	"github.com/viablk/viablk/internal/handshake"
+	"github.com/viablk/viablk/internal/ratelog"
+	"github.com/viablk/viablk/internal/sched"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/regcache"
 	"github.com/viablk/viablk/via"
@@ -27,16 +33,29 @@ type Config struct {
 	MaxIO          int           // bytes of one command; 1 MiB
 	PoolBytes      int           // bytes of transfer memory per connection, touched as used; 8 MiB
 	MaxConnections int           // VIA connections in all; 512
-	Heartbeat      time.Duration // between heartbeats of an idle connection; 1 s
-	Spin           time.Duration // a worker looks for work before it sleeps; 200 µs, < 0 none
+	MaxPerOrigin   int           // VIA connections of one host; half of MaxConnections, 8 at least
+	KeepAlive      time.Duration // between keepalives of an idle connection; 1 s
+	BusyPoll       time.Duration // busy-polling before a sleep; 200 µs, < 0 none
 	Log            *slog.Logger  // nil discards
 
 	// CopyMode says how Reads of mapped files move; "" is auto.
 	CopyMode regcache.CopyMode
 
-	// RegisterMax limits what the server registers of mapped files at a time, for all
-	// connections together, in bytes, 2 MiB at least; 256 MiB.
+	// RegisterMax limits what the server registers of mapped files at a time,
+	// for all connections together, in bytes, 2 MiB at least; 256 MiB.
 	RegisterMax int64
+
+	// Security, if it is set, has every session sealed, and initiators
+	// authenticate with certificates. The server takes its TLS and Limits.
+	// Payload is sealed in place of a copy: no disk is mapped or registered.
+	Security *handshake.Guard
+
+	// Scheduler is the clock, the waits and the goroutines of the server; nil is
+	// sched.Real. Another one excludes busy-polling, which reads the clock of
+	// the process.
+	Scheduler sched.Scheduler
+	// Random is the source of the target's identity; nil is crypto/rand.
+	Random io.Reader
 }
 
 // Defaults and limits of Config.
@@ -46,15 +65,19 @@ const (
 	defaultMaxIO     = 1 << 20
 	defaultPool      = 8 << 20
 	defaultConns     = 512
-	defaultHeartbeat = time.Second
-	defaultSpin      = 200 * time.Microsecond
+	defaultKeepAlive = time.Second
+	defaultBusyPoll  = 200 * time.Microsecond
 
-	loginPatience = 5 * time.Second // for a connection to log in
-	missedBeats   = 5               // heartbeats without a word until a peer is dead
-	maxOpens      = 4096            // opens of a session in its life
+	loginTimeout        = 5 * time.Second  // for a connection to log in
+	openTimeout         = 30 * time.Second // for a peer of another host to open an export
+	maxMissedKeepalives = 5                // silent intervals until a peer is dead
+	maxOpens            = 4096             // opens of a session in its life
 )
 
 func (c Config) withDefaults() Config {
+	if c.Security != nil && c.CopyMode == "" {
+		c.CopyMode = regcache.CopyBounce
+	}
 	set := func(p *int, v int) {
 		if *p == 0 {
 			*p = v
@@ -65,17 +88,27 @@ func (c Config) withDefaults() Config {
 	set(&c.MaxIO, defaultMaxIO)
 	set(&c.PoolBytes, max(defaultPool, 2*c.MaxIO))
 	set(&c.MaxConnections, defaultConns)
+	set(&c.MaxPerOrigin, max(leastShare, c.MaxConnections/2))
 	if c.CopyMode == "" {
 		c.CopyMode = regcache.CopyAuto
 	}
 	if c.RegisterMax == 0 {
-		c.RegisterMax = windowBudget
+		c.RegisterMax = mappingBudget
 	}
-	if c.Heartbeat == 0 {
-		c.Heartbeat = defaultHeartbeat
+	if c.KeepAlive == 0 {
+		c.KeepAlive = defaultKeepAlive
 	}
-	if c.Spin == 0 {
-		c.Spin = defaultSpin
+	if c.BusyPoll == 0 {
+		c.BusyPoll = defaultBusyPoll
+	}
+	if c.Scheduler == nil {
+		c.Scheduler = sched.Real
+	}
+	if c.Scheduler != sched.Real {
+		c.BusyPoll = -1
+	}
+	if c.Random == nil {
+		c.Random = rand.Reader
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -95,30 +128,44 @@ func (c *Config) validate() error {
 	check(c.InlineMax >= 512 && c.InlineMax <= 64<<10, "inline maximum %d is not 512 to 65536 bytes", c.InlineMax)
 	check(c.MaxIO >= 64<<10 && c.MaxIO <= wire.MaxIO, "longest transfer %d is not 64 KiB to 64 MiB", c.MaxIO)
 	check(c.PoolBytes >= c.MaxIO, "transfer memory %d is less than the longest transfer %d", c.PoolBytes, c.MaxIO)
-	check(c.Heartbeat >= 10*time.Millisecond, "heartbeat %v is less than 10 ms", c.Heartbeat)
+	check(c.KeepAlive >= 10*time.Millisecond, "keepalive %v is less than 10 ms", c.KeepAlive)
 	_, err := regcache.ParseCopyMode(string(c.CopyMode))
 	check(err == nil, "%w", err)
+	check(c.Security == nil || c.CopyMode != regcache.CopyZero,
+		"copy mode zerocopy in sealed sessions, whose payload is sealed in place of a copy: use auto or bounce")
 	check(c.RegisterMax >= regcache.HugeGranule, "at most %d bytes registered of mapped files, 2 MiB is the least", c.RegisterMax)
 	return errors.Join(errs...)
 }
 
 // Server exports disks over VIA. Its methods are safe for concurrent use.
 type Server struct {
-	cfg      Config
-	id       [16]byte // of the target; here of its process
-	exports  *exportTable
-	sessions sessionTable
-	cost     regcache.Calibration // of the NIC, if a disk is mapped
-	mappings mappings
-	refusals stranger.Log // about who is not logged in
+	cfg         Config
+	id          [16]byte // of the target; here of its process
+	exports     *exportTable
+	sessions    sessionTable
+	guard       *handshake.Guard     // nil without security
+	cost        regcache.Calibration // of the NIC, if a disk is mapped
+	mappings    mappings
+	refusals    ratelog.Log   // of peers that are not logged in
+	caused      ratelog.Peers // by peers that are
+	panics      atomic.Uint64 // of workers
+	quarantined atomic.Uint64 // connections
 
-	mu       sync.Mutex
-	conns    map[*conn]struct{}
+	mu sync.Mutex
+	// +checklocks:mu
+	conns []*conn // in the order of their requests
+	// +checklocks:mu
+	admission admission
+	// +checklocks:mu
 	draining bool
-	started  uint64 // connections ever
-	refused  uint64
-	past     ConnStats     // of connections that ended
-	idle     chan struct{} // closed when conns is empty; nil unless draining
+	// +checklocks:mu
+	started uint64 // connections ever
+	// +checklocks:mu
+	refused uint64
+	// +checklocks:mu
+	past ConnStats // of connections that ended
+	// +checklocks:mu
+	idle *sched.Event // conns is empty; nil unless draining
 }
 
 // New checks the configuration and returns a server.
@@ -127,109 +174,159 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("configure target: %w", err)
 	}
-	exports, err := newExportTable(cfg.Exports)
+	exports, err := newExportTable(cfg.Exports, cfg.Scheduler)
 	if err != nil {
 		return nil, fmt.Errorf("configure target: %w", err)
 	}
-	s := &Server{cfg: cfg, exports: exports, conns: make(map[*conn]struct{})}
+	s := &Server{cfg: cfg, exports: exports, admission: newAdmission(cfg.MaxConnections, cfg.MaxPerOrigin)}
 	s.mappings.cfg = &s.cfg
-	s.sessions.byID = make(map[[16]byte]*session)
-	_, _ = rand.Read(s.id[:]) // never fails
+	s.sessions.byID, s.sessions.byKeys = make(map[[16]byte]*session), make(map[[16]byte]*session)
+	s.guard = s.newGuard()
+	if _, err := io.ReadFull(cfg.Random, s.id[:]); err != nil {
+		return nil, fmt.Errorf("configure target: choose an identity: %w", err)
+	}
 	if err := s.calibrate(); err != nil {
 		return nil, fmt.Errorf("configure target: %w", err)
 	}
 	return s, nil
 }
 
-// Listen listens at a host address of the NIC. Initiators may connect from now on
-// and are served by Serve.
+// Listen listens at a host address of the NIC. Initiators may connect from now
+// on and are served by Serve.
 func (s *Server) Listen(host string) (*via.Listener, error) {
 	return s.cfg.NIC.Listen(via.Address{Host: host, Discriminator: Discriminator})
 }
 
-// Serve accepts connections from a listener until ctx ends, then closes it, ends
-// the connections and returns when all have ended. Several listeners may be
-// served at a time.
-func (s *Server) Serve(ctx context.Context, l *via.Listener) (err error) {
-	s.mappings.enter()
-	defer func() { err = errors.Join(err, s.mappings.leave()) }()
-	var workers sync.WaitGroup
-	defer workers.Wait()
-	defer s.stopAll(stopNow, &workers)
-	for {
+// Serve accepts connections from a listener until ctx ends, then closes it,
+// ends the connections and returns when all have ended. Several listeners may
+// be served at a time.
+func (s *Server) Serve(ctx context.Context, l *via.Listener) error {
+	var closeErr error
+	err := s.ServeRequests(ctx, func(ctx context.Context) (*via.ConnRequest, error) {
 		r, err := l.Wait(ctx)
 		if err != nil {
-			closeErr := l.Close()
-			if ctx.Err() != nil {
-				return closeErr
-			}
-			return errors.Join(err, closeErr)
+			closeErr = l.Close()
 		}
-		s.admit(ctx, r, &workers)
+		return r, err
+	})
+	return errors.Join(err, closeErr)
+}
+
+// ServeRequests serves the connection requests that next returns, until next
+// fails or ctx ends. It then ends the connections and returns when all have
+// ended. It may run several times at a time.
+func (s *Server) ServeRequests(ctx context.Context, next func(context.Context) (*via.ConnRequest, error)) (err error) {
+	s.mappings.acquire()
+	defer func() { err = errors.Join(err, s.mappings.release()) }()
+	workers := &workers{n: 1, ended: s.cfg.Scheduler.NewEvent()}
+	defer s.stopWorkers(workers)
+	for {
+		r, err := next(ctx)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
+		}
+		s.admit(ctx, r, workers)
 	}
+}
+
+// workers are the workers of a ServeRequests.
+type workers struct {
+	n     int          // of them, and 1 until no more are admitted; guarded by Server.mu
+	ended *sched.Event // n is 0
+}
+
+// release counts one less.
+func (w *workers) release() {
+	if w.n--; w.n == 0 {
+		w.ended.Set()
+	}
+}
+
+// stopWorkers stops the workers of a ServeRequests that admits no more, and
+// waits for them.
+func (s *Server) stopWorkers(w *workers) {
+	s.stopAll(stopNow, w)
+	s.mu.Lock()
+	w.release()
+	s.mu.Unlock()
+	s.cfg.Scheduler.Wait(context.Background(), -1, w.ended)
 }
 
 // admit starts a worker for a connection request, or rejects it.
-func (s *Server) admit(ctx context.Context, r *via.ConnRequest, workers *sync.WaitGroup) {
+func (s *Server) admit(ctx context.Context, r *via.ConnRequest, workers *workers) {
 	s.mu.Lock()
-	full := len(s.conns) >= s.cfg.MaxConnections || s.draining
-	if full {
+	refusal := "the target is going down"
+	if !s.draining {
+		refusal = s.admission.begin(r.Origin())
+	}
+	if refusal != "" {
 		s.refused++
 		s.mu.Unlock()
 		_ = r.Reject() // the requester may be gone
-		s.refusals.Warn(s.cfg.Log, "connection refused", "peer", r.RemoteHost(), "limit", s.cfg.MaxConnections)
+		s.refusals.Warn(s.cfg.Log, "connection refused", "peer", r.RemoteHost(), "reason", refusal,
+			"limit", s.cfg.MaxConnections, "limit_of_host", s.cfg.MaxPerOrigin)
 		return
 	}
-	c := newConn(s, workers, r.RemoteHost())
-	s.conns[c] = struct{}{}
+	c := newConn(s, workers, r.RemoteHost(), r.Origin())
+	s.conns = append(s.conns, c)
 	s.started++
-	workers.Add(1)
+	workers.n++
 	s.mu.Unlock()
-	go c.routineServe(ctx, r)
+	s.cfg.Scheduler.GoThread(func() { c.routineServe(ctx, r) })
 }
 
-// gone forgets a connection that ended.
-func (s *Server) gone(c *conn) {
+// removeConn removes a connection that ended.
+func (s *Server) removeConn(c *conn) {
+	defer contain.Shared()
 	s.mu.Lock()
-	delete(s.conns, c)
+	defer s.mu.Unlock()
+	s.conns = slices.DeleteFunc(s.conns, func(other *conn) bool { return other == c })
+	s.admission.release(c.counted, c.opened)
 	stats, _ := c.published.read()
 	s.past.add(stats)
 	if len(s.conns) == 0 && s.draining {
-		close(s.idle)
+		s.idle.Set()
 	}
-	s.mu.Unlock()
-	c.workers.Done()
+	c.workers.release()
 }
 
-// stopAll tells the workers of a Serve to stop, or with nil all.
-func (s *Server) stopAll(how int32, workers *sync.WaitGroup) {
+// isDraining reports whether Drain was called.
+func (s *Server) isDraining() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for c := range s.conns {
+	return s.draining
+}
+
+// stopAll stops the workers of a ServeRequests, or with nil all.
+func (s *Server) stopAll(how int32, workers *workers) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.conns {
 		if workers == nil || c.workers == workers {
-			c.stop(how)
+			c.signals.stop(how)
 		}
 	}
 }
 
-// Drain refuses new connections and new commands, lets the workers finish what
-// is under way and end, and returns when all ended or ctx ends.
+// Drain refuses new connections and new commands, lets the workers finish the
+// requests in flight and end, and returns when all have ended or ctx ends.
 func (s *Server) Drain(ctx context.Context) error {
 	s.mu.Lock()
 	s.draining = true
 	if s.idle == nil {
-		s.idle = make(chan struct{})
+		s.idle = s.cfg.Scheduler.NewEvent()
 		if len(s.conns) == 0 {
-			close(s.idle)
+			s.idle.Set()
 		}
 	}
 	idle := s.idle
 	s.mu.Unlock()
 	s.stopAll(stopDrain, nil)
-	select {
-	case <-idle:
-		return nil
-	case <-ctx.Done():
+	if s.cfg.Scheduler.Wait(ctx, -1, idle); !idle.IsSet() {
 		return fmt.Errorf("drain target: %w", context.Cause(ctx))
 	}
+	return nil
 }

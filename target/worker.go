@@ -1,200 +1,235 @@
 package target
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"runtime/debug"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"github.com/viablk/viablk/internal/eventfd"
+	"github.com/viablk/viablk/internal/carrier"
+	"github.com/viablk/viablk/internal/handshake"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/via"
 )
 
-// idleBeat is how often an idle I/O connection looks after itself.
-const idleBeat = time.Minute
+// worker serves a VIA connection. Its goroutine alone uses it, so nothing in it
+// has a lock. Each part has one owner, whose methods touch that part only and
+// return errors; the worker passes requests from one owner to the next, and
+// alone ends the connection.
+type worker struct {
+	conn    *conn
+	log     *slog.Logger
+	carrier *carrier.Carrier
+	login   login
 
-// loop serves the connection until it ends.
-func (c *conn) loop() {
-	now := time.Now()
-	c.nextBeat = now.Add(loginPatience)
-	for !c.finished() {
-		if c.look.Load() {
-			c.look.Store(false)
-			c.attend()
+	handshake     *handshake.Target // nil before an authentication
+	authenticated *handshake.Result // nil in clear
+	rechecked     time.Time         // the certificate
+
+	control controller  // control messages, logout
+	exports handleTable // open exports and their queues
+	receive receiver    // slots, checks of commands
+	execute executor    // payload memory, disk ranges, the backend
+	send    sender      // RDMA and answers
+
+	watch      peerWatch
+	sleeper    sleeper
+	iterations uint32
+	failure    error // why the connection ends
+	done       [64]via.Completion
+}
+
+func newWorker(c *conn) *worker {
+	w := &worker{conn: c, log: c.log, sleeper: newSleeper(c.server.cfg.Scheduler, c.server.cfg.BusyPoll)}
+	w.exports = handleTable{server: c.server, conn: c, published: &c.published, log: c.log}
+	w.execute.timer.scheduler = c.server.cfg.Scheduler
+	w.control = controller{server: c.server, conn: c, signals: &c.signals, log: c.log}
+	return w
+}
+
+// serve accepts the connection, serves it until it ends, and releases it.
+func (w *worker) serve(ctx context.Context, r *via.ConnRequest) {
+	refusals := &w.conn.server.refusals
+	w.guard(func() {
+		err := w.identifyLocal(r)
+		if err == nil {
+			err = w.accept(ctx, r)
 		}
-		if c.turn() {
-			continue
+		if err != nil {
+			w.fail(err)
 		}
-		if c.spin() {
-			continue
-		}
-		c.sleep()
+	})
+	if err := w.failure; err != nil {
+		_ = r.Reject() // fails if the request was answered: the requester is gone
+		refusals.Warn(w.log, "connection not accepted", "error", err)
+		w.release()
+		return
+	}
+	w.log.Debug("connection accepted")
+	debug.SetPanicOnFault(true)
+	w.guard(w.loop)
+	known := w.login.session != nil
+	w.release()
+	switch {
+	case known && w.login.role == wire.RoleControl && w.login.session.preemptedBy.Load() != nil:
+		w.conn.logCaused(w.log, slog.LevelWarn, "session ended: another client preempted it", "by", *w.login.session.preemptedBy.Load())
+	case w.failure == nil:
+		w.log.Debug("connection ended")
+	case !known: // an unauthenticated peer: rate-limited
+		refusals.Warn(w.log, "connection ended", "error", w.failure)
+	default:
+		w.conn.logCaused(w.log, slog.LevelWarn, "connection ended", "error", w.failure)
 	}
 }
 
-// attend does what a change in the session asks for.
-func (c *conn) attend() {
-	c.dropClosed()
-	if c.parting && !c.leaving && c.session.alone() {
-		c.depart()
+// Receives that a connection has before it logged in, and what each holds
+// beyond its head: any control message.
+const (
+	controlReceives = 4 // a request, a keepalive, an event's ack, a logout
+	controlData     = wire.MaxControlSize - carrier.HeadSize
+	controlSends    = 4
+	reserveReceives = 4 // beyond the credits: keepalive, logout, spare
+
+	// leastTransfer is the least maximum transfer size that VIA permits, and
+	// more than any message without payload.
+	leastTransfer = 32 << 10 // bytes
+)
+
+// accept sets the connection up with memory for control messages only.
+func (w *worker) accept(ctx context.Context, r *via.ConnRequest) error {
+	cfg := &w.conn.server.cfg
+	bell, err := cfg.Scheduler.NewBell()
+	if err != nil {
+		return err
+	}
+	w.sleeper.bell = bell
+	w.conn.signals.setBell(bell)
+	attrs := r.Attributes()
+	if attrs.Reliability == via.UnreliableDelivery {
+		return errors.New("a connection that may lose messages")
+	}
+	if attrs.MaxTransferSize < leastTransfer {
+		return fmt.Errorf("a connection that carries %d bytes at a time, %d are the least", attrs.MaxTransferSize, leastTransfer)
+	}
+	attrs.EnableRdmaWrite, attrs.EnableRdmaRead = false, false
+	w.carrier, err = carrier.New(cfg.NIC, carrier.Config{
+		Attributes: attrs,
+		SendDepth:  cfg.Depth + controlSends + wire.MaxSegments,
+		RecvDepth:  cfg.Depth + controlReceives + reserveReceives,
+		Sealable:   cfg.Security != nil,
+	})
+	if err == nil {
+		// On an I/O connection the first commands arrive in these receives.
+		err = w.carrier.AddReceives(controlReceives, max(controlData, cfg.InlineMax))
+	}
+	if err == nil {
+		err = w.carrier.AddSends(controlSends, max(wire.MaxControlSize, wire.HeaderSize+cfg.InlineMax))
+	}
+	if err != nil {
+		return err
+	}
+	w.control.carrier, w.exports.carrier = w.carrier, w.carrier
+	w.receive.carrier, w.execute.carrier, w.send.carrier = w.carrier, w.carrier, w.carrier
+	w.control.scratch = make([]byte, wire.MaxControlSize)
+	ctx, cancel := cfg.Scheduler.WithTimeout(ctx, loginTimeout)
+	defer cancel()
+	return w.carrier.Accept(ctx, r)
+}
+
+// fail records why the connection ends; the loop returns at its next iteration.
+func (w *worker) fail(err error) {
+	if w.failure == nil {
+		w.failure = err
+	}
+}
+
+// loop serves the connection until it ends.
+func (w *worker) loop() {
+	w.watch.next = w.sleeper.scheduler.Now().Add(loginTimeout)
+	recheck := &w.conn.signals.recheck
+	for !w.finished() {
+		if recheck.Load() || w.execute.aborted {
+			recheck.Store(false)
+			w.exports.closeUnused()
+			w.logout()
+		}
+		if w.conn.signals.halt.Load() == stopDrain {
+			if err := w.control.announceDrain(); err != nil {
+				w.fail(err)
+			}
+		}
+		if w.iterate() || w.busyPoll() {
+			continue
+		}
+		w.sleep()
 	}
 }
 
 // finished reports whether the worker is to end.
-func (c *conn) finished() bool {
-	halt := c.halt.Load()
+func (w *worker) finished() bool {
+	halt := w.conn.signals.halt.Load()
 	switch {
-	case c.failure != nil || halt == stopNow:
+	case w.failure != nil || halt == stopNow:
 		return true
-	case !c.carrier.Connected():
-		if c.busy > 0 || !c.leaving && !c.parting {
-			c.fail(errPeerLost)
+	case !w.carrier.Connected():
+		if w.receive.busy > 0 || !w.control.leaving() {
+			w.fail(errPeerLost)
 		}
 		return true
-	case c.leaving:
-		return c.busy == 0 && c.carrier.Idle()
+	case w.control.closing:
+		return w.receive.busy == 0 && w.carrier.Idle()
 	case halt == stopDrain:
-		// The control connection outlives the others: it would take them along.
-		return c.busy == 0 && c.carrier.Idle() && !c.parting &&
-			(c.role != wire.RoleControl || c.session.alone())
+		// The control connection ends last: its end would stop the others.
+		return w.receive.busy == 0 && w.carrier.Idle() && !w.control.leaving() &&
+			(w.login.role != wire.RoleControl || w.login.session.alone() && !w.control.awaitsLogout())
 	}
 	return false
 }
 
 var errPeerLost = errors.New("the initiator is gone")
 
-// turn does everything there is to do, in the order in which a request travels,
-// and rings one doorbell. It reports whether there was anything.
-func (c *conn) turn() bool {
-	if c.turns++; c.turns%publishTurns == 0 {
-		c.publish()
+// checkPeer runs once per interval of the watch. It closes a connection that is
+// not logged in after the first interval, and a control connection whose
+// initiator is silent. An I/O connection may be silent, it ends with its
+// session; but it may not hold a range without progress.
+func (w *worker) checkPeer() {
+	interval, now := w.conn.server.cfg.KeepAlive, w.sleeper.scheduler.Now()
+	if w.authenticated != nil {
+		w.carrier.Age(now)
 	}
-	n := c.carrier.Poll(c.done[:])
-	for i := range c.done[:n] {
-		if c.failure != nil {
-			break // nothing that came after a broken rule is looked at
-		}
-		c.completion(&c.done[i])
-	}
-	worked := n > 0
-	for _, q := range c.queues {
-		if q.active > 0 && c.reap(q) {
-			worked = true
-		}
-	}
-	if worked {
-		c.retry()
-		c.carrier.Doorbell()
-	}
-	return worked
-}
-
-// completion handles what the VI finished.
-func (c *conn) completion(e *via.Completion) {
-	switch {
-	case e.Status.Failed():
-		if e.Status&via.StatusFlushed == 0 {
-			c.fail(fmt.Errorf("transfer failed: %v", e.Status))
-		}
-	case e.Recv:
-		c.heard = true
-		c.message(e)
-	default:
-		c.sent(c.carrier.Sent(e))
-	}
-}
-
-// spin looks for work for a short time before a sleep, if that has paid lately.
-func (c *conn) spin() bool {
-	if !c.idle.Start(false) {
-		return false
-	}
-	c.stats.Spins++
-	for c.idle.Again() {
-		if c.turn() {
-			c.stats.SpinsPaid++
-			c.idle.Paid()
-			return true
-		}
-	}
-	return false
-}
-
-// sleep waits for the VI, a backend, a stop, or the next beat.
-func (c *conn) sleep() {
-	c.publish()
-	if c.holding > 0 {
-		c.beatSoon()
-	}
-	wait := time.Until(c.nextBeat)
-	if wait <= 0 {
-		c.beat()
-		return
-	}
-	if !c.carrier.Arm() {
-		return
-	}
-	c.polls = append(c.polls[:0], unix.PollFd{Fd: int32(c.wake), Events: unix.POLLIN}, unix.PollFd{Fd: int32(c.carrier.FD()), Events: unix.POLLIN})
-	for _, q := range c.queues {
-		d, ok := q.queue.Arm()
-		if !ok {
-			return
-		}
-		if d >= 0 && d < wait {
-			wait = d
-		}
-		if fd := q.queue.FD(); fd >= 0 {
-			c.polls = append(c.polls, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
-		}
-	}
-	if c.look.Load() || c.halt.Load() != 0 && c.finished() {
-		return
-	}
-	c.stats.Sleeps++
-	timeout := unix.NsecToTimespec(int64(wait))
-	if _, err := unix.Ppoll(c.polls, &timeout, nil); err != nil && !errors.Is(err, unix.EINTR) {
-		c.fail(fmt.Errorf("wait for work: %w", err))
-	}
-	if c.polls[0].Revents != 0 {
-		eventfd.Drain(c.wake)
-	}
-	for _, q := range c.queues {
-		if q.active == 0 {
-			q.queue.Reap(c.reaped[:]) // its turn; nothing is under way
-		}
-	}
-}
-
-// beat counts the peer's silence. A peer that is not logged in after the first
-// beat, or whose control connection is silent for several, is dead. An I/O
-// connection may be silent: its owner may have nothing to do for as long as it
-// likes, and its life is the session's. But it does not keep others waiting.
-func (c *conn) beat() {
-	switch c.role {
+	switch w.login.role {
 	case 0:
-		c.fail(errors.New("no login arrived in time"))
+		w.fail(errors.New("no login arrived in time"))
 		return
 	case wire.RoleIO:
-		c.nextBeat = time.Now().Add(idleBeat)
-		c.beatHolding()
+		w.watch.next = now.Add(idleKeepalive)
+		if w.execute.held.stuck() {
+			w.fail(errRangeHeld)
+		}
 		return
 	}
-	if c.heard {
-		c.missed = 0
-	} else {
-		c.missed++
-	}
-	c.heard = false
-	c.nextBeat = time.Now().Add(c.server.cfg.Heartbeat)
-	if c.missed >= missedBeats {
-		c.fail(fmt.Errorf("the initiator was silent for %d heartbeats of %v", c.missed, c.server.cfg.Heartbeat))
+	if w.conn.mustOpen(now.Sub(w.watch.loggedIn)) {
+		w.fail(fmt.Errorf("the initiator opened no export in %v", openTimeout))
 		return
 	}
-	if err := c.watchSizes(); err != nil {
-		c.fail(fmt.Errorf("tell of a size: %w", err))
+	if w.authenticated != nil {
+		if err := w.recheck(now); err != nil {
+			w.fail(err)
+			return
+		}
+		if s := w.login.session; s != nil {
+			s.generation.Store(w.carrier.Generation())
+		}
+	}
+	if w.watch.tick(now, interval) {
+		w.fail(fmt.Errorf("the initiator was silent for %d keepalives of %v", w.watch.missed, interval))
 		return
 	}
-	c.carrier.Doorbell()
+	if err := w.control.watchSizes(); err != nil {
+		w.fail(fmt.Errorf("send resize event: %w", err))
+		return
+	}
+	w.carrier.Doorbell()
 }

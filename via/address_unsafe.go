@@ -13,12 +13,12 @@ func addressOf(b []byte) uint64 {
 }
 
 // storeStatus publishes a descriptor's status word: the consumer that loads it
-// with loadStatus sees the length and immediate data stored before. Nothing that
-// is loaded afterwards depends on who saw it.
+// with loadStatus sees the length and immediate data stored before. Nothing
+// that is loaded afterwards depends on who saw it.
 func storeStatus(b []byte, s Status) {
-	// Safety: b has at least 32 bytes (checked by NewDescriptor), so the word at
-	// offset 28 is inside. Only descriptors at a 64-byte boundary are posted, so
-	// that a word which two goroutines share is aligned.
+	// Safety: b has at least 32 bytes (checked by NewDescriptor), so the word
+	// at offset 28 is inside. Only descriptors at a 64-byte boundary are
+	// posted, so that a word which two goroutines share is aligned.
 	storeRelease((*uint32)(unsafe.Pointer(&b[offStatus])), uint32(s))
 }
 

@@ -10,28 +10,37 @@ import (
 
 // agent plays the kernel agent's role for one NIC: it creates and destroys,
 // registers and deregisters, connects and disconnects. It alone calls the
-// adapter, counts each call, and keeps the books of what exists. Posts, polls and
-// sleeps go to links and queues directly: in steady state the data path makes no
-// call here.
+// adapter, counts each call, and keeps the inventory of live objects. Posts,
+// polls and sleeps go to links and queues directly: in steady state the data
+// path makes no call here.
 type agent struct {
 	adapter Adapter
 	limits  Limits
+	// +checklocks:mu
 	regions *regionTable // the user agent reads it, without a lock
 	stats   AgentStats
 	raise   func(AsyncError)
 	failed  atomic.Bool // the device reported a catastrophe
 
-	mu         sync.Mutex // held for bookkeeping only, never across an adapter call
-	closed     bool
-	ptags      map[uint32]*ptagUse
-	lastPtag   uint32
-	vis        map[*VI]struct{}
-	cqs        map[*CQ]struct{}
+	mu sync.Mutex // held for bookkeeping only, never across an adapter call
+	// +checklocks:mu
+	closed bool
+	// +checklocks:mu
+	ptags map[uint32]*ptagUse
+	// +checklocks:mu
+	lastPtag uint32
+	// +checklocks:mu
+	vis map[*VI]struct{}
+	// +checklocks:mu
+	cqs map[*CQ]struct{}
+	// +checklocks:mu
 	registered uint64 // bytes
-	arenas     map[*Arena]struct{}
-	listeners  map[string]*hostListener
+	// +checklocks:mu
+	arenas map[*Arena]struct{}
+	// +checklocks:mu
+	listeners map[string]*hostListener
 
-	joining sync.Mutex // of turns; before any turn's lock and mu
+	joinMu sync.Mutex // of joinDrivers; before a driver's lock and mu
 }
 
 // AgentStats count the calls that go through the kernel agent. In steady state
@@ -95,12 +104,12 @@ func (g *agent) addCQ(c *CQ, entries int) error {
 	}
 	g.stats.Objects.Add(1)
 	a, err := g.adapter.NewCQ(entries)
-	g.heed(err)
+	g.noteFailure(err)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err != nil {
 		delete(g.cqs, c)
-		return coded(err, ErrResource)
+		return withCode(err, ErrResource)
 	}
 	c.adapter, c.entries = a, entries
 	return nil
@@ -110,7 +119,7 @@ func (g *agent) addCQ(c *CQ, entries int) error {
 func (g *agent) resizeCQ(c *CQ, entries int) error {
 	g.stats.AttributeChanges.Add(1)
 	if err := c.adapter.Resize(entries); err != nil {
-		return coded(err, ErrResource)
+		return withCode(err, ErrResource)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -118,7 +127,7 @@ func (g *agent) resizeCQ(c *CQ, entries int) error {
 	return nil
 }
 
-// releaseCQ takes a queue out of the books, if no VI is bound to it.
+// releaseCQ removes a queue from the inventory, if no VI is bound to it.
 func (g *agent) releaseCQ(c *CQ) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -134,7 +143,7 @@ func (g *agent) releaseCQ(c *CQ) error {
 	return nil
 }
 
-// addVi books a VI, its tag and its queues.
+// addVi registers a VI and counts it at its tag and its queues.
 func (g *agent) addVi(vi *VI, send, recv *CQ) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -194,7 +203,7 @@ func (g *agent) retag(vi *VI, to Ptag) error {
 func (g *agent) connect(ctx context.Context, host string, hello []byte, cfg LinkConfig) (Link, []byte, error) {
 	g.stats.Connects.Add(1)
 	link, reply, err := g.adapter.Connect(ctx, host, hello, cfg)
-	g.heed(err)
+	g.noteFailure(err)
 	return link, reply, err
 }
 
@@ -202,24 +211,29 @@ func (g *agent) connect(ctx context.Context, host string, hello []byte, cfg Link
 func (g *agent) accept(ctx context.Context, in Incoming, reply []byte, cfg LinkConfig) (Link, error) {
 	g.stats.Connects.Add(1)
 	link, err := in.Accept(ctx, reply, cfg)
-	g.heed(err)
+	g.noteFailure(err)
 	return link, err
 }
 
 // refuse answers a request with a reason.
 func (g *agent) refuse(in Incoming, reason byte) error {
 	g.stats.Connects.Add(1)
-	return coded(in.Refuse([]byte{reason}), ErrNotReachable)
+	return withCode(in.Refuse([]byte{reason}), ErrNotReachable)
 }
 
-// disconnect ends a connection.
-func (g *agent) disconnect(l Link) {
+// disconnect ends a connection. The error wraps ErrStillAccessed: no caller
+// handles another one of a connection that is given up.
+func (g *agent) disconnect(l Link) error {
 	g.stats.Disconnects.Add(1)
-	_ = l.Close() // the connection is given up; there is nobody to tell
+	if err := l.Close(); errors.Is(err, ErrStillAccessed) {
+		return err
+	}
+	return nil
 }
 
-// fail marks the device as failed and every VI that no connection will tell of
-// it as broken. It returns false if that is done.
+// fail marks the device as failed, and moves every VI without a connection,
+// which no link event reaches, to the error state. It returns false after the
+// first call.
 func (g *agent) fail() bool {
 	if !g.failed.CompareAndSwap(false, true) {
 		return false
@@ -234,9 +248,9 @@ func (g *agent) fail() bool {
 	return true
 }
 
-// heed learns from an adapter's error that the device has failed. No lock is
-// held.
-func (g *agent) heed(err error) {
+// noteFailure learns from an adapter's error that the device has failed. No
+// lock is held.
+func (g *agent) noteFailure(err error) {
 	if errors.Is(err, ErrDeviceFailed) && g.fail() {
 		g.raise(AsyncError{Code: AsyncCatastrophic, Cause: err})
 	}
@@ -278,5 +292,5 @@ func (g *agent) close() error {
 	if err := g.adapter.Close(); err != nil && first == nil {
 		first = err
 	}
-	return coded(first, ErrResource)
+	return withCode(first, ErrResource)
 }

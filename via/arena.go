@@ -14,9 +14,11 @@ type Arena struct {
 	bytes   []byte
 	base    uint64
 	regions atomic.Int32
-	space   space
+	// +checklocks:mu
+	space space
 
-	mu     sync.RWMutex // held while pages are discarded or unmapped
+	mu sync.RWMutex // held while pages are discarded or unmapped
+	// +checklocks:mu
 	closed bool
 }
 
@@ -34,9 +36,9 @@ func (n *NIC) NewArena(size int) (*Arena, error) {
 	g := n.agent
 	g.stats.Objects.Add(1)
 	mem, err := g.adapter.MapArena(size)
-	g.heed(err)
+	g.noteFailure(err)
 	if err != nil {
-		return nil, fmt.Errorf("map arena of %d bytes: %w", size, coded(err, ErrResource))
+		return nil, fmt.Errorf("map arena of %d bytes: %w", size, withCode(err, ErrResource))
 	}
 	a := &Arena{nic: n, mem: mem, bytes: mem.Bytes(), base: addressOf(mem.Bytes())}
 	g.mu.Lock()
@@ -85,11 +87,11 @@ func (a *Arena) Discard(off, n int) error {
 	if n == 0 {
 		return nil // not every system takes an empty range
 	}
-	return coded(a.mem.Discard(off, n), ErrResource)
+	return withCode(a.mem.Discard(off, n), ErrResource)
 }
 
-// Close unmaps the arena. It returns ErrResource while regions are registered in
-// it. No descriptor that names its memory may be posted.
+// Close unmaps the arena. It returns ErrResource while regions are registered
+// in it. No descriptor that names its memory may be posted.
 func (a *Arena) Close() error {
 	if !a.made() {
 		return noObject("unmap arena")
@@ -110,13 +112,13 @@ func (a *Arena) Close() error {
 	return a.unmap()
 }
 
-// unmap unmaps the arena; a Discard under way ends first.
+// unmap unmaps the arena, once a Discard in progress has ended.
 func (a *Arena) unmap() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
 	if err := a.mem.Close(); err != nil {
-		return fmt.Errorf("unmap arena: %w", coded(err, ErrResource))
+		return fmt.Errorf("unmap arena: %w", withCode(err, ErrResource))
 	}
 	return nil
 }

@@ -59,13 +59,14 @@ type Limits struct {
 	MaxPtags               int              //
 	ReliabilityLevels      ReliabilityLevel // bits
 	RdmaReadLevels         ReliabilityLevel // bits: levels at which RDMA Read works
-	PostsCopy              bool             // memory of works is touched only by the goroutine that drives the VI, in its calls, see CopyStep
+	PostsCopy              bool             // only the goroutine that drives the VI touches memory, see CopyStep
 	NamesRegions           bool             // handles of regions are the device's, see [Memory.Name]
 }
 
-// CopyStep is what a provider with PostsCopy moves of an RDMA operation at a time, in
-// bytes, or a multiple of it, but for the end: of an operation that fails in between,
-// what lies between two multiples from its beginning is moved or is not.
+// CopyStep is what a provider with PostsCopy moves of an RDMA operation at a
+// time, in bytes, or a multiple of it, but for the end: of an operation that
+// fails in between, what lies between two multiples from its beginning is moved
+// or is not.
 const CopyStep = 4096
 
 // Address names an endpoint (VIP_NET_ADDRESS): the host part is the provider's,

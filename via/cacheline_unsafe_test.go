@@ -8,9 +8,9 @@ import (
 // cacheLine is what most processors of 64 bits fetch at once, in bytes.
 const cacheLine = 64
 
-// The end of a work touches one line of its queue, the consumer that looks up its
-// context another, and the work with one segment two. Posts in a row take less than
-// a line each.
+// The end of a work touches one line of its queue, the consumer that looks up
+// its context another, and the work with one segment two. Posts in a row take
+// less than a line each.
 func TestHotFieldsShareCacheLines(t *testing.T) {
 	var vi VI
 	var q workQueue
@@ -37,8 +37,8 @@ func TestHotFieldsShareCacheLines(t *testing.T) {
 	}
 }
 
-// A VI begins where a line does, wherever the allocator puts it, so that offsets
-// say which line a field is in.
+// A VI begins where a line does, wherever the allocator puts it, so that
+// offsets say which line a field is in.
 func TestVIBeginsAtCacheLine(t *testing.T) {
 	p := newScripted()
 	p.limits.MaxVI, p.limits.MaxCQ = 64, 64

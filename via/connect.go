@@ -9,8 +9,8 @@ import (
 )
 
 // attempt is a connection that is being established: while it lasts the VI is
-// pending. Who claims it ends it: who asked for the connection and has the result
-// in hand, or Disconnect, which may be called by another goroutine meanwhile.
+// pending. The goroutine that claims it ends it: the one that requested the
+// connection and has the result, or one that calls Disconnect meanwhile.
 type attempt struct {
 	ctx     context.Context // ends when Disconnect cancels
 	cancel  context.CancelCauseFunc
@@ -19,18 +19,18 @@ type attempt struct {
 	ended   chan struct{} // closed when the VI is pending no more and handlers have run
 }
 
-// claim returns true for the first who asks.
+// claim returns true for the first caller.
 func (a *attempt) claim() bool { return a.claimed.CompareAndSwap(false, true) }
 
-// errUnanswered is a refusal without a reason: the listener closed with the
-// request in hand, and nobody has looked at it.
-var errUnanswered = fmt.Errorf("nobody answered before the listener closed: %w", ErrReject)
+// errUnanswered is a refusal without a reason: the listener closed before
+// its owner answered the request.
+var errUnanswered = fmt.Errorf("listener closed without an answer: %w", ErrReject)
 
 // errCancelled is why an attempt ends before its time.
 var errCancelled = fmt.Errorf("cancelled by disconnect: %w", ErrTimeout)
 
-// ConnRequest is a peer's request to connect (a VIP_CONN_HANDLE). It is answered
-// once, by Accept or Reject.
+// ConnRequest is a peer's request to connect (a VIP_CONN_HANDLE). It is
+// answered once, by Accept or Reject.
 type ConnRequest struct {
 	nic      *NIC
 	in       Incoming
@@ -57,7 +57,10 @@ func (r *ConnRequest) RemoteHost() string {
 
 // Accept connects an idle VI to the requester (VipConnectAccept). If the
 // attributes do not match, the requester is not told: the VI may be changed and
-// Accept called again, or the request rejected.
+// Accept called again, or the request rejected. That is ErrInvalidReliability,
+// ErrInvalidMTU or ErrInvalidQoS. A VI that is not idle is ErrInvalidState, a
+// requester that is gone ErrNotReachable, the end of the context ErrTimeout, an
+// exhausted fabric ErrResource; errors of posts as in [VI.Connect].
 func (r *ConnRequest) Accept(ctx context.Context, vi *VI) error {
 	if err := r.accept(ctx, vi); err != nil {
 		return fmt.Errorf("accept connection: %w", err)
@@ -86,7 +89,7 @@ func (r *ConnRequest) accept(ctx context.Context, vi *VI) error {
 	return vi.finish(a, link, nil)
 }
 
-// Reject refuses the request (VipConnectReject).
+// Reject refuses the request (VipConnectReject). A request is answered once.
 func (r *ConnRequest) Reject() error {
 	if r == nil || r.in == nil {
 		return noObject("reject connection")
@@ -101,7 +104,13 @@ func (r *ConnRequest) Reject() error {
 }
 
 // Connect connects an idle VI to a listener (VipConnectRequest) and returns the
-// attributes of the peer's VI. The context's deadline is the timeout.
+// attributes of the peer's VI. The context's deadline is the timeout. It
+// returns ErrTimeout, ErrReject, ErrNoMatch without a listener at the
+// discriminator, ErrNotReachable without one at the host, ErrInvalidState
+// unless the VI is idle, ErrInvalidReliability, ErrInvalidMTU or ErrInvalidQoS
+// for attributes that differ, and ErrResource. It also returns an error of a
+// post since the VI is idle, once: ErrInvalidParameter for an invalid
+// descriptor, ErrResource for a full queue.
 func (vi *VI) Connect(ctx context.Context, remote Address) (ViAttributes, error) {
 	if !vi.made() {
 		return ViAttributes{}, noObject("connect")
@@ -136,8 +145,7 @@ func (vi *VI) request(ctx context.Context, host string, h hello) (Link, ViAttrib
 		err = vi.match(answer.attrs)
 	}
 	if err != nil {
-		vi.nic.agent.disconnect(link)
-		return nil, ViAttributes{}, fmt.Errorf("answer: %w", err)
+		return nil, ViAttributes{}, fmt.Errorf("answer: %w", errors.Join(err, vi.nic.agent.disconnect(link)))
 	}
 	return link, answer.attrs, nil
 }
@@ -158,7 +166,7 @@ func connectError(ctx context.Context, err error) error {
 			return ErrReject
 		}
 	}
-	return coded(timeoutError(ctx, err), ErrNotReachable)
+	return withCode(timeoutError(ctx, err), ErrNotReachable)
 }
 
 // timeoutError makes the end of a context an ErrTimeout. A socket may meet the
@@ -186,8 +194,8 @@ func (vi *VI) match(peer ViAttributes) error {
 
 // begin moves an idle VI to the pending state.
 func (vi *VI) begin(ctx context.Context, peer *peerRequest) (*attempt, error) {
-	t := vi.enter()
-	defer t.leave()
+	drv := vi.acquire()
+	defer drv.release()
 	if vi.destroyed {
 		return nil, fmt.Errorf("vi is destroyed: %w", ErrInvalidParameter)
 	}
@@ -211,20 +219,20 @@ func (vi *VI) begin(ctx context.Context, peer *peerRequest) (*attempt, error) {
 // finish ends an attempt whose caller waited for the link, or for the error.
 func (vi *VI) finish(a *attempt, link Link, err error) error {
 	if !a.claim() {
-		vi.drop(a, link)
+		vi.discardAttempt(a, link)
 		return errCancelled
 	}
 	return vi.conclude(a, link, err)
 }
 
-// drop ends an attempt that Disconnect cancelled: the VI is idle, its receives
-// are flushed.
-func (vi *VI) drop(a *attempt, link Link) {
+// discardAttempt ends an attempt that Disconnect cancelled: the VI is idle, its
+// receives are flushed.
+func (vi *VI) discardAttempt(a *attempt, link Link) {
 	defer close(a.ended)
-	t := vi.enter()
-	defer t.leave()
+	drv := vi.acquire()
+	defer drv.release()
 	if link != nil {
-		vi.nic.agent.disconnect(link)
+		vi.discardLink(link)
 	}
 	vi.recv.flush()
 	vi.state.Store(int32(StateIdle))
@@ -232,12 +240,12 @@ func (vi *VI) drop(a *attempt, link Link) {
 }
 
 // conclude ends an attempt with its result: the VI is connected; idle again; or
-// broken if the fabric and not the peer is to blame (VIA 1.0 §2.2). A new link
+// broken if the fabric failed, not the peer (VIA 1.0 §2.2). A new link
 // starts with the receives that were posted while the VI was idle or pending.
 func (vi *VI) conclude(a *attempt, link Link, err error) error {
 	defer close(a.ended)
-	t := vi.enter()
-	defer t.leave()
+	drv := vi.acquire()
+	defer drv.release()
 	defer vi.forget(a)
 	if err == nil {
 		if err = link.Start(vi.recv.waiting()); err != nil {
@@ -257,16 +265,16 @@ func (vi *VI) conclude(a *attempt, link Link, err error) error {
 	}
 	if err != nil {
 		if link != nil {
-			vi.nic.agent.disconnect(link)
+			vi.discardLink(link)
 		}
 		return err
 	}
 	vi.link, vi.last = link, LinkStats{}
-	vi.recv.advance() // what comes after a receive that fails its checks
+	vi.recv.advance() // receives after one that fails its checks
 	return nil
 }
 
-// forget lets go of an attempt: a handler that runs next may disconnect.
+// forget clears the attempt: a handler that runs next may disconnect.
 func (vi *VI) forget(a *attempt) {
 	vi.attempt.Store(nil)
 	a.cancel(nil)
@@ -282,7 +290,7 @@ func (vi *VI) linkConfig() LinkConfig {
 }
 
 // waiting loads the receives that a new link begins with, up to one that fails
-// its checks: that is met when those before it are done.
+// its checks, which completes in error once those before it are done.
 func (q *workQueue) waiting() []*Work {
 	var works []*Work
 	for q.next != q.tail {
@@ -297,12 +305,19 @@ func (q *workQueue) waiting() []*Work {
 }
 
 // Disconnect ends the connection or an attempt to connect, or clears the error
-// state, and leads back to Idle (VipDisconnect). Everything outstanding completes
-// with StatusFlushed. The peer's VI enters its error state.
+// state, and leads back to Idle (VipDisconnect). Everything outstanding
+// completes with StatusFlushed. The peer's VI enters its error state.
+//
+// An error that wraps ErrStillAccessed says that the VI is idle, and that the
+// peer may be inside a copy to or from one of the regions of the connection's
+// tag, for instance because its process is stopped. Disconnect has waited for
+// it by then. The consumer reuses none of this memory while [Memory.Accessed]
+// says so. The error tells of all connections since the last Disconnect.
 //
 // While another goroutine is in Connect, Accept or PeerWait, Disconnect may be
-// called beside it: that returns ErrTimeout, and the VI is idle. If it was faster,
-// the VI is connected and the rule of one goroutine holds for this Disconnect.
+// called beside it: that returns ErrTimeout, and the VI is idle. If it was
+// faster, the VI is connected and the rule of one goroutine holds for this
+// Disconnect.
 func (vi *VI) Disconnect() error {
 	if !vi.made() {
 		return noObject("disconnect")
@@ -312,15 +327,17 @@ func (vi *VI) Disconnect() error {
 			a.cancel(errCancelled)
 			if p := a.peer; p != nil {
 				<-p.ended
-				vi.drop(a, p.result.link)
+				vi.discardAttempt(a, p.result.link)
 			}
 			<-a.ended
-			return nil
+			drv := vi.acquire()
+			defer drv.release()
+			return vi.disconnected()
 		}
 		<-a.ended
 	}
-	t := vi.enter()
-	defer t.leave()
+	drv := vi.acquire()
+	defer drv.release()
 	if vi.destroyed {
 		return fmt.Errorf("disconnect: vi is destroyed: %w", ErrInvalidParameter)
 	}
@@ -328,5 +345,5 @@ func (vi *VI) Disconnect() error {
 	vi.send.flush()
 	vi.recv.flush()
 	vi.state.Store(int32(StateIdle))
-	return nil
+	return vi.disconnected()
 }

@@ -27,24 +27,25 @@ type CQ struct {
 	adapter AdapterCQ
 	entries int  // 0 when destroyed; guarded by agent.mu
 	bound   int  // work queues; guarded by agent.mu
-	own     bool // of one VI, for its queues without a completion queue
-	turn    atomic.Pointer[turn]
+	private bool // of one VI, for its queues without a completion queue
+	driver  atomic.Pointer[driver]
 	overrun bool
-	touched uint32 // keeps the loads of touch
+	touched uint32 // keeps the compiler from removing the loads of touch
 
 	ready      []*workQueue // ring
 	head, tail uint32
 	done       [64]Done
 
-	queues  [2]*workQueue // of an own queue: those it serves
-	notices []notice
+	queues        [2]*workQueue // of a private queue: those it serves
+	notifications []notification
 
-	sleepers []chan struct{} // goroutines that wait while the turn is a lock
+	sleepers []chan struct{} // goroutines that wait while the driver is a lock
 }
 
-// CreateCQ creates a completion queue (VipCreateCQ). entries is at least the sum
-// of the depths of the work queues bound to it; fewer is the consumer's mistake
-// and costs the queue when it overflows.
+// CreateCQ creates a completion queue (VipCreateCQ). entries is at least the
+// sum of the depths of the work queues bound to it; fewer is the consumer's
+// mistake and costs the queue when it overflows. Beyond a limit it is
+// ErrResource.
 func (n *NIC) CreateCQ(entries int) (*CQ, error) {
 	if !n.made() {
 		return nil, noObject("create completion queue")
@@ -62,7 +63,7 @@ func (n *NIC) CreateCQ(entries int) (*CQ, error) {
 
 func (n *NIC) newCQ(entries int) (*CQ, error) {
 	c := &CQ{nic: n}
-	c.turn.Store(&turn{})
+	c.driver.Store(&driver{})
 	if err := n.agent.addCQ(c, entries); err != nil {
 		return nil, err
 	}
@@ -73,32 +74,32 @@ func (n *NIC) newCQ(entries int) (*CQ, error) {
 func (c *CQ) made() bool { return c != nil && c.nic != nil }
 
 // Poll takes finished descriptors off their queues and returns how many
-// (VipCQDone and VipSendDone or VipRecvDone, for a batch). It also gives the VIs
-// bound to the queue their turn to make progress. It never blocks and never
+// (VipCQDone and VipSendDone or VipRecvDone, for a batch). It also lets the VIs
+// bound to the queue make progress. It never blocks and never
 // allocates. dst is not empty.
 func (c *CQ) Poll(dst []Completion) int {
 	if !c.made() {
 		return 0
 	}
-	t := c.enter()
-	n := c.take(dst)
+	drv := c.acquire()
+	n := c.dequeue(dst)
 	if n < len(dst) {
 		n += c.progress(len(dst)-n, dst[n:])
-		n += c.take(dst[n:])
+		n += c.dequeue(dst[n:])
 	}
-	c.leave(t)
+	c.releaseDriver(drv)
 	return n
 }
 
-// Done takes the oldest entry and returns the queue that it names (VipCQDone):
-// the descriptor is still to be taken with SendDone or RecvDone. It returns
-// ErrNotDone if there is none. It never blocks.
+// Done dequeues the oldest entry and returns the queue that it names
+// (VipCQDone): the caller then dequeues the descriptor with SendDone or
+// RecvDone. It returns ErrNotDone if there is none. It never blocks.
 func (c *CQ) Done() (vi *VI, recv bool, err error) {
 	if !c.made() {
 		return nil, false, ErrInvalidParameter
 	}
-	t := c.enter()
-	defer c.leave(t)
+	drv := c.acquire()
+	defer c.releaseDriver(drv)
 	if c.ready == nil {
 		return nil, false, ErrInvalidParameter
 	}
@@ -131,9 +132,9 @@ func (c *CQ) Wait(timeout time.Duration) (vi *VI, recv bool, err error) {
 	}
 }
 
-// progress gives the links their turn and handles up to limit reports. It stores
-// completions in dst, which may be nil, as long as nothing waits before them, and
-// returns how many; of the others it leaves entries.
+// progress polls the adapter, which lets its links progress, and handles up to
+// limit reports. It stores completions in dst, which may be nil, as long as no
+// entry precedes them, and returns how many; for the others it adds entries.
 func (c *CQ) progress(limit int, dst []Completion) int {
 	n := 0
 	k := c.adapter.Poll(c.done[:min(len(c.done), limit)])
@@ -158,9 +159,9 @@ func (c *CQ) progress(limit int, dst []Completion) int {
 	return n
 }
 
-// touch looks at what the ends of works will need, so that the processor fetches
-// for all at once what would be waited for in turn: with many VIs, little of it
-// is in the cache.
+// touch loads the cache lines that completing the works needs, so that the
+// misses overlap instead of following one another: with many VIs, few of the
+// lines are cached.
 func (c *CQ) touch(done []Done) {
 	sum := uint32(0)
 	for i := range done {
@@ -179,9 +180,10 @@ func (c *CQ) touch(done []Done) {
 }
 
 // deliver stores what completed at the head of a queue, without an entry. It
-// returns false where an entry is needed: others come first, or nobody polls.
+// returns false where an entry is needed: other entries precede it, or the
+// caller passed no destination.
 func (c *CQ) deliver(dst []Completion, q *workQueue, p *post, status Status, length, immediate uint32) bool {
-	if len(dst) == 0 || c.head != c.tail || q.taken+1 != q.head || len(c.notices) != 0 {
+	if len(dst) == 0 || c.head != c.tail || q.taken+1 != q.head || len(c.notifications) != 0 {
 		return false
 	}
 	e := &dst[0]
@@ -214,15 +216,15 @@ func (c *CQ) pop() *workQueue {
 	return q
 }
 
-// take moves completions to dst.
-func (c *CQ) take(dst []Completion) int {
+// dequeue moves completions to dst.
+func (c *CQ) dequeue(dst []Completion) int {
 	n := 0
 	for n < len(dst) && c.head != c.tail {
 		q := c.pop()
 		if q.emptied() {
 			continue // taken off with SendDone or RecvDone already
 		}
-		p := q.take()
+		p := q.pop()
 		e := &dst[n]
 		e.VI, e.Descriptor, e.Recv = q.vi, p.desc, q.recv
 		e.Status, e.Length, e.Immediate = p.status, p.length, p.immediate
@@ -231,7 +233,7 @@ func (c *CQ) take(dst []Completion) int {
 	return n
 }
 
-// purge drops the entries of a VI that is destroyed.
+// purge removes the entries of a VI that is destroyed.
 func (c *CQ) purge(vi *VI) {
 	tail := c.head
 	for i := c.head; i != c.tail; i++ {
@@ -241,7 +243,7 @@ func (c *CQ) purge(vi *VI) {
 		}
 	}
 	c.tail = tail
-	for i := range c.ready { // what was taken is still there
+	for i := range c.ready { // dequeued entries are still there
 		if q := c.ready[i]; q != nil && q.vi == vi {
 			c.ready[i] = nil
 		}
@@ -250,7 +252,7 @@ func (c *CQ) purge(vi *VI) {
 }
 
 // raise reports an asynchronous error, with no lock held.
-func (c *CQ) raise(e AsyncError) { c.turn.Load().call(func() { c.nic.raise(e) }) }
+func (c *CQ) raise(e AsyncError) { c.driver.Load().deferCall(func() { c.nic.raise(e) }) }
 
 // Arm prepares to sleep: it returns false if Poll has something to return now;
 // otherwise FD becomes readable at the next completion.
@@ -258,15 +260,15 @@ func (c *CQ) Arm() bool {
 	if !c.made() {
 		return true
 	}
-	t := c.enter()
+	drv := c.acquire()
 	ok := c.head == c.tail && c.adapter.Arm()
-	t.leave()
+	drv.release()
 	return ok
 }
 
-// FD returns a file descriptor to poll for reading after Arm. A Poll that returns
-// nothing, or the next Arm, consumes what makes it readable. It is the same during
-// the queue's life, and -1 when there is no queue.
+// FD returns a file descriptor to poll for reading after Arm. A Poll that
+// returns nothing, or the next Arm, consumes what makes it readable. It is the
+// same during the queue's life, and -1 when there is no queue.
 func (c *CQ) FD() int {
 	if !c.made() {
 		return -1
@@ -274,15 +276,16 @@ func (c *CQ) FD() int {
 	return c.adapter.FD()
 }
 
-// Resize changes the number of entries (VipResizeCQ). What is in the queue stays;
-// a size below that, or below nothing at all, is refused.
+// Resize changes the number of entries (VipResizeCQ). Entries in the queue
+// stay: a size below their number is ErrResource, one below 1 or beyond the
+// limit ErrInvalidParameter.
 func (c *CQ) Resize(entries int) error {
 	if !c.made() {
 		return noObject("resize completion queue")
 	}
 	n := c.nic
-	t := c.enter()
-	defer t.leave()
+	drv := c.acquire()
+	defer drv.release()
 	switch {
 	case c.ready == nil:
 		return fmt.Errorf("resize completion queue: it is destroyed: %w", ErrInvalidParameter)
@@ -310,8 +313,8 @@ func (c *CQ) Destroy() error {
 	if !c.made() {
 		return noObject("destroy completion queue")
 	}
-	t := c.enter()
-	defer t.leave()
+	drv := c.acquire()
+	defer drv.release()
 	return c.destroy()
 }
 
@@ -323,7 +326,7 @@ func (c *CQ) destroy() error {
 	c.nic.notify.forget(c, int32(a.FD()))
 	c.adapter, c.ready, c.head, c.tail = noCQ{}, nil, 0, 0
 	if err := a.Close(); err != nil {
-		return fmt.Errorf("destroy completion queue: %w", coded(err, ErrResource))
+		return fmt.Errorf("destroy completion queue: %w", withCode(err, ErrResource))
 	}
 	return nil
 }

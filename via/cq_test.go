@@ -82,8 +82,8 @@ func TestWorkQueueModel(t *testing.T) {
 	b.close()
 }
 
-// One queue with a completion queue, the other without: the latter can be waited
-// for, the former cannot.
+// One queue with a completion queue, the other without: the latter can be
+// waited for, the former cannot.
 func TestHalfAWorkQueueModel(t *testing.T) {
 	p := withEvents(t)
 	b := p.bench(t, ReliableDelivery)
@@ -110,8 +110,8 @@ func TestHalfAWorkQueueModel(t *testing.T) {
 // and are no reason to keep the VI.
 func TestOverflow(t *testing.T) {
 	for _, c := range []struct {
-		name string
-		take func(b *bench, small *CQ) int
+		name    string
+		dequeue func(b *bench, small *CQ) int
 	}{
 		{"polled", func(b *bench, small *CQ) int {
 			var batch [16]Completion
@@ -141,7 +141,7 @@ func TestOverflow(t *testing.T) {
 			}
 			b.wants(b.vi.Destroy(), ErrResource, "destroy with completions announced")
 			want := map[string]int{"polled": 4, "taken off their queue": 7}[c.name]
-			if n := c.take(b, small); n != want {
+			if n := c.dequeue(b, small); n != want {
 				t.Errorf("%d completions, want %d", n, want)
 			}
 			for range 3 { // as many as were lost
@@ -150,7 +150,7 @@ func TestOverflow(t *testing.T) {
 			b.wants(b.vi.Destroy(), ErrResource, "destroy with receives posted")
 			b.must(small.Resize(16))
 			b.must(b.vi.Disconnect())
-			if n := c.take(b, small); n != 3 {
+			if n := c.dequeue(b, small); n != 3 {
 				t.Errorf("%d completions, want the 3 posted later or as many older ones", n)
 			}
 			if c.name == "taken off their queue" && b.vi.recv.lost != 0 {
@@ -162,7 +162,7 @@ func TestOverflow(t *testing.T) {
 	}
 }
 
-// What is in the queue stays, in order; less room than that is refused.
+// Entries in the queue stay, in order; Resize refuses less room than they need.
 func TestResize(t *testing.T) {
 	b := newBench(t, ReliableDelivery)
 	var want []*Descriptor

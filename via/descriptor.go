@@ -45,9 +45,9 @@ func DescriptorSize(segments int) int {
 // until it is posted and again once its status is done. It is not safe for
 // concurrent use.
 //
-// It is gone with the region that it lies in, whose memory may be unmapped then:
-// its methods change nothing any more and return zeroes. What became of one that
-// was posted is in its completion.
+// It is gone with the region that it lies in, whose memory may be unmapped
+// then: its methods change nothing any more and return zeroes. The result of a
+// posted one is in its completion.
 type Descriptor struct {
 	mem  *Memory
 	b    []byte // the control segment and room for segments
@@ -57,8 +57,8 @@ type Descriptor struct {
 }
 
 // NewDescriptor returns the descriptor at [off, off+size) of registered memory;
-// size decides how many segments fit. It returns ErrInvalidParameter for what does
-// not lie in the region, and for a region that is not registered any more.
+// size decides how many segments fit. It returns ErrInvalidParameter for what
+// does not lie in the region, and for a region that is not registered any more.
 func (m *Memory) NewDescriptor(off, size int) (*Descriptor, error) {
 	if !m.Live() {
 		return nil, fmt.Errorf("descriptor in a region that is not registered: %w", ErrInvalidParameter)
@@ -93,7 +93,8 @@ func (d *Descriptor) SetImmediate(v uint32) {
 	d.setControl(ControlImmediate)
 }
 
-// SetFence delays the descriptor until earlier RDMA Reads of its queue are done.
+// SetFence delays the descriptor until earlier RDMA Reads of its queue are
+// done.
 func (d *Descriptor) SetFence() {
 	if d.live() {
 		d.setControl(ControlFence)
@@ -105,8 +106,8 @@ func (d *Descriptor) setControl(bit uint16) {
 	binary.LittleEndian.PutUint16(d.b[offControl:], c|bit)
 }
 
-// SetRemote sets the address segment. It comes before any AddSegment. It returns
-// false if the descriptor has no room for it.
+// SetRemote sets the address segment. It comes before any AddSegment. It
+// returns false if the descriptor has no room for it.
 func (d *Descriptor) SetRemote(addr uint64, handle uint32) bool {
 	if !d.live() || len(d.b) < ControlSegmentSize+SegmentSize {
 		return false
@@ -197,15 +198,15 @@ func (d *Descriptor) op() Opcode {
 	return Opcode(binary.LittleEndian.Uint16(d.b[offControl:]) & ControlOpMask)
 }
 
-// fenced reports whether the descriptor waits for earlier RDMA Reads. Its memory
-// is live.
+// fenced reports whether the descriptor waits for earlier RDMA Reads. Its
+// memory is live.
 func (d *Descriptor) fenced() bool { return d.b[offControl]&byte(ControlFence) != 0 }
 
 // load checks a descriptor against its queue's VI and fills w. Every field is
 // read once. It returns 0 or the error bits the descriptor completes with (VIA
 // 1.0 error table; for protection: handle live, range inside the region, tag of
 // the VI). The descriptor may have waited since its post: its own memory is
-// looked at first.
+// checked first.
 func (d *Descriptor) load(w *Work, q *workQueue) Status {
 	w.Op, w.HasImmediate, w.Immediate = OpSend, false, 0
 	if q.recv {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A device that fails without a link to tell by is known to have failed from the
-// first call on that says so.
+// A device that fails without a link to tell by is known to have failed from
+// the first call on that says so.
 func TestAdapterTellsOfItsFailure(t *testing.T) {
 	failed := fmt.Errorf("scripted: %w", ErrDeviceFailed)
 	for name, call := range map[string]func(b *bench) error{

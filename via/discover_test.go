@@ -10,31 +10,31 @@ import (
 // discovering is a scripted provider with discovery.
 type discovering struct {
 	*scriptedProvider
-	neighbours func(ctx context.Context, hops int) ([]Neighbour, error)
+	discover func(ctx context.Context, hops int) ([]DiscoveredHost, error)
 }
 
 func (d discovering) Open(string) (Adapter, error) { return d, nil }
 
-func (d discovering) Neighbours(ctx context.Context, hops int) ([]Neighbour, error) {
-	return d.neighbours(ctx, hops)
+func (d discovering) DiscoverHosts(ctx context.Context, hops int) ([]DiscoveredHost, error) {
+	return d.discover(ctx, hops)
 }
 
 func TestDiscover(t *testing.T) {
 	expired, cancel := context.WithCancel(context.Background())
 	cancel()
-	want := []Neighbour{{"a", 1}, {"b", 7}}
-	none := func(_ context.Context, hops int) ([]Neighbour, error) {
+	want := []DiscoveredHost{{"a", 1}, {"b", 7}}
+	none := func(_ context.Context, hops int) ([]DiscoveredHost, error) {
 		t.Errorf("asked for %d hops", hops)
 		return nil, nil
 	}
 	for _, c := range []struct {
-		name       string
-		ctx        context.Context
-		hops       int
-		neighbours func(context.Context, int) ([]Neighbour, error)
-		code       error
+		name     string
+		ctx      context.Context
+		hops     int
+		discover func(context.Context, int) ([]DiscoveredHost, error)
+		code     error
 	}{
-		{"found", context.Background(), 7, func(_ context.Context, hops int) ([]Neighbour, error) {
+		{"found", context.Background(), 7, func(_ context.Context, hops int) ([]DiscoveredHost, error) {
 			if hops != 7 {
 				t.Errorf("asked for %d hops, want 7", hops)
 			}
@@ -43,14 +43,14 @@ func TestDiscover(t *testing.T) {
 		{"no hop", context.Background(), 0, none, ErrInvalidParameter},
 		{"negative", context.Background(), -1, none, ErrInvalidParameter},
 		{"not supported", context.Background(), 1, nil, ErrNotSupported},
-		{"fails", context.Background(), 1, func(context.Context, int) ([]Neighbour, error) { return nil, fs.ErrPermission }, fs.ErrPermission},
-		{"expires", expired, 1, func(ctx context.Context, _ int) ([]Neighbour, error) { return nil, ctx.Err() }, ErrTimeout},
+		{"fails", context.Background(), 1, func(context.Context, int) ([]DiscoveredHost, error) { return nil, fs.ErrPermission }, fs.ErrPermission},
+		{"expires", expired, 1, func(ctx context.Context, _ int) ([]DiscoveredHost, error) { return nil, ctx.Err() }, ErrTimeout},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := bench{t: t}
 			var p Provider = newScripted()
-			if c.neighbours != nil {
-				p = discovering{newScripted(), c.neighbours}
+			if c.discover != nil {
+				p = discovering{newScripted(), c.discover}
 			}
 			nic, err := OpenNic(p, "")
 			b.must(err)
@@ -58,7 +58,7 @@ func TestDiscover(t *testing.T) {
 			if c.code == nil {
 				b.must(err)
 				if !slices.Equal(got, want) {
-					t.Errorf("neighbours %v, want %v", got, want)
+					t.Errorf("discover %v, want %v", got, want)
 				}
 				return
 			}

@@ -1,7 +1,6 @@
 package via
 
 import (
-	"fmt"
 	"go/ast"
 	"go/constant"
 	"go/parser"
@@ -15,8 +14,8 @@ import (
 	"testing"
 )
 
-// manual is docs/via.md as its tables: heading and first cell of the head, then the
-// rows.
+// manual is docs/via.md as its tables, by heading: the cells of each row, the
+// head of a table with bars included, and the words of each indented line.
 type manual map[string][][]string
 
 func readManual(t *testing.T) (manual, string) {
@@ -25,28 +24,19 @@ func readManual(t *testing.T) (manual, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, heading, table := manual{}, "", ""
+	m, heading := manual{}, ""
 	for line := range strings.Lines(string(text)) {
-		line = strings.TrimSpace(line)
-		if name, ok := strings.CutPrefix(line, "## "); ok {
-			heading = name
+		if strings.HasPrefix(line, "#") {
+			heading = strings.TrimSpace(strings.TrimLeft(line, "#"))
+		} else if row, ok := strings.CutPrefix(line, "    "); ok {
+			m[heading] = append(m[heading], strings.Fields(row))
+		} else if strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "|---") {
+			cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+			for i := range cells {
+				cells[i] = strings.TrimSpace(cells[i])
+			}
+			m[heading] = append(m[heading], cells)
 		}
-		switch {
-		case !strings.HasPrefix(line, "|"):
-			table = ""
-			continue
-		case strings.HasPrefix(line, "|---"):
-			continue
-		}
-		cells := strings.Split(strings.Trim(line, "|"), "|")
-		for i := range cells {
-			cells[i] = strings.TrimSpace(cells[i])
-		}
-		if table == "" {
-			table = heading + "/" + cells[0]
-			continue
-		}
-		m[table] = append(m[table], cells)
 	}
 	return m, string(text)
 }
@@ -109,100 +99,145 @@ var viplCalls = strings.Fields(`
 	VipQueryMem VipQuerySystemManagementInfo VipErrorCallback VipNSInit VipNSGetHostByName
 	VipNSGetHostByAddr VipNSShutdown`)
 
-// The manual has a row for each call, with counterparts that exist and name the call
-// in their own comment.
-func TestManualOfCalls(t *testing.T) {
-	m, _ := readManual(t)
+// errorName is the name of an error in a comment.
+var errorName = regexp.MustCompile(`\bErr[A-Z][A-Za-z]+`)
+
+// The comment of an exported function names each call of VIPL, and the comments
+// of functions name no error that does not exist.
+func TestCallsHaveCounterparts(t *testing.T) {
 	names, _ := declared(t)
-	rows := m["Calls/#"]
-	if len(rows) != 41 || len(viplCalls) != 41 {
-		t.Fatalf("%d rows and %d calls, want 41", len(rows), len(viplCalls))
+	if len(viplCalls) != 41 {
+		t.Fatalf("%d calls, want 41", len(viplCalls))
 	}
-	comments := sourceText(t)
-	for i, row := range rows {
-		if len(row) != 6 || row[0] != strconv.Itoa(i+1) || row[1] != viplCalls[i] {
-			t.Fatalf("row %d is %q, want call %s", i+1, row, viplCalls[i])
-		}
-		counterparts := quoted.FindAllStringSubmatch(row[2], -1)
-		if len(counterparts) == 0 {
-			t.Errorf("%s has no counterpart", row[1])
-		}
-		for _, c := range counterparts {
-			if !names[c[1]] {
-				t.Errorf("%s: %s does not exist", row[1], c[1])
+	comments := functionComments(t)
+	for _, call := range viplCalls {
+		isNamed := false
+		word := regexp.MustCompile(`\b` + call + `\b`)
+		for name, comment := range comments {
+			if ast.IsExported(name[strings.LastIndex(name, ".")+1:]) && word.MatchString(comment) {
+				isNamed = true
 			}
 		}
-		if !strings.Contains(comments, row[1]) {
-			t.Errorf("no comment in the sources names %s", row[1])
+		if !isNamed {
+			t.Errorf("no comment of an exported function names %s", call)
 		}
-		for _, c := range quoted.FindAllStringSubmatch(row[3], -1) {
-			if !strings.HasPrefix(c[1], "Err") || !names[c[1]] {
-				t.Errorf("%s: %s is no error of the package", row[1], c[1])
+	}
+	for name, comment := range comments {
+		for _, e := range errorName.FindAllString(comment, -1) {
+			if !names[e] {
+				t.Errorf("the comment of %s names %s, which does not exist", name, e)
 			}
-		}
-		if !regexp.MustCompile(`^(EA|Func|Full|EA default, Func)$`).MatchString(row[4]) {
-			t.Errorf("%s is of level %q", row[1], row[4])
 		}
 	}
 }
 
-func sourceText(t *testing.T) string {
+// functionComments returns the comments of the package's functions, methods as
+// Type.Name.
+func functionComments(t *testing.T) map[string]string {
 	t.Helper()
-	var all strings.Builder
+	all := make(map[string]string)
 	sources, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range sources {
-		if !strings.HasSuffix(name, "_test.go") {
-			text, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range file.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok {
+				continue
 			}
-			all.Write(text)
+			name := f.Name.Name
+			if f.Recv != nil {
+				name = types.ExprString(f.Recv.List[0].Type) + "." + name
+			}
+			all[strings.TrimPrefix(name, "*")] = f.Doc.Text()
 		}
 	}
-	return all.String()
+	return all
 }
 
-// Codes and bits stand in the manual with their numbers, all of them.
-func TestManualOfNumbers(t *testing.T) {
-	m, _ := readManual(t)
+// Codes and bits have the numbers of VIPL, all of them.
+func TestNumbersOfVIPL(t *testing.T) {
 	_, values := declared(t)
-	for _, c := range []struct {
-		table        string
-		prefix       string
-		name, number int // columns
-		format       string
-	}{
-		{"Return codes/code", "Err", 2, 0, "%d"},
-		{"Asynchronous errors/code", "Async", 2, 0, "%d"},
-		{"Descriptors/status", "Status", 0, 1, "0x%05x"},
-		{"Descriptors/control", "Control", 0, 1, "0x%04x"},
-	} {
-		seen := make(map[string]bool)
-		for _, row := range m[c.table] {
-			name := strings.Trim(row[c.name], "`")
-			value, ok := values[name]
-			switch {
-			case name == "nil" || name == "reserved":
-			case !ok:
-				t.Errorf("%s: %s does not exist", c.table, name)
-			case row[c.number] != fmt.Sprintf(c.format, value):
-				t.Errorf("%s is "+c.format+", in the manual %s", name, value, row[c.number])
-			}
-			seen[name] = true
+	for name, want := range viplNumbers {
+		if got, ok := values[name]; !ok || got != want {
+			t.Errorf("%s is %#x, %v, in VIPL %#x", name, got, ok, want)
 		}
-		for name := range values {
-			if strings.HasPrefix(name, c.prefix) && !seen[name] && name != "ControlSegmentSize" {
-				t.Errorf("%s is not in the manual's table %q", name, c.table)
+	}
+	for name := range values {
+		for _, prefix := range []string{"Err", "Async", "Status", "Control"} {
+			if _, ok := viplNumbers[name]; strings.HasPrefix(name, prefix) && !ok && name != "ControlSegmentSize" {
+				t.Errorf("%s has no number of VIPL", name)
 			}
 		}
 	}
-	if rows := m["Errors and reliability levels/#"]; len(rows) != 17 {
-		t.Errorf("the matrix has %d rows, want 17", len(rows))
+}
+
+// viplNumbers are those of vipl.h.
+var viplNumbers = map[string]int64{
+	"ErrNotDone":            1,
+	"ErrInvalidParameter":   2,
+	"ErrResource":           3,
+	"ErrTimeout":            4,
+	"ErrReject":             5,
+	"ErrInvalidReliability": 6,
+	"ErrInvalidMTU":         7,
+	"ErrInvalidQoS":         8,
+	"ErrInvalidPtag":        9,
+	"ErrInvalidRdmaRead":    10,
+	"ErrDescriptor":         11,
+	"ErrInvalidState":       12,
+	"ErrNameService":        13,
+	"ErrNoMatch":            14,
+	"ErrNotReachable":       15,
+	"ErrNotSupported":       16,
+
+	"AsyncPostDescriptor": 0,
+	"AsyncConnectionLost": 1,
+	"AsyncRecvQueueEmpty": 2,
+	"AsyncOverrun":        3,
+	"AsyncRdmaWriteProt":  4,
+	"AsyncRdmaWriteData":  5,
+	"AsyncRdmaWriteAbort": 6,
+	"AsyncRdmaReadProt":   7,
+	"AsyncCompletionProt": 8,
+	"AsyncRdmaTransport":  9,
+	"AsyncCatastrophic":   10,
+
+	"ControlOpMask":    0x0003,
+	"ControlImmediate": 0x0004,
+	"ControlFence":     0x0008,
+
+	"StatusDone":            0x00001,
+	"StatusFormatError":     0x00002,
+	"StatusProtectionError": 0x00004,
+	"StatusLengthError":     0x00008,
+	"StatusPartialError":    0x00010,
+	"StatusFlushed":         0x00020,
+	"StatusTransportError":  0x00040,
+	"StatusRdmaProtError":   0x00080,
+	"StatusRemoteDescError": 0x00100,
+	"StatusErrorMask":       0x001fe,
+	"StatusOpMask":          0x70000,
+	"StatusOpSend":          0x00000,
+	"StatusOpReceive":       0x10000,
+	"StatusOpRdmaWrite":     0x20000,
+	"StatusOpRemoteWrite":   0x30000,
+	"StatusOpRdmaRead":      0x40000,
+	"StatusImmediate":       0x80000,
+}
+
+// The manual has a row for each error of the matrix.
+func TestManualOfErrors(t *testing.T) {
+	m, _ := readManual(t)
+	if rows := m["Errors and reliability levels"]; len(rows) != 18 {
+		t.Errorf("the matrix has %d rows with its head, want 18", len(rows))
 	} else {
-		for i, row := range rows {
+		for i, row := range rows[1:] {
 			if len(row) != 5 || row[0] != strconv.Itoa(i+1) {
 				t.Errorf("row %d of the matrix is %q", i+1, row)
 			}
@@ -210,7 +245,7 @@ func TestManualOfNumbers(t *testing.T) {
 	}
 }
 
-// Whatever the manual quotes that looks like Go exists.
+// Every Go identifier that the manual quotes exists.
 func TestManualQuotesWhatExists(t *testing.T) {
 	_, text := readManual(t)
 	names, _ := declared(t)

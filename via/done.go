@@ -6,15 +6,15 @@ import (
 )
 
 // SendDone takes the descriptor at the head of the send queue off the queue, if
-// it is complete (VipSendDone). It returns ErrNotDone if it is not; ErrDescriptor
-// with the descriptor if it completed in error, and without one if the queue is
-// empty. It never blocks. A VI with a completion queue learns there which queue
-// to ask.
+// it is complete (VipSendDone). It returns ErrNotDone if it is not;
+// ErrDescriptor with the descriptor if it completed in error, and without one
+// if the queue is empty. It never blocks. A VI with a completion queue learns
+// there which queue to ask.
 func (vi *VI) SendDone() (*Descriptor, error) {
 	if !vi.made() {
 		return nil, ErrInvalidParameter
 	}
-	return vi.takeDone(&vi.send)
+	return vi.dequeueDone(&vi.send)
 }
 
 // RecvDone is SendDone for the receive queue (VipRecvDone).
@@ -22,12 +22,12 @@ func (vi *VI) RecvDone() (*Descriptor, error) {
 	if !vi.made() {
 		return nil, ErrInvalidParameter
 	}
-	return vi.takeDone(&vi.recv)
+	return vi.dequeueDone(&vi.recv)
 }
 
 // SendWait is SendDone that sleeps until the head of the queue is complete
-// (VipSendWait). It returns ErrTimeout after timeout; [Infinite] is none. A send
-// queue with a completion queue is waited for there.
+// (VipSendWait). It returns ErrTimeout after timeout; [Infinite] is none. A
+// send queue with a completion queue is waited for there.
 func (vi *VI) SendWait(timeout time.Duration) (*Descriptor, error) {
 	if !vi.made() {
 		return nil, noObject("wait for a send")
@@ -43,9 +43,9 @@ func (vi *VI) RecvWait(timeout time.Duration) (*Descriptor, error) {
 	return vi.wait(&vi.recv, timeout)
 }
 
-func (vi *VI) takeDone(q *workQueue) (*Descriptor, error) {
-	t := vi.enter()
-	defer q.cq.leave(t)
+func (vi *VI) dequeueDone(q *workQueue) (*Descriptor, error) {
+	drv := vi.acquire()
+	defer q.cq.releaseDriver(drv)
 	if vi.destroyed {
 		return nil, ErrInvalidParameter
 	}
@@ -58,7 +58,7 @@ func (vi *VI) takeDone(q *workQueue) (*Descriptor, error) {
 	case q.emptied():
 		return nil, ErrNotDone
 	}
-	p := q.take()
+	p := q.pop()
 	if p.status.Failed() {
 		return p.desc, ErrDescriptor
 	}
@@ -66,13 +66,13 @@ func (vi *VI) takeDone(q *workQueue) (*Descriptor, error) {
 }
 
 func (vi *VI) wait(q *workQueue, timeout time.Duration) (*Descriptor, error) {
-	if !q.own {
+	if !q.private {
 		return nil, fmt.Errorf("wait: the work queue has a completion queue: %w", ErrInvalidParameter)
 	}
 	s := q.cq.sleeper(timeout)
 	defer s.end()
 	for {
-		d, err := vi.takeDone(q)
+		d, err := vi.dequeueDone(q)
 		if err != ErrNotDone {
 			return d, err
 		}

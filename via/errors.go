@@ -40,13 +40,13 @@ var errorText = [...]string{
 	ErrDescriptor:         "descriptor completed in error",
 	ErrInvalidState:       "invalid state",
 	ErrNameService:        "name service error",
-	ErrNoMatch:            "nobody waits at that address",
+	ErrNoMatch:            "no listener at that address",
 	ErrNotReachable:       "address not reachable",
 	ErrNotSupported:       "not supported",
 }
 
-// noObject refuses a call on a nil object, or on one that no call of the package
-// made.
+// noObject refuses a call on a nil object, or on one that no call of the
+// package made.
 func noObject(doing string) error {
 	return fmt.Errorf("%s: no such object: %w", doing, ErrInvalidParameter)
 }

@@ -5,7 +5,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
+
+	"github.com/viablk/viablk/internal/eventfd"
 )
 
 // eventCQ is a scriptedCQ that wakes who sleeps on it. Any goroutine may push.
@@ -23,7 +24,7 @@ func withEvents(t *testing.T) *scriptedProvider {
 	t.Helper()
 	p := newScripted()
 	p.newCQ = func() AdapterCQ {
-		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+		fd, err := eventfd.New()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -38,17 +39,14 @@ func (q *eventCQ) push(d ...Done) {
 	q.done = append(q.done, d...)
 	if q.armed {
 		q.armed = false
-		if _, err := unix.Write(q.fd, []byte{1, 0, 0, 0, 0, 0, 0, 0}); err != nil {
-			q.t.Error(err)
-		}
+		eventfd.Ring(q.fd)
 	}
 }
 
 func (q *eventCQ) Poll(dst []Done) int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	var count [8]byte
-	_, _ = unix.Read(q.fd, count[:]) // it may be readable
+	eventfd.Drain(q.fd)
 	n := copy(dst, q.done)
 	q.done = q.done[n:]
 	return n
@@ -62,7 +60,7 @@ func (q *eventCQ) Arm() bool {
 }
 func (q *eventCQ) FD() int          { return q.fd }
 func (q *eventCQ) Resize(int) error { return nil }
-func (q *eventCQ) Close() error     { return unix.Close(q.fd) }
+func (q *eventCQ) Close() error     { return eventfd.Close(q.fd) }
 
 // watchLeaks fails the test if a goroutine outlives it.
 func watchLeaks(t *testing.T) {
@@ -81,7 +79,7 @@ func (b *bench) close() {
 	b.must(b.vi.Disconnect())
 	b.drain()
 	b.must(b.vi.Destroy())
-	if !b.cq.own {
+	if !b.cq.private {
 		b.must(b.cq.Destroy())
 	}
 	b.must(b.mem.Deregister())

@@ -1,6 +1,10 @@
 package via
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"github.com/viablk/viablk/internal/prefetch"
+)
 
 // Fetch begins to bring to the processor what the end of the work will touch. A
 // provider that holds the work calls it when that is likely to come soon: with
@@ -11,13 +15,13 @@ func (w *Work) Fetch() {
 		return // the work is no VI's
 	}
 	d := q.at(uint32(w.place)).desc
-	// Safety: the pointers are only hints; what they point into is live, for the
+	// Safety: the pointers are only hints; they point into live memory, for the
 	// work is posted.
-	fetchLine(unsafe.Pointer(&w.inline))
-	fetchLine(unsafe.Pointer(&q.posts))
-	fetchLine(unsafe.Pointer(q.vi))
-	fetchLine(unsafe.Pointer(unsafe.SliceData(d.b)))
+	prefetch.Line(unsafe.Pointer(&w.inline))
+	prefetch.Line(unsafe.Pointer(&q.posts))
+	prefetch.Line(unsafe.Pointer(q.vi))
+	prefetch.Line(unsafe.Pointer(unsafe.SliceData(d.b)))
 	if len(w.Segments) != 0 {
-		fetchLine(unsafe.Pointer(unsafe.SliceData(w.Segments[0].Bytes)))
+		prefetch.Line(unsafe.Pointer(unsafe.SliceData(w.Segments[0].Bytes)))
 	}
 }

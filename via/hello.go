@@ -56,8 +56,8 @@ func encodeHello(h hello) []byte {
 	return b
 }
 
-// decodeHello decodes a connect message from the peer. Fabrics that carry it in a
-// field of a fixed size fill that with zeros.
+// decodeHello decodes a connect message from the peer. Fabrics that carry it in
+// a field of a fixed size fill that with zeros.
 func decodeHello(b []byte) (hello, error) {
 	if len(b) < helloFixed || binary.LittleEndian.Uint16(b) != helloMagic || b[2] != helloVersion {
 		return hello{}, fmt.Errorf("connect message of %d bytes is not ours: %w", len(b), ErrInvalidParameter)

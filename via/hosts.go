@@ -18,8 +18,8 @@ const (
 	maxHostName     = 255     // bytes
 )
 
-// Hosts is a [NameService] over a table in the form of /etc/hosts. A line has an
-// address and its names, separated by blanks:
+// Hosts is a [NameService] over a table in the form of /etc/hosts. A line has
+// an address and its names, separated by blanks:
 //
 //	# address            names
 //	/run/viablk/a.sock   alpha disks   # the first name is the address's own
@@ -28,17 +28,18 @@ const (
 //
 // A # at the start of a field begins a comment. An address is any run of
 // printable bytes; \ and three octal digits stand for a byte, so that \040 is a
-// blank, \043 a # and \134 a backslash. Names are letters, digits, and . _ - after the
-// first byte; case does not matter. A name has the addresses of all its lines, in
-// their order; an address that stands on several lines has the first name of the
-// first. Hosts does not change and is safe for concurrent use.
+// blank, \043 a # and \134 a backslash. Names are letters, digits, and . _ -
+// after the first byte; case does not matter. A name has the addresses of all
+// its lines, in their order; an address that stands on several lines has the
+// first name of the first. Hosts does not change and is safe for concurrent
+// use.
 type Hosts struct {
 	addresses map[string][]string // by name in lower case
 	names     map[string]string   // by address
 }
 
-// ReadHosts reads a table from a file. What is wrong with the table is told with
-// the number of its line; every error is an ErrNameService.
+// ReadHosts reads a table from a file. An error of the table names its
+// line; every error is an ErrNameService.
 func ReadHosts(path string) (*Hosts, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -52,8 +53,8 @@ func ReadHosts(path string) (*Hosts, error) {
 	return h, nil
 }
 
-// ParseHosts reads a table as [ReadHosts] does. It takes at most 1 MiB, lines of
-// 4 KiB and 65,536 pairs of address and name.
+// ParseHosts reads a table as [ReadHosts] does. It takes at most 1 MiB, lines
+// of 4 KiB and 65,536 pairs of address and name.
 func ParseHosts(r io.Reader) (*Hosts, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxHostsBytes+1))
 	if err != nil {

@@ -103,7 +103,7 @@ func TestParseHostsRefuses(t *testing.T) {
 	}
 }
 
-func TestHostsKnowNobodyElse(t *testing.T) {
+func TestHostsUnknownName(t *testing.T) {
 	h, err := ParseHosts(strings.NewReader("/k kelvin\n"))
 	if err != nil {
 		t.Fatal(err)
@@ -178,8 +178,8 @@ func escape(address string, sometimes func() bool) string {
 	return b.String()
 }
 
-// A table written in any of the ways that its form allows is read as what a plain
-// map has.
+// A table written in any of the ways that its form allows is read as what a
+// plain map has.
 func TestHostsRoundTrip(t *testing.T) {
 	blanks := rapid.StringMatching(`[ \t\r]{1,3}`)
 	comment := rapid.StringMatching(`([ \t]+#[^\n\x00]{0,10})?`)
@@ -217,7 +217,7 @@ func TestHostsRoundTrip(t *testing.T) {
 	})
 }
 
-// What is accepted is consistent, and stays the same when it is written again.
+// An accepted table is consistent, and equal after it is written and parsed.
 func FuzzParseHosts(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		h, err := ParseHosts(bytes.NewReader(text))

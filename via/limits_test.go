@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,8 +14,11 @@ import (
 	"github.com/viablk/viablk/via/shm"
 )
 
-// The manual's table of limits has each field of Limits, with what each provider
-// says.
+// columnGap separates the columns of the table of limits.
+var columnGap = regexp.MustCompile(` {2,}`)
+
+// The manual's table of limits has each field of Limits, with what each
+// provider says.
 func TestManualOfLimits(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "docs", "via.md"))
 	ok(t, err)
@@ -22,11 +26,8 @@ func TestManualOfLimits(t *testing.T) {
 	section, _, _ = strings.Cut(section, "\n## ")
 	var rows [][]string
 	for line := range strings.Lines(section) {
-		if cells := strings.Split(strings.TrimSpace(line), "|"); len(cells) == 6 {
-			for i := range cells {
-				cells[i] = strings.TrimSpace(cells[i])
-			}
-			rows = append(rows, cells[1:5])
+		if row, ok := strings.CutPrefix(line, "    "); ok {
+			rows = append(rows, columnGap.Split(strings.TrimSpace(row), -1))
 		}
 	}
 	if len(rows) < 3 {
@@ -35,8 +36,8 @@ func TestManualOfLimits(t *testing.T) {
 	providers := []via.Provider{shm.New(shm.Options{}), roce.New(roce.Options{})}
 	limits := make([]reflect.Value, len(providers))
 	for i, p := range providers {
-		if rows[0][2+i] != p.Name() {
-			t.Fatalf("column %d is of %s, want %s", 2+i, rows[0][2+i], p.Name())
+		if rows[0][1+i] != p.Name() {
+			t.Fatalf("column %d is of %s, want %s", 1+i, rows[0][1+i], p.Name())
 		}
 		nic, err := via.OpenNic(p, "")
 		ok(t, err)
@@ -44,8 +45,11 @@ func TestManualOfLimits(t *testing.T) {
 		ok(t, nic.Close())
 	}
 	seen := make(map[string]bool)
-	for _, row := range rows[2:] {
-		field := strings.Trim(row[0], "`")
+	for _, row := range rows[1:] {
+		if len(row) < 3 {
+			t.Fatalf("the row %q has no value of each provider", row)
+		}
+		field := row[0]
 		seen[field] = true
 		for i, l := range limits {
 			v := l.FieldByName(field)
@@ -53,8 +57,8 @@ func TestManualOfLimits(t *testing.T) {
 				t.Errorf("Limits has no field %s", field)
 				break
 			}
-			if want, understood := limitOf(row[2+i], v.Type()); !understood || !v.Equal(want) {
-				t.Errorf("%s of %s is %v, in the manual %q", field, providers[i].Name(), v, row[2+i])
+			if want, understood := limitOf(row[1+i], v.Type()); !understood || !v.Equal(want) {
+				t.Errorf("%s of %s is %v, in the manual %q", field, providers[i].Name(), v, row[1+i])
 			}
 		}
 	}

@@ -13,24 +13,26 @@ type service struct {
 	peer bool
 }
 
-// waiter is what waits there. offer is called under agent.mu and does not block.
+// waiter is what waits there. offer is called under agent.mu and does not
+// block.
 type waiter interface {
 	// offer takes a request, or returns why not.
 	offer(r *ConnRequest) byte
 }
 
-// hostListener is a provider's listener at one host address and what waits there.
+// hostListener is a provider's listener at one host address and what waits
+// there.
 type hostListener struct {
 	host      string
-	waiters   map[service]waiter // none: it closes; guarded by agent.mu
+	waiters   map[service]waiter // empty while it closes; guarded by agent.mu
 	gone      chan struct{}      // closed when the host may be listened at again
 	ready     chan struct{}      // closed when listening or err is set
 	listening Listening
 	err       error
 }
 
-// wait makes a waiter known at a host; the first one there opens it.
-func (g *agent) wait(n *NIC, host string, s service, w waiter) (*hostListener, error) {
+// addWaiter makes a waiter known at a host; the first one there opens it.
+func (g *agent) addWaiter(n *NIC, host string, s service, w waiter) (*hostListener, error) {
 	h, opens, err := g.join(host, s, w)
 	if err != nil {
 		return nil, err
@@ -41,17 +43,17 @@ func (g *agent) wait(n *NIC, host string, s service, w waiter) (*hostListener, e
 	}
 	g.stats.Listens.Add(1)
 	h.listening, h.err = g.adapter.Listen(host, func(in Incoming) { g.dispatch(n, h, in) })
-	h.err = coded(h.err, ErrResource)
+	h.err = withCode(h.err, ErrResource)
 	if h.err != nil {
-		g.vacate(h)
+		g.freeHost(h)
 	}
 	close(h.ready)
-	g.heed(h.err)
+	g.noteFailure(h.err)
 	return h, h.err
 }
 
-// join puts a waiter at a host, once one that closes is gone. The first there is
-// told to open it.
+// join adds a waiter to a host, after a closing listener there has ended. For
+// the first waiter opens is true: it opens the listener.
 func (g *agent) join(host string, s service, w waiter) (h *hostListener, opens bool, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -81,16 +83,16 @@ func (g *agent) join(host string, s service, w waiter) (h *hostListener, opens b
 	return h, opens, nil
 }
 
-// vacate makes a host free to be listened at.
-func (g *agent) vacate(h *hostListener) {
+// freeHost makes a host free to be listened at.
+func (g *agent) freeHost(h *hostListener) {
 	g.mu.Lock()
 	delete(g.listeners, h.host)
 	g.mu.Unlock()
 	close(h.gone)
 }
 
-// leave forgets a waiter; with the last one the host is closed.
-func (g *agent) leave(h *hostListener, s service) error {
+// removeWaiter removes a waiter; with the last one the host is closed.
+func (g *agent) removeWaiter(h *hostListener, s service) error {
 	g.mu.Lock()
 	delete(h.waiters, s)
 	last := len(h.waiters) == 0
@@ -98,12 +100,12 @@ func (g *agent) leave(h *hostListener, s service) error {
 	if !last {
 		return nil
 	}
-	defer g.vacate(h)
+	defer g.freeHost(h)
 	g.stats.Listens.Add(1)
-	return coded(h.listening.Close(), ErrResource)
+	return withCode(h.listening.Close(), ErrResource)
 }
 
-// dispatch hands a request to whoever waits for it.
+// dispatch hands a request to the waiter of its service.
 func (g *agent) dispatch(n *NIC, h *hostListener, in Incoming) {
 	m, err := decodeHello(in.Hello())
 	if err != nil {
@@ -116,8 +118,8 @@ func (g *agent) dispatch(n *NIC, h *hostListener, in Incoming) {
 	}
 }
 
-// offer gives a request to a waiter, or returns why not. Under the lock nobody is
-// given a request after it left.
+// offer gives a request to a waiter, or returns why not. The lock ensures
+// that no waiter gets a request after its removal.
 func (g *agent) offer(h *hostListener, s service, r *ConnRequest) byte {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -141,8 +143,9 @@ type Listener struct {
 // refused.
 const listenBacklog = 64
 
-// Listen starts to accept connection requests at an address (the waiting part of
-// VipConnectWait).
+// Listen starts to accept connection requests at an address (the waiting part
+// of VipConnectWait). An address that is taken is ErrResource. The listener
+// keeps up to 64 requests between calls of Wait and rejects more.
 func (n *NIC) Listen(addr Address) (*Listener, error) {
 	if !n.made() {
 		return nil, noObject("listen")
@@ -152,13 +155,13 @@ func (n *NIC) Listen(addr Address) (*Listener, error) {
 	}
 	l := &Listener{nic: n, addr: addr, requests: make(chan *ConnRequest, listenBacklog), closed: make(chan struct{})}
 	var err error
-	if l.host, err = n.agent.wait(n, addr.Host, service{name: addr.Discriminator}, l); err != nil {
+	if l.host, err = n.agent.addWaiter(n, addr.Host, service{name: addr.Discriminator}, l); err != nil {
 		return nil, fmt.Errorf("listen at %v: %w", addr, err)
 	}
 	return l, nil
 }
 
-// check refuses what no address of ours is.
+// check refuses an address that no connect message can carry.
 func (a Address) check() error {
 	if len(a.Discriminator) > MaxDiscriminatorLen {
 		return fmt.Errorf("discriminator of %d bytes (limit %d): %w", len(a.Discriminator), MaxDiscriminatorLen, ErrInvalidParameter)
@@ -185,7 +188,7 @@ func (l *Listener) Addr() Address {
 }
 
 // Wait returns the next connection request (VipConnectWait). It returns
-// ErrTimeout when the context ends.
+// ErrTimeout when the context ends. A context that has ended polls once.
 func (l *Listener) Wait(ctx context.Context) (*ConnRequest, error) {
 	if l == nil || l.host == nil {
 		return nil, noObject("wait for a connection")
@@ -208,7 +211,7 @@ func (l *Listener) Close() error {
 	var err error
 	l.once.Do(func() {
 		close(l.closed)
-		err = l.nic.agent.leave(l.host, service{name: l.addr.Discriminator})
+		err = l.nic.agent.removeWaiter(l.host, service{name: l.addr.Discriminator})
 		for {
 			select {
 			case r := <-l.requests:

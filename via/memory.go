@@ -31,9 +31,10 @@ const (
 	attrRead  = 1 << 33
 )
 
-// RegisterMem registers memory (VipRegisterMem). buf keeps its address: it is
-// mapped memory, not of the Go heap. Remote access needs memory of an arena.
-// The same memory may be registered several times.
+// RegisterMem registers memory (VipRegisterMem). buf must keep its address: it
+// is mapped memory, not Go heap. Remote access needs memory of an arena. The
+// same memory may be registered several times. Any alignment and length will
+// do. It returns ErrInvalidPtag, or ErrInvalidRdmaRead where the NIC has none.
 func (n *NIC) RegisterMem(buf []byte, attrs MemAttributes) (*Memory, error) {
 	if !n.made() {
 		return nil, noObject("register memory")
@@ -51,22 +52,23 @@ func (n *NIC) RegisterMem(buf []byte, attrs MemAttributes) (*Memory, error) {
 	if err := n.agent.adapter.Register(m); err != nil {
 		m.live.Store(false)
 		n.agent.forget(m)
-		n.agent.heed(err)
-		return nil, fmt.Errorf("register %d bytes: %w", len(buf), coded(err, ErrResource))
+		n.agent.noteFailure(err)
+		return nil, fmt.Errorf("register %d bytes: %w", len(buf), withCode(err, ErrResource))
 	}
 	return m, nil
 }
 
-// Name gives the region the handle by which the device knows it, which is neither 0
-// nor that of another region. It is for adapters whose Limits say NamesRegions, in
-// Register and Update; without that it does nothing.
+// Name gives the region the handle by which the device knows it, which is
+// neither 0 nor that of another region. It is for adapters whose Limits say
+// NamesRegions, in Register and Update; without that it does nothing.
 func (m *Memory) Name(handle uint32) {
 	if m.Live() && m.nic.limits.NamesRegions {
 		m.nic.regions.rename(m, handle)
 	}
 }
 
-// admit checks a registration and books its tag, arena and handle.
+// admit checks a registration and counts it at its tag and arena; it assigns
+// the handle.
 func (g *agent) admit(m *Memory, attrs MemAttributes) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -115,8 +117,9 @@ func (g *agent) forget(list ...*Memory) {
 }
 
 // Deregister withdraws the region (VipDeregisterMem). When it returns, no peer
-// accesses the memory by this registration. Descriptors still posted that name
-// it complete with a protection error.
+// accesses the memory by this registration; otherwise the error wraps
+// ErrStillAccessed. Descriptors still posted that name it complete with a
+// protection error.
 func (m *Memory) Deregister() error {
 	if m == nil || !m.live.CompareAndSwap(true, false) {
 		return fmt.Errorf("deregister memory: not registered: %w", ErrInvalidParameter)
@@ -126,14 +129,14 @@ func (m *Memory) Deregister() error {
 	err := g.adapter.Deregister(m)
 	g.forget(m)
 	if err != nil {
-		return fmt.Errorf("deregister memory: %w", coded(err, ErrResource))
+		return fmt.Errorf("deregister memory: %w", withCode(err, ErrResource))
 	}
 	return nil
 }
 
-// DeregisterAll withdraws regions as Deregister does each of them, in one call of the
-// device where that can. The error joins theirs; whatever it is, none of them stays
-// registered.
+// DeregisterAll withdraws regions as Deregister does each of them, in one call
+// of the device where that can. The error joins theirs; whatever it is, none of
+// them stays registered.
 func (n *NIC) DeregisterAll(list []*Memory) error {
 	if n == nil || n.agent == nil {
 		return fmt.Errorf("deregister %d regions: no nic: %w", len(list), ErrInvalidParameter)
@@ -150,10 +153,10 @@ func (n *NIC) DeregisterAll(list []*Memory) error {
 	}
 	g.stats.Deregistrations.Add(uint64(len(live)))
 	if b, ok := g.adapter.(BatchDeregisterer); ok && len(live) != 0 {
-		err = errors.Join(err, coded(b.DeregisterAll(live), ErrResource))
+		err = errors.Join(err, withCode(b.DeregisterAll(live), ErrResource))
 	} else {
 		for _, m := range live {
-			err = errors.Join(err, coded(g.adapter.Deregister(m), ErrResource))
+			err = errors.Join(err, withCode(g.adapter.Deregister(m), ErrResource))
 		}
 	}
 	g.forget(live...)
@@ -191,6 +194,14 @@ func (m *Memory) Bytes() []byte {
 // Live reports whether the region is registered.
 func (m *Memory) Live() bool { return m != nil && m.live.Load() }
 
+// Accessed reports whether a peer may still be inside an access to the region
+// after a Disconnect or Deregister that returned ErrStillAccessed. The region
+// may be deregistered. It is false once the peer has come out or has died: then
+// the memory is the consumer's alone.
+func (m *Memory) Accessed() bool {
+	return m != nil && m.nic != nil && m.nic.agent.adapter.Accessed(m)
+}
+
 // Arena returns the arena that the region lies in, or nil.
 func (m *Memory) Arena() *Arena {
 	if m == nil {
@@ -226,8 +237,9 @@ func (m *Memory) Attributes() MemAttributes {
 }
 
 // SetAttributes changes the region's tag and access without registering it
-// again (VipSetMemAttributes). When it returns no peer has the former access. On a
-// NIC whose Limits say NamesRegions the region has another handle then.
+// again (VipSetMemAttributes). When it returns no peer has the former access.
+// On a NIC whose Limits say NamesRegions the region has another handle then. It
+// returns ErrInvalidPtag or ErrInvalidRdmaRead.
 func (m *Memory) SetAttributes(attrs MemAttributes) error {
 	if !m.Live() {
 		return fmt.Errorf("set memory attributes: not registered: %w", ErrInvalidParameter)
@@ -257,7 +269,7 @@ func (m *Memory) SetAttributes(attrs MemAttributes) error {
 	g.mu.Unlock()
 	g.stats.AttributeChanges.Add(1)
 	if err := g.adapter.Update(m); err != nil {
-		return fmt.Errorf("set memory attributes: %w", coded(err, ErrResource))
+		return fmt.Errorf("set memory attributes: %w", withCode(err, ErrResource))
 	}
 	return nil
 }
@@ -275,27 +287,33 @@ func packAttributes(a MemAttributes) uint64 {
 
 // regionTable maps handles to regions. Lookups are lock-free and serve the data
 // path (MyVIA's user-level translation table); changes are serialised by the
-// NIC's lock. A handle is generation (16 bits) and index (16 bits). The generation
-// is drawn anew for each registration, never 0 and never the one before it: a
-// handle of an earlier registration, or of another process's, is refused, and
-// whoever knows one does not know the next.
+// NIC's lock. A handle is generation (16 bits) and index (16 bits). The
+// generation is drawn anew for each registration, never 0 and never the one
+// before it: a handle of an earlier registration, or of another process's, is
+// refused, and a handle does not reveal the next one.
 //
-// Where the device names the regions a handle is what that says, and its place in
-// the table follows from the upper bits: InfiniBand's keys have an index above a key
-// of 8 bits. Regions with the same place are a list.
+// Where the device names the regions, its handle is used, and the upper bits
+// are the position in the table: InfiniBand's keys have an index above a key of
+// 8 bits. Regions at the same position form a list.
 type regionTable struct {
 	pages [256]atomic.Pointer[[256]atomic.Pointer[Memory]]
 	limit int
 	named bool // by the device
 	shift int  // of a handle, before its place is looked up
 
-	mu   sync.Mutex
+	mu sync.Mutex
+	// +checklocks:mu
 	gens map[uint32]uint16 // by index, of the last registration
+	// +checklocks:mu
 	free []uint32
+	// +checklocks:mu
 	next uint32
+	// +checklocks:mu
 	used int
 }
 
+// No other goroutine has t yet.
+// +checklocksignore
 func (t *regionTable) init(limit int, named bool) {
 	t.limit, t.named = min(limit, 1<<16), named
 	if named {
@@ -328,7 +346,7 @@ func (t *regionTable) find(handle uint32) *Memory {
 	return m
 }
 
-// insert takes a region in, and names it unless the device does.
+// insert adds a region, and assigns its handle unless the device does.
 func (t *regionTable) insert(m *Memory) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -397,7 +415,7 @@ func (t *regionTable) unlinkLocked(m *Memory) bool {
 	}
 }
 
-// newGeneration returns a generation that nobody can guess, and that is neither 0,
+// newGeneration returns an unpredictable generation, which is neither 0,
 // so that handle 0 stays invalid, nor the last one of its index.
 func newGeneration(last uint16) uint16 {
 	for {

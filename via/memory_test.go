@@ -38,7 +38,7 @@ func TestRegistrationBudgets(t *testing.T) {
 	b.wants(err, ErrResource, "register more than the nic's regions")
 }
 
-// What a provider refuses leaves no trace.
+// A registration that the provider refuses leaves no trace.
 func TestProviderRefusesRegistration(t *testing.T) {
 	b := newBench(t, ReliableDelivery)
 	tag, err := b.nic.CreatePtag()

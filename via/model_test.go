@@ -16,8 +16,8 @@ type modelPost struct {
 	done             bool
 }
 
-// queueModel drives one queue of a VI at unreliable delivery and keeps in a plain
-// list what it must do.
+// queueModel drives one queue of a VI at unreliable delivery and keeps in a
+// plain list what it must do.
 type queueModel struct {
 	*bench
 	q     *workQueue
@@ -26,7 +26,7 @@ type queueModel struct {
 	posts []*modelPost // not taken, in order; those at the link and the completed ones first
 	link  *scriptedLink
 	done  int  // works that the link has reported
-	grew  bool // the link has room that nobody knows of before it reports
+	grew  bool // the link has room, unknown to the queue until it reports
 	free  []*Descriptor
 }
 
@@ -38,8 +38,8 @@ func (m *queueModel) works() []*Work {
 	return m.link.sends
 }
 
-// fill posts up to n descriptors; how they look comes of one number, so that rapid
-// has to draw few.
+// fill posts up to n descriptors; how they look comes of one number, so that
+// rapid has to draw few.
 func (m *queueModel) fill(t *rapid.T, n int) {
 	r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
 	plain := rapid.Bool().Draw(t, "plain")
@@ -105,7 +105,7 @@ func (m *queueModel) complete(t *rapid.T) {
 	}
 	m.grew = m.grew && k == 0
 	for _, c := range m.bench.poll() {
-		m.took(t, c.Descriptor, c.Status)
+		m.completeOldest(t, c.Descriptor, c.Status)
 	}
 }
 
@@ -123,8 +123,8 @@ func (m *queueModel) at(w *Work) *modelPost {
 	return nil
 }
 
-// took checks a completion against the oldest post.
-func (m *queueModel) took(t *rapid.T, d *Descriptor, s Status) {
+// completeOldest checks a completion against the oldest post.
+func (m *queueModel) completeOldest(t *rapid.T, d *Descriptor, s Status) {
 	if len(m.posts) == 0 || m.posts[0].desc != d {
 		t.Fatalf("completed %p out of order", d)
 	}
@@ -145,7 +145,7 @@ func (m *queueModel) reconnect(t *rapid.T) {
 		}
 	}
 	for _, c := range m.bench.poll() {
-		m.took(t, c.Descriptor, c.Status)
+		m.completeOldest(t, c.Descriptor, c.Status)
 	}
 	if len(m.posts) != 0 {
 		t.Fatalf("%d posts have no completion after a disconnect", len(m.posts))
@@ -163,7 +163,7 @@ func (m *queueModel) check(t *rapid.T) {
 		t.Fatalf("%d works at the link, its window is %d", at, m.q.width)
 	}
 	var waiting []*modelPost // neither complete nor at the link
-	reads, here := 0, at     // reads under way
+	reads, here := 0, at     // reads in flight
 	for _, p := range m.posts {
 		switch {
 		case p.done || p.desc.Status()&StatusDone != 0:
@@ -180,7 +180,7 @@ func (m *queueModel) check(t *rapid.T) {
 		}
 	}
 	if uint32(len(waiting)) != m.q.tail-m.q.next || m.q.reads != reads {
-		t.Fatalf("%d posts wait and %d reads are under way, want %d and %d", m.q.tail-m.q.next, m.q.reads, len(waiting), reads)
+		t.Fatalf("%d posts wait and %d reads are in flight, want %d and %d", m.q.tail-m.q.next, m.q.reads, len(waiting), reads)
 	}
 	if m.q.refills > m.q.spilled {
 		t.Fatalf("%d refills for %d posts that waited", m.q.refills, m.q.spilled)
@@ -203,8 +203,8 @@ func (m *queueModel) check(t *rapid.T) {
 	}
 }
 
-// A work queue does what a list does: in order, each post once, never more at the
-// link than its window, and nothing waits without a reason.
+// A work queue does what a list does: in order, each post once, never more at
+// the link than its window, and nothing waits without a reason.
 func TestWorkQueueAgainstModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		p := newScripted()
@@ -245,7 +245,7 @@ func TestWorkQueueAgainstModel(t *testing.T) {
 				m.done++
 			}
 			for _, c := range b.poll() {
-				m.took(rt, c.Descriptor, c.Status)
+				m.completeOldest(rt, c.Descriptor, c.Status)
 			}
 		}
 		m.reconnect(rt)
@@ -290,8 +290,8 @@ func (m *cqModel) post(t *rapid.T) {
 	}
 }
 
-// take takes a VI's oldest completion.
-func (m *cqModel) take(vi *VI) *Descriptor {
+// pop takes a VI's oldest completion.
+func (m *cqModel) pop(vi *VI) *Descriptor {
 	if len(m.done[vi]) == 0 {
 		return nil
 	}
@@ -330,7 +330,7 @@ func (m *cqModel) actions() map[string]func(*rapid.T) {
 				if vi == nil {
 					return
 				}
-				if d := m.take(vi); batch[i].VI != vi || batch[i].Descriptor != d || batch[i].Recv {
+				if d := m.pop(vi); batch[i].VI != vi || batch[i].Descriptor != d || batch[i].Recv {
 					t.Fatalf("completion %+v, want %p of %p", batch[i], d, vi)
 				}
 			}
@@ -343,7 +343,7 @@ func (m *cqModel) actions() map[string]func(*rapid.T) {
 		},
 		"send done": func(t *rapid.T) {
 			vi := rapid.SampledFrom(m.vis).Draw(t, "vi")
-			if d, err := vi.SendDone(); d != m.take(vi) || err != ErrDescriptor { // flushed, or none
+			if d, err := vi.SendDone(); d != m.pop(vi) || err != ErrDescriptor { // flushed, or none
 				t.Fatalf("send done is %p, %v", d, err)
 			}
 		},

@@ -16,7 +16,8 @@ type NameService interface {
 	// slice is the caller's. A name without addresses is an error.
 	AddressesOf(ctx context.Context, name string) ([]string, error)
 
-	// NameOf returns the name of an address. An address without one is an error.
+	// NameOf returns the name of an address. An address without one is an
+	// error.
 	NameOf(ctx context.Context, host string) (string, error)
 }
 
@@ -38,9 +39,9 @@ func (n *NIC) InitNameService(ns NameService) error {
 	return nil
 }
 
-// ShutdownNameService takes the NIC's name service away (VipNSShutdown). Queries
-// under way end with the service that they began with. It returns ErrNameService
-// if there is none. Closing the NIC needs no shutdown before.
+// ShutdownNameService removes the NIC's name service (VipNSShutdown). Queries
+// in progress end with the service that they began with. It returns
+// ErrNameService if there is none. Closing the NIC needs no shutdown before.
 func (n *NIC) ShutdownNameService() error {
 	if err := n.usable(); err != nil {
 		return fmt.Errorf("shut name service down: %w", err)
@@ -51,9 +52,9 @@ func (n *NIC) ShutdownNameService() error {
 	return nil
 }
 
-// HostByName returns an address of a name (VipNSGetHostByName): the index'th, from
-// 0, of those that the name service knows. An unknown name, an index behind the
-// last address and a NIC without a name service are ErrNameService.
+// HostByName returns an address of a name (VipNSGetHostByName): the index'th,
+// from 0, of those that the name service knows. An unknown name, an index
+// behind the last address and a NIC without a name service are ErrNameService.
 func (n *NIC) HostByName(ctx context.Context, name string, index int) (string, error) {
 	ns, err := n.nameService()
 	if err != nil {

@@ -19,14 +19,14 @@ type NIC struct {
 }
 
 // OpenNic opens a device of a provider; "" is its default device (VipOpenNic).
-// Each call opens it anew.
+// Each call opens it anew. A device that cannot be opened is ErrResource.
 func OpenNic(p Provider, device string) (*NIC, error) {
 	if p == nil {
 		return nil, fmt.Errorf("open device %q: no provider: %w", device, ErrInvalidParameter)
 	}
 	a, err := p.Open(device)
 	if err != nil {
-		return nil, fmt.Errorf("open %s device %q: %w", p.Name(), device, coded(err, ErrResource))
+		return nil, fmt.Errorf("open %s device %q: %w", p.Name(), device, withCode(err, ErrResource))
 	}
 	n := &NIC{name: p.Name()}
 	n.agent = newAgent(a, &n.regions, n.raise)
@@ -114,7 +114,7 @@ func (n *NIC) raise(e AsyncError) {
 
 // Close closes the NIC (VipCloseNic). It returns ErrResource while VIs,
 // completion queues, listeners or registered memory remain; arenas without
-// registered memory are unmapped.
+// registered memory are unmapped. Tags go with it.
 func (n *NIC) Close() error {
 	if !n.made() {
 		return noObject("close nic")
@@ -122,5 +122,5 @@ func (n *NIC) Close() error {
 	if err := n.agent.close(); err != nil {
 		return fmt.Errorf("close %s nic: %w", n.name, err)
 	}
-	return coded(n.notify.stop(), ErrResource)
+	return withCode(n.notify.stop(), ErrResource)
 }

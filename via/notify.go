@@ -6,23 +6,27 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/viablk/viablk/internal/eventfd"
 )
 
-// notice is an armed notification: a handler that is called once, of a work
-// queue or of a completion queue.
-type notice struct {
+// notification is an armed notification: a handler that is called once, of a
+// work queue or of a completion queue.
+type notification struct {
 	queue func(vi *VI, d *Descriptor)
 	entry func(vi *VI, recv bool)
 }
 
 // Notify calls handler once, for the next entry of the queue (VipCQNotify): at
-// once if there is one. The entry is taken; its descriptor is still to be taken
-// with SendDone or RecvDone. Several may be armed; they are served in order.
+// once if there is one. The entry is dequeued; the handler dequeues its
+// descriptor with SendDone or RecvDone. Several may be armed; they are served
+// in order.
 //
 // Handlers run one at a time and with no lock held, on the goroutine that found
-// the entry or on the NIC's, which from now on drives the queue too. They may use
-// what shares queues with the one notified: post, arm again, disconnect, destroy.
-// They may not wait, nor close the NIC. Destroying the queue cancels them.
+// the entry or on the NIC's, which from now on drives the queue too. They may
+// use what shares queues with the one notified: post, arm again, disconnect,
+// destroy. They may not wait, nor close the NIC. Destroying the queue cancels
+// them. Beyond a limit it is ErrResource.
 func (c *CQ) Notify(handler func(vi *VI, recv bool)) error {
 	if !c.made() {
 		return noObject("notify")
@@ -30,16 +34,16 @@ func (c *CQ) Notify(handler func(vi *VI, recv bool)) error {
 	if handler == nil {
 		return fmt.Errorf("notify: no handler: %w", ErrInvalidParameter)
 	}
-	t := c.enter()
-	defer t.leave()
+	drv := c.acquire()
+	defer drv.release()
 	if c.ready == nil {
 		return fmt.Errorf("notify: completion queue is destroyed: %w", ErrInvalidParameter)
 	}
-	return c.notify(t, &c.notices, notice{entry: handler})
+	return c.notify(drv, &c.notifications, notification{entry: handler})
 }
 
-// SendNotify calls handler once, with the next descriptor of the send queue that
-// is complete, taken off the queue (VipSendNotify). The rules are those of
+// SendNotify calls handler once, with the next descriptor of the send queue
+// that is complete, taken off the queue (VipSendNotify). The rules are those of
 // [CQ.Notify]; the queue has no completion queue.
 func (vi *VI) SendNotify(handler func(vi *VI, d *Descriptor)) error {
 	if !vi.made() {
@@ -60,25 +64,26 @@ func (vi *VI) notify(q *workQueue, handler func(vi *VI, d *Descriptor)) error {
 	if handler == nil {
 		return fmt.Errorf("notify: no handler: %w", ErrInvalidParameter)
 	}
-	t := vi.enter()
-	defer t.leave()
+	drv := vi.acquire()
+	defer drv.release()
 	switch {
 	case vi.destroyed:
 		return fmt.Errorf("notify: vi is destroyed: %w", ErrInvalidParameter)
-	case !q.own:
+	case !q.private:
 		return fmt.Errorf("notify: the work queue has a completion queue: %w", ErrInvalidParameter)
 	}
-	return q.cq.notify(t, &q.notices, notice{queue: handler})
+	return q.cq.notify(drv, &q.notifications, notification{queue: handler})
 }
 
-// notify arms a notification, and serves it if it is due. The caller has the turn.
-func (c *CQ) notify(t *turn, list *[]notice, e notice) error {
+// notify arms a notification, and serves it if it is due. The caller owns the
+// driver.
+func (c *CQ) notify(drv *driver, list *[]notification, e notification) error {
 	if err := c.nic.notify.begin(c.nic); err != nil {
 		return fmt.Errorf("notify: %w: %w", ErrResource, err)
 	}
-	t.share()
+	drv.share()
 	*list = append(*list, e)
-	c.settle()
+	c.deliverNotices()
 	err := c.nic.notify.serve(c)
 	if k := len(*list); err != nil && k > 0 {
 		*list = (*list)[:k-1]
@@ -86,45 +91,47 @@ func (c *CQ) notify(t *turn, list *[]notice, e notice) error {
 	return err
 }
 
-// settle leaves due notifications of a queue to the end of the turn.
-func (c *CQ) settle() {
-	t := c.turn.Load()
-	for len(c.notices) > 0 && c.head != c.tail {
+// deliverNotices defers the handlers of due notifications until the driver is
+// released.
+func (c *CQ) deliverNotices() {
+	drv := c.driver.Load()
+	for len(c.notifications) > 0 && c.head != c.tail {
 		if q := c.pop(); !q.emptied() {
-			call := c.notices[0].entry
-			c.notices = c.notices[1:]
-			t.call(func() { call(q.vi, q.recv) })
+			call := c.notifications[0].entry
+			c.notifications = c.notifications[1:]
+			drv.deferCall(func() { call(q.vi, q.recv) })
 		}
 	}
 	for _, q := range c.queues {
-		for q != nil && len(q.notices) > 0 && !q.emptied() {
-			call, d := q.notices[0].queue, q.take().desc
-			q.notices = q.notices[1:]
-			t.call(func() { call(q.vi, d) })
+		for q != nil && len(q.notifications) > 0 && !q.emptied() {
+			call, d := q.notifications[0].queue, q.pop().desc
+			q.notifications = q.notifications[1:]
+			drv.deferCall(func() { call(q.vi, d) })
 		}
 	}
-	c.rouse()
+	c.wakeSleepers()
 }
 
-// waiting reports whether somebody waits for the queue who does not poll it.
+// waiting reports whether a notification or a sleeping goroutine waits for the
+// queue.
 func (c *CQ) waiting() bool {
 	for _, q := range c.queues {
-		if q != nil && len(q.notices) > 0 {
+		if q != nil && len(q.notifications) > 0 {
 			return true
 		}
 	}
-	return len(c.notices)+len(c.sleepers) > 0
+	return len(c.notifications)+len(c.sleepers) > 0
 }
 
-// leave ends a turn that polled the queue, which is watched again if somebody
-// waits for it.
-func (c *CQ) leave(t *turn) {
-	if t.shared {
+// releaseDriver releases the driver after a poll of the queue, and watches the
+// queue again if a notification or a sleeper waits for it.
+func (c *CQ) releaseDriver(drv *driver) {
+	if drv.shared {
 		if err := c.nic.notify.serve(c); err != nil {
 			c.raise(AsyncError{CQ: c, Code: AsyncCatastrophic, Cause: err})
 		}
 	}
-	t.leave()
+	drv.release()
 }
 
 // notifier is the goroutine that drives queues with armed notifications while
@@ -136,30 +143,36 @@ type notifier struct {
 	failure error
 	ended   chan struct{} // nil if it never began
 
-	mu       sync.Mutex
-	armed    map[int32]*CQ // by file descriptor; guarded by mu
-	due      []*CQ         // to be looked at now; guarded by mu
-	stopping bool          // guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	armed map[int32]*CQ // by file descriptor
+	// +checklocks:mu
+	due []*CQ // to poll now
+	// +checklocks:mu
+	stopping bool
 }
 
-// serveRounds is how often a turn looks at a queue that never runs dry before the
-// goroutine takes over, and handlers run in between.
+// serveRounds is how often a driver polls a queue that never runs empty before
+// the NIC's goroutine takes over, and handlers run in between.
 const serveRounds = 16
 
 // begin starts the goroutine, once.
+//
+// The Once orders it before all other uses.
+// +checklocksignore
 func (r *notifier) begin(n *NIC) error {
 	r.start.Do(func() {
-		r.armed = make(map[int32]*CQ)
+		r.armed = make(map[int32]*CQ) // +checklocksfail
 		if r.epoll, r.failure = unix.EpollCreate1(unix.EPOLL_CLOEXEC); r.failure != nil {
 			return
 		}
-		if r.wake, r.failure = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); r.failure != nil {
+		if r.wake, r.failure = eventfd.New(); r.failure != nil {
 			_ = unix.Close(r.epoll)
 			return
 		}
 		e := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(r.wake)}
 		if r.failure = unix.EpollCtl(r.epoll, unix.EPOLL_CTL_ADD, r.wake, &e); r.failure != nil {
-			_ = unix.Close(r.wake)
+			_ = eventfd.Close(r.wake)
 			_ = unix.Close(r.epoll)
 			return
 		}
@@ -169,8 +182,9 @@ func (r *notifier) begin(n *NIC) error {
 	return r.failure
 }
 
-// serve gives a queue's links their turn until nobody waits for the queue or it is
-// dry, and watches it then. The caller has the queue's turn.
+// serve polls a queue's links until no notification or sleeper waits for the
+// queue, or until the queue is empty, and then watches it. The caller owns its
+// driver.
 func (r *notifier) serve(c *CQ) error {
 	for round := 0; c.waiting(); round++ {
 		if c.adapter.Arm() {
@@ -180,22 +194,15 @@ func (r *notifier) serve(c *CQ) error {
 			r.mu.Lock()
 			r.due = append(r.due, c)
 			r.mu.Unlock()
-			return r.signal()
+			eventfd.Ring(r.wake)
+			return nil
 		}
 		c.progress(len(c.done), nil)
 	}
 	return nil
 }
 
-// signal makes the goroutine look up.
-func (r *notifier) signal() error {
-	if _, err := unix.Write(r.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}); err != nil {
-		return fmt.Errorf("wake notifications: %w: %w", ErrResource, err)
-	}
-	return nil
-}
-
-// watch makes the goroutine look at a queue when it is readable, once.
+// watch makes the goroutine poll a queue when it is readable, once.
 func (r *notifier) watch(c *CQ) error {
 	fd := int32(c.adapter.FD())
 	e := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: fd}
@@ -212,11 +219,11 @@ func (r *notifier) watch(c *CQ) error {
 	return nil
 }
 
-// forget cancels what waits for a queue that is destroyed. The caller has the
-// queue's turn; its file descriptor is open.
+// forget cancels notifications and sleepers of a queue that is destroyed. The
+// caller owns the queue's driver; its file descriptor is open.
 func (r *notifier) forget(c *CQ, fd int32) {
-	c.rouse()
-	c.notices, c.sleepers = nil, nil
+	c.wakeSleepers()
+	c.notifications, c.sleepers = nil, nil
 	r.mu.Lock()
 	known := r.armed[fd] == c
 	delete(r.armed, fd)
@@ -226,8 +233,8 @@ func (r *notifier) forget(c *CQ, fd int32) {
 	}
 }
 
-// routineNotify is the NIC's goroutine: it drives queues that somebody waits for
-// when they are readable.
+// routineNotify is the NIC's goroutine: it drives queues with notifications or
+// sleepers when they are readable.
 func (r *notifier) routineNotify(n *NIC) {
 	defer close(r.ended)
 	var events [16]unix.EpollEvent
@@ -238,22 +245,22 @@ func (r *notifier) routineNotify(n *NIC) {
 			return
 		}
 		for _, e := range events[:max(k, 0)] {
-			found, stop := r.look(e.Fd)
+			found, stop := r.readyQueues(e.Fd)
 			if stop {
 				return
 			}
 			for _, c := range found {
-				t := c.enter()
+				drv := c.acquire()
 				c.progress(len(c.done), nil)
-				c.leave(t)
+				c.releaseDriver(drv)
 			}
 		}
 	}
 }
 
-// look returns the queues that a readable file descriptor stands for, or true at
-// the end.
-func (r *notifier) look(fd int32) ([]*CQ, bool) {
+// readyQueues returns the queues that a readable file descriptor belongs to, or
+// true when the goroutine stops.
+func (r *notifier) readyQueues(fd int32) ([]*CQ, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if int(fd) != r.wake {
@@ -262,15 +269,14 @@ func (r *notifier) look(fd int32) ([]*CQ, bool) {
 		}
 		return nil, false
 	}
-	var count [8]byte
-	_, _ = unix.Read(r.wake, count[:]) // it is readable
+	eventfd.Drain(r.wake)
 	due := r.due
 	r.due = nil
 	return due, r.stopping
 }
 
-// stop ends the goroutine and waits for it. Handlers that run end first; nothing
-// begins any more.
+// stop ends the goroutine and waits for it. Handlers that run end first;
+// nothing begins any more.
 func (r *notifier) stop() error {
 	r.start.Do(func() { r.failure = ErrInvalidParameter })
 	if r.ended == nil {
@@ -279,9 +285,7 @@ func (r *notifier) stop() error {
 	r.mu.Lock()
 	r.stopping = true
 	r.mu.Unlock()
-	if err := r.signal(); err != nil {
-		return err
-	}
+	eventfd.Ring(r.wake)
 	<-r.ended
-	return errors.Join(unix.Close(r.wake), unix.Close(r.epoll))
+	return errors.Join(eventfd.Close(r.wake), unix.Close(r.epoll))
 }

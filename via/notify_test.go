@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// One handler, one descriptor: at once if it is there, else when it comes, on the
-// NIC's goroutine; and no more after that.
+// One handler, one descriptor: at once if it is there, else when it comes, on
+// the NIC's goroutine; and no more after that.
 func TestNotifyIsOneShot(t *testing.T) {
 	watchLeaks(t)
 	b := withEvents(t).bench(t, ReliableDelivery)
@@ -45,8 +45,8 @@ func TestNotifyInOrder(t *testing.T) {
 	b.workQueues(8, 8)
 	b.connect()
 	type call struct {
-		turn int
-		d    *Descriptor
+		index int
+		d     *Descriptor
 	}
 	calls := make(chan call, 8)
 	for i := range 4 {
@@ -59,8 +59,8 @@ func TestNotifyInOrder(t *testing.T) {
 	b.report(Done{Work: b.link.sends[0]}, done(b.link.sends[1], StatusTransportError, 0),
 		Done{Event: &Event{Owner: b.vi, Code: AsyncConnectionLost, Broken: true}})
 	for i, status := range []Status{0, StatusTransportError, StatusFlushed, StatusFlushed} {
-		if c := <-calls; c.turn != i || c.d != want[i] || c.d.Status()&StatusErrorMask != status {
-			t.Errorf("call %d is of handler %d for %v, want %v", i, c.turn, c.d.Status(), status|StatusDone)
+		if c := <-calls; c.index != i || c.d != want[i] || c.d.Status()&StatusErrorMask != status {
+			t.Errorf("call %d is of handler %d for %v, want %v", i, c.index, c.d.Status(), status|StatusDone)
 		}
 	}
 	b.close()
@@ -109,8 +109,8 @@ func TestDestroyCancelsNotifications(t *testing.T) {
 	b.wants(vi.RecvNotify(never), ErrInvalidParameter, "notify of a destroyed vi")
 	b.must(b.cq.Notify(func(*VI, bool) { t.Error("called") }))
 	b.wants(b.vi.SendNotify(never), ErrInvalidParameter, "notify of a queue with a completion queue")
-	b.wants(b.vi.RecvNotify(nil), ErrInvalidParameter, "notify of nobody")
-	b.wants(b.cq.Notify(nil), ErrInvalidParameter, "notify of nobody")
+	b.wants(b.vi.RecvNotify(nil), ErrInvalidParameter, "notify without a handler")
+	b.wants(b.cq.Notify(nil), ErrInvalidParameter, "notify without a handler")
 	cq := b.cq
 	b.close()
 	b.wants(cq.Notify(func(*VI, bool) {}), ErrInvalidParameter, "notify of a destroyed queue")
@@ -146,8 +146,8 @@ func TestNotifyAgainInHandler(t *testing.T) {
 	b.close()
 }
 
-// Everything that a handler may do, it may do with no lock in its way, on either
-// goroutine.
+// Everything that a handler may do, it may do with no lock in its way, on
+// either goroutine.
 func TestHandlersHoldNoLock(t *testing.T) {
 	watchLeaks(t)
 	b := withEvents(t).bench(t, ReliableDelivery)
@@ -175,8 +175,8 @@ func TestHandlersHoldNoLock(t *testing.T) {
 	b.must(b.nic.Close())
 }
 
-// The handler of asynchronous errors is called with no lock held, whoever met the
-// error, and may post.
+// The handler of asynchronous errors is called with no lock held, whichever
+// goroutine met the error, and may post.
 func TestErrorCallbackMayPost(t *testing.T) {
 	watchLeaks(t)
 	b := withEvents(t).bench(t, UnreliableDelivery)
@@ -245,8 +245,8 @@ func TestErrorCallbackMayPoll(t *testing.T) {
 	}
 }
 
-// A wait is woken although the NIC's goroutine, which drives for a notification,
-// was faster.
+// A wait is woken although the NIC's goroutine, which drives for a
+// notification, was faster.
 func TestWaitBesideNotify(t *testing.T) {
 	watchLeaks(t)
 	b := withEvents(t).bench(t, ReliableDelivery)
@@ -281,7 +281,7 @@ func TestWaitBesideNotify(t *testing.T) {
 	b.close()
 }
 
-// Who sleeps on a queue that a handler destroys is told.
+// A goroutine that sleeps on a queue wakes when a handler destroys the queue.
 func TestDestroyWakesWaits(t *testing.T) {
 	watchLeaks(t)
 	b := withEvents(t).bench(t, ReliableDelivery)
@@ -303,7 +303,7 @@ func TestDestroyWakesWaits(t *testing.T) {
 		}
 	}))
 	sleeping := func() bool {
-		defer b.cq.enter().leave()
+		defer b.cq.acquire().release()
 		return len(b.cq.sleepers) > 0
 	}
 	cq, first := b.cq.adapter.(*eventCQ), b.link.recvs[0]
@@ -320,8 +320,8 @@ func TestDestroyWakesWaits(t *testing.T) {
 	b.must(b.nic.Close())
 }
 
-// Notifications of one queue go on while its turn is joined with another's.
-func TestJoinTurnsWhileNotified(t *testing.T) {
+// Notifications of one queue go on while its driver is joined with another's.
+func TestJoinDriversWhileNotified(t *testing.T) {
 	watchLeaks(t)
 	b := withEvents(t).bench(t, UnreliableDelivery)
 	b.connect()
@@ -346,8 +346,8 @@ func TestJoinTurnsWhileNotified(t *testing.T) {
 		b.must(err)
 		vi, err := b.nic.CreateVi(b.vi.attrs, ViConfig{SendCQ: other, RecvCQ: b.cq, SendDepth: 1, RecvDepth: 1})
 		b.must(err)
-		if other.turn.Load() != b.cq.turn.Load() || !other.turn.Load().shared {
-			t.Fatal("two queues of a vi have two turns")
+		if other.driver.Load() != b.cq.driver.Load() || !other.driver.Load().shared {
+			t.Fatal("two queues of a vi have two drivers")
 		}
 		before := raised.Load()
 		for raised.Load() == before {
@@ -361,8 +361,8 @@ func TestJoinTurnsWhileNotified(t *testing.T) {
 	b.close()
 }
 
-// Turns of queues that share VIs are one, transitively.
-func TestJoinTurns(t *testing.T) {
+// Queues that share VIs share one driver, transitively.
+func TestJoinDrivers(t *testing.T) {
 	p := newScripted()
 	p.limits.MaxCQ, p.limits.MaxVI = 8, 8
 	b := p.bench(t, ReliableDelivery)
@@ -378,15 +378,15 @@ func TestJoinTurns(t *testing.T) {
 	}
 	var groups []int
 	for _, c := range cqs {
-		groups = append(groups, slices.IndexFunc(cqs, func(o *CQ) bool { return o.turn.Load() == c.turn.Load() }))
+		groups = append(groups, slices.IndexFunc(cqs, func(o *CQ) bool { return o.driver.Load() == c.driver.Load() }))
 	}
 	if !slices.Equal(groups, []int{0, 0, 0, 0, 4, 5}) {
 		t.Errorf("groups %v", groups)
 	}
 }
 
-// A consumer that polls and the NIC's goroutine that drives for notifications get
-// every completion, together, once, and each queue in order.
+// A consumer that polls and the NIC's goroutine that drives for notifications
+// get every completion, together, once, and each queue in order.
 func TestPollBesideNotify(t *testing.T) {
 	watchLeaks(t)
 	b := withEvents(t).bench(t, ReliableDelivery)

@@ -127,13 +127,14 @@ var says = map[string][]any{
 // done.
 var remembered = map[string]bool{
 	"NIC.Name": true, "NIC.Limits": true, "VI.NIC": true, "VI.Attributes": true, "Listener.Addr": true, "Listener.Close": true,
-	"ConnRequest.Attributes": true, "ConnRequest.RemoteHost": true, "Descriptor.Memory": true,
-	"Arena.Bytes": true, "Arena.Memory": true, "Memory.Bytes": true, "Memory.Handle": true, "Memory.Addr": true,
+	"ConnRequest.Attributes": true, "ConnRequest.RemoteHost": true, "ConnRequest.Origin": true,
+	"Descriptor.Memory": true,
+	"Arena.Bytes":       true, "Arena.Memory": true, "Memory.Bytes": true, "Memory.Handle": true, "Memory.Addr": true,
 	"Memory.Arena": true, "Memory.Tag": true, "Memory.RemoteWrite": true, "Memory.RemoteRead": true, "Memory.Attributes": true,
 }
 
-// refuses calls every method of an object that is not there. A result that is an
-// error is ErrInvalidParameter; nothing panics.
+// refuses calls every method of an object that is not there. A result that is
+// an error is ErrInvalidParameter; nothing panics.
 func refuses(t *testing.T, object any, argument func(*testing.T, reflect.Type) reflect.Value, gone bool) {
 	t.Helper()
 	v := reflect.ValueOf(object)
@@ -166,8 +167,8 @@ func refuses(t *testing.T, object any, argument func(*testing.T, reflect.Type) r
 	}
 }
 
-// Every method of an object that is nil, or that no call made, is refused or does
-// nothing, whatever its arguments are.
+// Every method of an object that is nil, or that no call made, is refused or
+// does nothing, whatever its arguments are.
 func TestNoObject(t *testing.T) {
 	o := open(t, loopback.New())
 	nothing := func(t *testing.T, kind reflect.Type) reflect.Value {
@@ -195,7 +196,8 @@ func TestNoObject(t *testing.T) {
 	}
 }
 
-// The same of objects that were destroyed, on an open NIC and after it was closed.
+// The same of objects that were destroyed, on an open NIC and after it was
+// closed.
 func TestGoneObject(t *testing.T) {
 	net := loopback.New()
 	o, other := open(t, net), open(t, net)

@@ -10,9 +10,9 @@ import (
 )
 
 // Peer-to-peer connection: both ends ask, at the same time or not, and exactly
-// one connection comes of it when each names the other. Which end listens and
-// which calls is decided by the addresses, so that requests never cross: the end
-// with the greater local address listens.
+// one connection comes of it when each names the other. The addresses decide
+// which end listens and which calls, so that requests never cross: the
+// end with the greater local address listens.
 
 // Pauses between the calls of the end that calls, while the other is not there.
 const (
@@ -20,7 +20,7 @@ const (
 	lastPause  = 50 * time.Millisecond
 )
 
-// peerRequest is a peer-to-peer request under way.
+// peerRequest is a pending peer-to-peer request.
 type peerRequest struct {
 	cancel context.CancelFunc
 	found  chan *ConnRequest // holds one: what the end that listens was asked
@@ -28,7 +28,7 @@ type peerRequest struct {
 	result peerResult
 }
 
-// peerResult is what came of a peerRequest. Who claims the attempt takes it.
+// peerResult is the result of a peerRequest, for the claimer of the attempt.
 type peerResult struct {
 	link  Link // not started; nil with an error
 	attrs ViAttributes
@@ -42,10 +42,12 @@ func (p *peerRequest) end(r peerResult) {
 	close(p.ended)
 }
 
-// PeerRequest begins to connect an idle VI to a peer that does the same with the
-// addresses exchanged (VipConnectPeerRequest). It does not wait: the VI is
+// PeerRequest begins to connect an idle VI to a peer that does the same with
+// the addresses exchanged (VipConnectPeerRequest). It does not wait: the VI is
 // pending until PeerDone or PeerWait returns the result. Disconnect cancels. A
-// timeout of 0 is ErrInvalidParameter; [Infinite] is none.
+// timeout of 0 is ErrInvalidParameter; [Infinite] is none. Equal addresses are
+// invalid too. A VI that is not idle is ErrInvalidState; errors of posts as in
+// [VI.Connect].
 func (vi *VI) PeerRequest(local, remote Address, timeout time.Duration) error {
 	if !vi.made() {
 		return noObject("peer request")
@@ -82,7 +84,7 @@ func (vi *VI) peerRequest(local, remote Address, timeout time.Duration) error {
 		return nil
 	}
 	s := service{name: digest(remote, local), peer: true}
-	host, err := vi.nic.agent.wait(vi.nic, local.Host, s, p)
+	host, err := vi.nic.agent.addWaiter(vi.nic, local.Host, s, p)
 	if err != nil {
 		p.end(peerResult{err: err})
 		if !a.claim() {
@@ -130,7 +132,7 @@ func (p *peerRequest) routineCall(ctx context.Context, vi *VI, host, name string
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		link, attrs, err := vi.request(ctx, host, hello{attrs: vi.attrs, discriminator: name, peer: true})
 		var fabric *FabricError
-		var system *codeless
+		var system *defaultCode
 		absent := errors.Is(err, ErrNoMatch) || errors.Is(err, errUnanswered) ||
 			errors.Is(err, ErrNotReachable) && !errors.As(err, &fabric) && !errors.As(err, &system)
 		if !absent {
@@ -157,7 +159,7 @@ func (p *peerRequest) routineListen(ctx context.Context, vi *VI, host *hostListe
 	if r != nil { // answered first: a listener that closes refuses what is not
 		result = answerPeer(ctx, vi, r)
 	}
-	err := vi.nic.agent.leave(host, s)
+	err := vi.nic.agent.removeWaiter(host, s)
 	select {
 	case late := <-p.found: // it came while the listener closed
 		_ = late.Reject()
@@ -184,9 +186,11 @@ func answerPeer(ctx context.Context, vi *VI, r *ConnRequest) peerResult {
 	return peerResult{link: link, attrs: r.attrs}
 }
 
-// PeerDone returns what came of a PeerRequest: the attributes of the peer's VI,
-// now connected; an error, the VI is idle then; or ErrNotDone
-// (VipConnectPeerDone). Without a request under way it is ErrInvalidState.
+// PeerDone returns the result of a PeerRequest: the attributes of the peer's
+// VI, now connected; an error, the VI is idle then; or ErrNotDone
+// (VipConnectPeerDone). Without a pending request it is ErrInvalidState. The
+// errors are ErrTimeout, ErrReject, ErrNotReachable, and ErrInvalidReliability,
+// ErrInvalidMTU or ErrInvalidQoS for attributes that differ, at both ends.
 func (vi *VI) PeerDone() (ViAttributes, error) {
 	a, err := vi.peerAttempt()
 	if err != nil {
@@ -200,8 +204,8 @@ func (vi *VI) PeerDone() (ViAttributes, error) {
 	}
 }
 
-// PeerWait is PeerDone that waits (VipConnectPeerWait), as long as the request's
-// timeout lets it.
+// PeerWait is PeerDone that waits (VipConnectPeerWait), as long as the
+// request's timeout lets it.
 func (vi *VI) PeerWait() (ViAttributes, error) {
 	a, err := vi.peerAttempt()
 	if err != nil {
@@ -217,13 +221,13 @@ func (vi *VI) peerAttempt() (*attempt, error) {
 	}
 	a := vi.attempt.Load()
 	if a == nil || a.peer == nil {
-		return nil, fmt.Errorf("peer request: none is under way: %w", ErrInvalidState)
+		return nil, fmt.Errorf("peer request: none is pending: %w", ErrInvalidState)
 	}
 	return a, nil
 }
 
-// peerEnded ends the attempt with the result that is there, unless Disconnect is
-// about to.
+// peerEnded ends the attempt with the result that is there, unless Disconnect
+// is about to.
 func (vi *VI) peerEnded(a *attempt) (ViAttributes, error) {
 	r := &a.peer.result
 	err := errCancelled

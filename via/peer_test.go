@@ -12,7 +12,7 @@ import (
 // Addresses of two peers: callerAddr is the lesser one, which calls.
 var callerAddr, waiterAddr = Address{Host: "a", Discriminator: "x"}, Address{Host: "b", Discriminator: "y"}
 
-// answer makes the provider answer each call in turn; the last answer stays.
+// answer makes the provider answer each call in order; the last answer stays.
 func (p *scriptedProvider) answer(answers ...func(cfg LinkConfig) (Link, []byte, error)) {
 	p.connect = func(cfg LinkConfig) (Link, []byte, error) {
 		f := answers[0]
@@ -46,7 +46,7 @@ func TestPeerCallsAgain(t *testing.T) {
 	attrs, err := b.vi.PeerWait()
 	b.must(err)
 	if attrs.MaxTransferSize != b.vi.attrs.MaxTransferSize || b.vi.State() != StateConnected || calls != 2 || b.vi.link != link {
-		t.Errorf("%+v, vi is %v after %d calls to nobody", attrs, b.vi.State(), calls)
+		t.Errorf("%+v, vi is %v after %d calls without a listener", attrs, b.vi.State(), calls)
 	}
 	_, err = b.vi.PeerDone()
 	b.wants(err, ErrInvalidState, "done again")
@@ -56,7 +56,7 @@ func TestPeerCallsAgain(t *testing.T) {
 	}
 }
 
-// What ends the calls, and where it leaves the VI.
+// Each answer that ends the calls, and the state of the VI after it.
 func TestPeerCallEnds(t *testing.T) {
 	wire := errors.New("wire")
 	for _, c := range []struct {
@@ -70,7 +70,7 @@ func TestPeerCallEnds(t *testing.T) {
 		{"another level", refusal(byte(ErrInvalidReliability)), Infinite, ErrInvalidReliability, StateIdle},
 		{"another size", refusal(byte(ErrInvalidMTU)), Infinite, ErrInvalidMTU, StateIdle},
 		{"another quality", refusal(byte(ErrInvalidQoS)), Infinite, ErrInvalidQoS, StateIdle},
-		{"nobody in time", refusal(refuseNoMatch), 5 * time.Millisecond, ErrTimeout, StateIdle},
+		{"no listener in time", refusal(refuseNoMatch), 5 * time.Millisecond, ErrTimeout, StateIdle},
 		{
 			"the fabric fails",
 			func(LinkConfig) (Link, []byte, error) { return nil, nil, &FabricError{wire} },
@@ -115,8 +115,8 @@ func (b *bench) peerListen(timeout time.Duration) func(attrs ViAttributes) *scri
 	}
 }
 
-// The end that listens accepts the first call that names it; both ends fail alike
-// when attributes differ.
+// The end that listens accepts the first call that names it; both ends fail
+// alike when attributes differ.
 func TestPeerListens(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -194,7 +194,7 @@ func TestPeerListenEnds(t *testing.T) {
 	b := newBench(t, ReliableDelivery)
 	b.peerListen(time.Millisecond)
 	_, err := b.vi.PeerWait()
-	b.wants(err, ErrTimeout, "nobody calls")
+	b.wants(err, ErrTimeout, "no caller")
 	b.p.listen = func(string, func(Incoming)) (Listening, error) { return nil, ErrResource }
 	b.wants(b.vi.PeerRequest(waiterAddr, callerAddr, time.Minute), ErrResource, "a host that cannot be listened at")
 	if b.vi.State() != StateIdle {
@@ -209,7 +209,7 @@ func TestPeerListenEnds(t *testing.T) {
 	b.close()
 }
 
-// A result that nobody asked for goes with the request: no link is left.
+// A result that no call collects goes with the request: no link is left.
 func TestPeerResultIsNotLeaked(t *testing.T) {
 	watchLeaks(t)
 	for _, local := range []Address{callerAddr, waiterAddr} {

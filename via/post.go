@@ -3,17 +3,17 @@ package via
 import "fmt"
 
 // PostSend posts a Send, RDMA Write or RDMA Read and rings the doorbell
-// (VipPostSend).
+// (VipPostSend). A full queue is ErrResource.
 func (vi *VI) PostSend(d *Descriptor) error {
 	if !vi.made() {
 		return ErrInvalidParameter
 	}
-	t := vi.enter()
+	drv := vi.acquire()
 	err := vi.post(&vi.send, d)
 	if err == nil {
 		vi.ring()
 	}
-	t.leave()
+	drv.release()
 	return err
 }
 
@@ -24,21 +24,22 @@ func (vi *VI) StageSend(d *Descriptor) error {
 	if !vi.made() {
 		return ErrInvalidParameter
 	}
-	t := vi.enter()
+	drv := vi.acquire()
 	err := vi.post(&vi.send, d)
-	t.leave()
+	drv.release()
 	return err
 }
 
 // PostRecv posts a receive (VipPostRecv). It is legal in the Idle and Pending
-// states, where the receive waits for the connection.
+// states, where the receive waits for the connection. A full queue is
+// ErrResource.
 func (vi *VI) PostRecv(d *Descriptor) error {
 	if !vi.made() {
 		return ErrInvalidParameter
 	}
-	t := vi.enter()
+	drv := vi.acquire()
 	err := vi.post(&vi.recv, d)
-	t.leave()
+	drv.release()
 	return err
 }
 
@@ -47,9 +48,9 @@ func (vi *VI) Doorbell() {
 	if !vi.made() {
 		return
 	}
-	t := vi.enter()
+	drv := vi.acquire()
 	vi.ring()
-	t.leave()
+	drv.release()
 }
 
 func (vi *VI) ring() {
@@ -85,8 +86,8 @@ func (vi *VI) post(q *workQueue, d *Descriptor) error {
 	return nil
 }
 
-// postError reports a descriptor that could not be posted. Met while idle, it is
-// reported by the next connect as well (VIA 1.0 §2.2).
+// postError reports a descriptor that could not be posted. Met while idle, it
+// is reported by the next connect as well (VIA 1.0 §2.2).
 func (vi *VI) postError(d *Descriptor, code AsyncCode) {
 	vi.raise(AsyncError{Descriptor: d, Code: code})
 	switch {
@@ -95,6 +96,6 @@ func (vi *VI) postError(d *Descriptor, code AsyncCode) {
 	case vi.State() == StateIdle:
 		vi.pendingError = fmt.Errorf("%v while idle: %w", code, ErrInvalidParameter)
 	default:
-		vi.survives()
+		vi.tolerates()
 	}
 }

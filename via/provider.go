@@ -18,9 +18,9 @@ type Provider interface {
 }
 
 // Adapter is an open device. Its methods are safe for concurrent use and belong
-// to the kernel agent's path: they may block and allocate. Their errors wrap the
-// return code where the adapter knows it; one that wraps none becomes ErrResource,
-// or where a peer is asked ErrNotReachable.
+// to the kernel agent's path: they may block and allocate. Their errors wrap
+// the return code where the adapter knows it; one that wraps none becomes
+// ErrResource, or where a peer is asked ErrNotReachable.
 type Adapter interface {
 	// Limits returns the device's limits, the same during its life.
 	Limits() Limits
@@ -35,9 +35,16 @@ type Adapter interface {
 	// Update applies changed attributes of a registered region.
 	Update(m *Memory) error
 
-	// Deregister withdraws a region. When it returns no peer accesses the region,
-	// nor ever will by its handle.
+	// Deregister withdraws a region. When it returns no peer accesses the
+	// region, nor ever will by its handle; otherwise the error wraps
+	// ErrStillAccessed.
 	Deregister(m *Memory) error
+
+	// Accessed reports whether a peer may still be inside an access to a region
+	// that it was allowed by a link that is closed, or by a registration that
+	// has ended. It is false once the peer is out or dead, and always where
+	// Close and Deregister never return ErrStillAccessed.
+	Accessed(m *Memory) bool
 
 	// NewCQ creates a completion queue for entries completions.
 	NewCQ(entries int) (AdapterCQ, error)
@@ -47,9 +54,9 @@ type Adapter interface {
 	Listen(host string, incoming func(Incoming)) (Listening, error)
 
 	// Connect requests a connection. hello travels to the peer's Incoming; the
-	// answer's reply comes back. A refusal is a [*Refused]; nobody there is
-	// ErrNotReachable or ErrTimeout; a [*FabricError] breaks the VI. The link does
-	// nothing until its Start.
+	// answer's reply comes back. A refusal is a [*Refused]; a missing listener
+	// is ErrNotReachable or ErrTimeout; a [*FabricError] breaks the VI. The
+	// link does nothing until its Start.
 	Connect(ctx context.Context, host string, hello []byte, cfg LinkConfig) (Link, []byte, error)
 
 	// Close releases the device. Links, queues and listeners are closed before.
@@ -57,9 +64,14 @@ type Adapter interface {
 }
 
 // ErrDeviceFailed is what an adapter's methods wrap when the device is beyond
-// use. Its NIC fails as by an event AsyncCatastrophic of a link; a device without
-// links has no other way to tell.
+// use. Its NIC fails as by an event AsyncCatastrophic of a link; a device
+// without links has no other way to tell.
 var ErrDeviceFailed = fmt.Errorf("device has failed: %w", ErrResource)
+
+// ErrStillAccessed is what [VI.Disconnect], [Memory.Deregister] and the like
+// wrap when a peer did not end its access to a region in time. The memory is
+// not reused before [Memory.Accessed] is false.
+var ErrStillAccessed = fmt.Errorf("a peer may still access the memory: %w", ErrResource)
 
 // Refused is the answer of a peer that did not accept a connection.
 type Refused struct{ Reply []byte }
@@ -81,8 +93,8 @@ func (e *FabricError) Error() string { return "fabric failed: " + e.Cause.Error(
 // Unwrap returns the cause and ErrNotReachable.
 func (e *FabricError) Unwrap() []error { return []error{ErrNotReachable, e.Cause} }
 
-// BatchDeregisterer is an Adapter that withdraws several regions for the price of one
-// wait for peers. It withdraws all of them, whatever the error, which joins theirs.
+// BatchDeregisterer is an Adapter that withdraws several regions with one wait
+// for peers. It withdraws all of them, whatever the error, which joins theirs.
 type BatchDeregisterer interface {
 	DeregisterAll(list []*Memory) error
 }
@@ -101,13 +113,13 @@ type Listening interface {
 	Close() error
 }
 
-// Incoming is a connection request that awaits its answer: exactly one of Accept
-// and Refuse.
+// Incoming is a connection request that awaits its answer: exactly one of
+// Accept and Refuse.
 type Incoming interface {
 	Hello() []byte
 	RemoteHost() string
-	// Accept establishes the connection. It returns when the requester knows. The
-	// link does nothing until its Start.
+	// Accept establishes the connection. It returns when the requester knows.
+	// The link does nothing until its Start.
 	Accept(ctx context.Context, reply []byte, cfg LinkConfig) (Link, error)
 	Refuse(reply []byte) error
 }
@@ -125,41 +137,46 @@ type LinkConfig struct {
 }
 
 // Link is one end of a connection. One goroutine at a time drives a link and
-// the completion queues it is bound to. Link methods but Start and Close neither
-// block nor allocate.
+// the completion queues it is bound to. Link methods but Start and Close
+// neither block nor allocate.
 //
-// What a link does about an error depends on its reliability level (VIA 1.0 §2.5):
+// The reliability level decides how a link handles an error (VIA 1.0 §2.5):
 //
-//	unreliable delivery   the work or the message concerned suffers, alone. A Send
-//	                      or RDMA Write is done when it is under way, whatever
-//	                      becomes of it; it never waits for the peer.
-//	reliable delivery     the same, but every error breaks the connection, and
-//	                      what was under way is delivered in order, once, or not.
-//	reliable reception    a Send or RDMA Write is done when its bytes are in the
-//	                      peer's memory, or with the error that the peer met; what
-//	                      was posted after it is then not delivered.
+//	unreliable delivery  only the work or message concerned fails. A Send or
+//	                     RDMA Write is done when it is in flight, even if it
+//	                     is lost; it never waits for the peer.
+//	reliable delivery    the same, but every error breaks the connection, and
+//	                     works in flight are delivered in order, once, or not.
+//	reliable reception   a Send or RDMA Write is done when its bytes are in
+//	                     the peer's memory, or with the error of the peer;
+//	                     works posted after it are then not delivered.
 type Link interface {
-	// Start binds the link to its completion queues, with receives posted in this
-	// order, and lets data flow. Until then the link touches neither, and what the
-	// peer sends waits. It is called once, by the goroutine that drives the link.
+	// Start binds the link to its completion queues, with receives posted in
+	// this order, and lets data flow. Until then the link touches neither, and
+	// what the peer sends waits. It is called once, by the goroutine that
+	// drives the link.
 	Start(receives []*Work) error
 
-	// PostSend starts a Send, RDMA Write or RDMA Read. It returns false while the
-	// link cannot take it; it is offered again when earlier work completes. Work
-	// of a link completes in the order of its posts.
+	// PostSend starts a Send, RDMA Write or RDMA Read. It returns false while
+	// the link cannot take it; it is offered again when earlier work completes.
+	// Work of a link completes in the order of its posts.
 	PostSend(w *Work) bool
 
 	// PostRecv offers a receive. At most RecvDepth are outstanding.
 	PostRecv(w *Work)
 
-	// Doorbell makes everything posted so far visible to the peer and wakes it if
-	// it sleeps.
+	// Doorbell makes everything posted so far visible to the peer and wakes it
+	// if it sleeps.
 	Doorbell()
 
 	// Close ends the connection. When it returns, the link touches no memory of
 	// any work; work not reported as done is not reported any more. The peer
-	// learns that the connection is gone. Close may block for a short, bounded
-	// time.
+	// learns that the connection is gone, and accesses no region any more. Close
+	// may block for a short, bounded time. If the peer may be inside an access
+	// even then, Close fails closed: the connection has ended, the error wraps
+	// ErrStillAccessed, and Adapter.Accessed tells of which region. A device
+	// that moves the data itself is stopped by Close and never does that; where
+	// the peer's processor copies, a stopped process can be amid a copy.
 	Close() error
 
 	// Stats returns the link's counters.
@@ -171,7 +188,7 @@ type Link interface {
 type LinkStats struct {
 	Sends, Receives       uint64 // messages
 	RdmaWrites, RdmaReads uint64 // operations
-	Records               uint64 // what was put on the fabric: records of a ring, packets, answers included
+	Records               uint64 // sent: records of a ring, or packets, answers included
 	Doorbells             uint64 // system calls that wake the peer
 	BytesCopied           uint64
 	Stalls                uint64 // times the fabric had no room
@@ -188,11 +205,12 @@ type AdapterCQ interface {
 	// returns false if Poll has something to do now.
 	Arm() bool
 
-	// FD returns the pollable file descriptor, the same during the queue's life.
+	// FD returns the pollable file descriptor, the same during the queue's
+	// life.
 	FD() int
 
-	// Resize makes room for entries completions; what is in the queue stays. Fewer
-	// than that is ErrResource.
+	// Resize makes room for entries completions; what is in the queue stays.
+	// Fewer than that is ErrResource.
 	Resize(entries int) error
 
 	Close() error
@@ -222,8 +240,9 @@ type Work struct {
 	RemoteAddr   uint64    //
 	Segments     []Segment // inside live registered memory of the VI's tag
 
-	// The provider's: bytes transferred so far, and, once the work is done, error
-	// bits, StatusOpRemoteWrite and StatusImmediate; StatusDone is implied.
+	// The provider's: bytes transferred so far, and, once the work is done,
+	// error bits, StatusOpRemoteWrite and StatusImmediate; StatusDone is
+	// implied.
 	Moved  uint32
 	Status Status
 
@@ -266,9 +285,9 @@ const (
 )
 
 // Faults decides about the faults of a link. A provider asks it once for each
-// Send, RDMA Write and RDMA Read, in the order in which it carries them out, and
-// does to its own units on the wire what the answer says: what the consumers see
-// is the work of the level's machinery, not of the test.
+// Send, RDMA Write and RDMA Read, in the order in which it carries them out,
+// and does to its own units on the wire what the answer says: what the
+// consumers see is the work of the level's machinery, not of the test.
 type Faults interface {
 	Next(w *Work) Fault
 }

@@ -36,6 +36,8 @@ func (n *NIC) CreatePtag() (Ptag, error) {
 }
 
 // DestroyPtag destroys a tag that no VI and no memory carries (VipDestroyPtag).
+// It returns ErrResource while something carries it, and ErrInvalidPtag for
+// another tag.
 func (n *NIC) DestroyPtag(p Ptag) error {
 	if !n.made() {
 		return noObject("destroy protection tag")

@@ -1,7 +1,8 @@
 package via
 
 // post is the place of one descriptor in a work queue: what the consumer posted
-// and, once it is complete, what became of it. Eight of them are three cache lines.
+// and, once it is complete, what became of it. Eight of them are three cache
+// lines.
 type post struct {
 	desc      *Descriptor
 	status    Status
@@ -9,10 +10,10 @@ type post struct {
 	immediate uint32
 }
 
-// window is how many Sends and RDMA operations of a queue a link holds at most;
-// the rest spill. It bounds what a queue costs: a spilled post takes 24 bytes, a
-// work in the window 128.
-const window = 128
+// linkDepth is how many Sends and RDMA operations of a queue a link holds at
+// most; the rest spill. It bounds the memory of a queue: a spilled post takes
+// 24 bytes, a work at the link 128.
+const linkDepth = 128
 
 // maxDepth bounds a queue's depth, so that 16 bits tell its works apart.
 const maxDepth = 1 << 16
@@ -20,26 +21,26 @@ const maxDepth = 1 << 16
 // workQueue is the send or receive queue of a VI.
 //
 //	taken ≤ head ≤ next ≤ tail
-//	[taken, head)  complete, not taken off the queue
-//	[head, next)   the link's; their works are the window
-//	[next, tail)   the spill: they wait for the link, a fence, or an error ahead
+//	[taken, head)  complete, not dequeued
+//	[head, next)   the link's: works in flight
+//	[next, tail)   the spill: waits for the link, a fence, or an error ahead
 //
-// It is MyVIA's pair of a small ring at the NIC and a big ring in the host: posts
-// go to the big ring, and are translated into the small one at once if nothing
-// waits, else when the small one has run down to its low-water mark. Receives
-// never spill: the link must have those that a message may meet.
+// It is MyVIA's pair of a small ring at the NIC and a big ring in the host:
+// posts go to the big ring, and are translated into the small one at once if
+// nothing waits, else when the small one has run down to its low-water mark.
+// Receives never spill: the link must have those that a message may meet.
 type workQueue struct {
-	// What the end of a work needs is one cache line.
+	// The fields that completing a work needs fill one cache line.
 	posts []post // ring
 
 	taken, head, next, tail uint32
 
-	vi     *VI
-	cq     *CQ    // the VI's own if own is set
-	lost   uint32 // complete, but the completion queue had no room to say so
-	recv   bool
-	own    bool // work queue model: nobody announces its completions
-	fenced bool // the post at next waits for the reads before it
+	vi      *VI
+	cq      *CQ    // the VI's own if own is set
+	lost    uint32 // complete, but the completion queue had no room to say so
+	recv    bool
+	private bool // work queue model: no completion queue announces its completions
+	fenced  bool // the post at next waits for the reads before it
 
 	works  []Work  // ring
 	region *Memory // that the last segment was in
@@ -48,32 +49,32 @@ type workQueue struct {
 	low    uint32  // width at which waiting posts are handed on
 	reads  int     // RDMA Reads in [head, next)
 
-	spilled uint64   // posts that waited
-	refills uint64   // times posts that waited were handed on
-	notices []notice // of an own queue
-	_       [32]byte
+	spilled       uint64         // posts that waited
+	refills       uint64         // times posts that waited were handed on
+	notifications []notification // of a private queue
+	_             [32]byte
 }
 
 func newWorkQueue(vi *VI, cq *CQ, depth int, recv bool) workQueue {
 	width := depth
 	if !recv {
-		width = min(depth, window)
+		width = min(depth, linkDepth)
 	}
 	q := workQueue{
-		vi: vi, cq: cq, recv: recv, own: cq.own, depth: uint32(depth), width: uint32(width), low: uint32(width) / 4,
+		vi: vi, cq: cq, recv: recv, private: cq.private, depth: uint32(depth), width: uint32(width), low: uint32(width) / 4,
 		posts: make([]post, powerOfTwo(depth)), works: make([]Work, powerOfTwo(width)),
 	}
 	return q
 }
 
-// adopt gives the works, and the VI's own completion queue, the queue, which has
-// its place by now.
+// adopt gives the works, and the VI's own completion queue, the queue, which
+// has its place by now.
 func (q *workQueue) adopt() {
 	for i := range q.works {
 		w := &q.works[i]
 		w.queue, w.Segments = q, w.inline[:0]
 	}
-	if q.own {
+	if q.private {
 		i := 0
 		if q.recv {
 			i = 1
@@ -111,7 +112,7 @@ func (q *workQueue) memory(handle, tag uint32) *Memory {
 	return m
 }
 
-// push books a descriptor at the tail. It returns false if the queue is full.
+// push appends a descriptor. It returns false if the queue is full.
 func (q *workQueue) push(d *Descriptor) bool {
 	if q.tail-q.taken >= q.depth {
 		return false
@@ -132,7 +133,7 @@ func (q *workQueue) advance() {
 			}
 			q.next++
 			q.finish(w.Op, failed, 0, 0, nil)
-			if !q.vi.survives() {
+			if !q.vi.tolerates() {
 				return
 			}
 			continue
@@ -154,7 +155,7 @@ func (q *workQueue) advance() {
 }
 
 // refill hands on what waits once the link has run down to the low-water mark.
-// The consumer rang when it posted: this needs a doorbell of its own.
+// The consumer's doorbell came with its posts, so refill rings again.
 func (q *workQueue) refill() {
 	if q.next == q.tail || q.vi.link == nil {
 		return
@@ -194,12 +195,12 @@ func (q *workQueue) finish(op Opcode, st Status, length, immediate uint32, dst [
 	stored := q.cq.deliver(dst, q, p, st|StatusDone, length, immediate)
 	if !stored {
 		p.status, p.length, p.immediate = st|StatusDone, length, immediate
-		if !q.own && !q.cq.push(q) {
+		if !q.private && !q.cq.push(q) {
 			q.lost++
 		}
 	}
-	if c := q.cq; len(c.notices)+len(c.sleepers) != 0 || q.own && len(q.notices) != 0 {
-		q.cq.settle()
+	if c := q.cq; len(c.notifications)+len(c.sleepers) != 0 || q.private && len(q.notifications) != 0 {
+		q.cq.deliverNotices()
 	}
 	if !live {
 		// The descriptor's memory is gone: its status cannot be written.
@@ -222,8 +223,8 @@ func (q *workQueue) opOf(d *Descriptor) Opcode {
 	return d.op()
 }
 
-// flush completes everything with StatusFlushed; the link is closed or was never
-// there.
+// flush completes everything with StatusFlushed; the link is closed or was
+// never there.
 func (q *workQueue) flush() {
 	q.reads, q.fenced = 0, false
 	for q.head != q.tail {
@@ -237,8 +238,8 @@ func (q *workQueue) flush() {
 // emptied reports whether no complete descriptor waits to be taken.
 func (q *workQueue) emptied() bool { return q.taken == q.head }
 
-// take takes the oldest complete descriptor off the queue; there is one.
-func (q *workQueue) take() *post {
+// pop takes the oldest complete descriptor off the queue; there is one.
+func (q *workQueue) pop() *post {
 	p := q.at(q.taken)
 	q.taken++
 	if q.taken == q.head {

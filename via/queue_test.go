@@ -20,7 +20,7 @@ func TestDoorbellPerBatch(t *testing.T) {
 	}
 }
 
-// What waited for room reaches the link when earlier work completes, with a
+// Posts that waited for room reach the link when earlier work completes, with a
 // doorbell of its own.
 func TestWaitingForRoom(t *testing.T) {
 	b := newBench(t, ReliableDelivery)

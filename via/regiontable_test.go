@@ -41,8 +41,8 @@ func TestRegionTableLimit(t *testing.T) {
 	}
 }
 
-// With one place every registration reuses it: the generation makes the handle, and
-// one does not tell the next.
+// With one place every registration reuses it: the generation makes the handle,
+// and one does not tell the next.
 func TestRegionTableGenerations(t *testing.T) {
 	const draws = 1 << 16
 	var table regionTable
@@ -71,7 +71,8 @@ func TestRegionTableGenerations(t *testing.T) {
 		}
 		last = m.Handle()
 	}
-	// Of so many values as there are draws 63 % come; no step is likelier than others.
+	// Of so many values as there are draws 63 % come; no step is likelier than
+	// others.
 	if len(seen) < draws/2 || len(seen) > draws*3/4 {
 		t.Errorf("%d of %d handles are different", len(seen), draws)
 	}

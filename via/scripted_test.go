@@ -16,6 +16,7 @@ type scriptedProvider struct {
 	mapped  func()  // called when an arena is mapped
 	self    Adapter // what Open returns
 	fail    error   // of Register, Update and Deregister
+	inside  bool    // a peer is
 }
 
 func newScripted() *scriptedProvider {
@@ -39,6 +40,7 @@ func (p *scriptedProvider) Limits() Limits               { return p.limits }
 func (p *scriptedProvider) Register(*Memory) error       { return p.fail }
 func (p *scriptedProvider) Update(*Memory) error         { return p.fail }
 func (p *scriptedProvider) Deregister(*Memory) error     { return p.fail }
+func (p *scriptedProvider) Accessed(*Memory) bool        { return p.inside }
 func (p *scriptedProvider) NewCQ(int) (AdapterCQ, error) { return p.newCQ(), nil }
 func (p *scriptedProvider) Close() error                 { return nil }
 func (p *scriptedProvider) MapArena(n int) (ArenaMemory, error) {
@@ -91,6 +93,7 @@ type scriptedLink struct {
 	bells  int
 	closed int
 	fail   error // of Start
+	inside error // of Close
 }
 
 func (l *scriptedLink) Start(receives []*Work) error {
@@ -108,7 +111,7 @@ func (l *scriptedLink) PostSend(w *Work) bool {
 }
 func (l *scriptedLink) PostRecv(w *Work) { l.recvs = append(l.recvs, w) }
 func (l *scriptedLink) Doorbell()        { l.bells++ }
-func (l *scriptedLink) Close() error     { l.closed++; return nil }
+func (l *scriptedLink) Close() error     { l.closed++; return l.inside }
 func (l *scriptedLink) Stats() LinkStats { return LinkStats{Sends: uint64(len(l.sends))} }
 
 // queue returns the receive or the send queue.

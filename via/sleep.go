@@ -35,7 +35,7 @@ func (s *sleeper) sleep() error {
 			return ErrTimeout
 		}
 	}
-	if s.cq.turn.Load().shared {
+	if s.cq.driver.Load().shared {
 		return s.await(rest)
 	}
 	if !s.cq.Arm() {
@@ -53,14 +53,14 @@ func (s *sleeper) sleep() error {
 	return nil
 }
 
-// await sleeps while the NIC's goroutine drives the queue too: that may take what
-// makes the file descriptor readable, so it is asked for a wake-up instead. The
-// first call asks, the others sleep.
+// await sleeps while the NIC's goroutine drives the queue too: that may consume
+// the event that makes the file descriptor readable, so it sends a wake-up
+// instead. The first call requests it, the others sleep.
 func (s *sleeper) await(rest time.Duration) error {
 	if s.wake == nil {
 		c := s.cq
-		t := c.enter()
-		defer t.leave()
+		drv := c.acquire()
+		defer drv.release()
 		s.wake = make(chan struct{}, 1)
 		c.sleepers = append(c.sleepers, s.wake)
 		return c.nic.notify.serve(c)
@@ -78,23 +78,23 @@ func (s *sleeper) await(rest time.Duration) error {
 	return nil
 }
 
-// end takes back the wish for a wake-up.
+// end cancels the wake-up.
 func (s *sleeper) end() {
 	if s.wake == nil {
 		return
 	}
 	c := s.cq
-	t := c.enter()
-	defer t.leave()
+	drv := c.acquire()
+	defer drv.release()
 	c.sleepers = slices.DeleteFunc(c.sleepers, func(w chan struct{}) bool { return w == s.wake })
 }
 
-// rouse wakes who sleeps on the queue.
-func (c *CQ) rouse() {
+// wakeSleepers wakes the goroutines that sleep on the queue.
+func (c *CQ) wakeSleepers() {
 	for _, w := range c.sleepers {
 		select {
 		case w <- struct{}{}:
-		default: // told already
+		default: // woken already
 		}
 	}
 }

@@ -7,26 +7,27 @@ import (
 	"github.com/viablk/viablk/internal/buddy"
 )
 
-// space divides an arena into blocks by the buddy system (MyVIA's memory agent). An
-// arena divided by its owner never makes the books.
+// space divides an arena into blocks by the buddy system (MyVIA's memory
+// agent). An arena divided by its owner never creates the allocator.
 type space struct {
-	mu     sync.Mutex
-	blocks *buddy.Allocator // nil before the first Alloc; guarded by mu
+	mu sync.Mutex
+	// +checklocks:mu
+	blocks *buddy.Allocator // nil before the first Alloc
 }
 
-// Blocks of a space. The books take nine bytes for each of the smallest.
+// Blocks of a space. The allocator takes nine bytes for each of the smallest.
 const (
 	leastBlock = DescriptorAlignment
 	mostBlocks = 1 << 20
 )
 
-// Alloc returns size bytes of the arena. Their block is a power of two of at least
-// 64 bytes, or of a millionth of an arena of more than 64 MiB, and begins at a
-// multiple of its size, or of a page if that is less: a descriptor may lie anywhere
-// in it. The content is undefined. An arena whose size is no power of two gives out
-// all of it, in blocks no larger than the largest power of two in it. Alloc returns
-// ErrResource if no free block is large enough. It is safe for concurrent use, and
-// not for an arena that its owner divides.
+// Alloc returns size bytes of the arena. Their block is a power of two of at
+// least 64 bytes, or of a millionth of an arena of more than 64 MiB, and begins
+// at a multiple of its size, or of a page if that is less: a descriptor may lie
+// anywhere in it. The content is undefined. An arena whose size is no power of
+// two gives out all of it, in blocks no larger than the largest power of two in
+// it. Alloc returns ErrResource if no free block is large enough. It is safe
+// for concurrent use, and not for an arena that its owner divides.
 //
 // One region registered over [Arena.Bytes] holds whatever a connection needs.
 func (a *Arena) Alloc(size int) ([]byte, error) {
@@ -56,8 +57,9 @@ func (a *Arena) Alloc(size int) ([]byte, error) {
 	return a.bytes[off : off+size : off+size], nil
 }
 
-// Free gives back what Alloc returned, or its beginning; nobody uses it any more.
-// What Alloc did not return, or is free, is ErrInvalidParameter.
+// Free gives back what Alloc returned, or its beginning. The caller uses the
+// memory no more. Free returns ErrInvalidParameter for memory that Alloc did
+// not return, or that is free.
 func (a *Arena) Free(b []byte) error {
 	if !a.made() {
 		return noObject("free")

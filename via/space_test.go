@@ -63,7 +63,7 @@ func (m *spaceModel) alloc(t *rapid.T) {
 	m.out = append(m.out, modelBlock{b, off, size, m.next})
 }
 
-// free frees a block, whose contents nobody has touched, and tries to free it
+// free frees a block, whose contents must be unchanged, and tries to free it
 // again.
 func (m *spaceModel) free(t *rapid.T, i int) {
 	o := m.out[i]
@@ -79,8 +79,8 @@ func (m *spaceModel) free(t *rapid.T, i int) {
 	}
 }
 
-// stray frees what is no block's beginning.
-func (m *spaceModel) stray(t *rapid.T) {
+// freeInvalid frees what is no block's beginning.
+func (m *spaceModel) freeInvalid(t *rapid.T) {
 	off := rapid.IntRange(0, len(m.arena.bytes)-1).Draw(t, "off")
 	for _, o := range m.out {
 		if o.off == off {
@@ -92,8 +92,8 @@ func (m *spaceModel) stray(t *rapid.T) {
 	}
 }
 
-// Blocks of an arena are aligned, do not overlap, keep what is written to them, and
-// join when they are free.
+// Blocks of an arena are aligned, do not overlap, keep what is written to them,
+// and join when they are free.
 func TestArenaAgainstModel(t *testing.T) {
 	b := newBench(t, ReliableDelivery)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -108,7 +108,7 @@ func TestArenaAgainstModel(t *testing.T) {
 					m.free(t, rapid.IntRange(0, len(m.out)-1).Draw(t, "which"))
 				}
 			},
-			"stray": m.stray,
+			"freeInvalid": m.freeInvalid,
 		})
 		for len(m.out) > 0 {
 			m.free(rt, len(m.out)-1)
@@ -200,7 +200,7 @@ func TestOneRegistrationForAConnection(t *testing.T) {
 	}
 }
 
-// Goroutines share an arena: nobody gets what another has.
+// Goroutines share an arena: no block is allocated twice.
 func TestArenaConcurrently(t *testing.T) {
 	b := newBench(t, ReliableDelivery)
 	arena := b.arena(1 << 16)

@@ -15,7 +15,7 @@ func (b *bench) in(s State) {
 	case StatePending:
 		a, err := b.vi.begin(context.Background(), nil)
 		b.must(err)
-		go func() { // an attempt that nobody answers
+		go func() { // an attempt without an answer
 			<-a.ctx.Done()
 			_ = b.vi.finish(a, nil, a.ctx.Err())
 		}()
@@ -30,7 +30,8 @@ func (b *bench) in(s State) {
 	}
 }
 
-// What each event does in each state (VIA 1.0 §2.2; reference part 1.4).
+// Each event in each state leads to the specified state (VIA 1.0 §2.2;
+// reference part 1.4).
 func TestStates(t *testing.T) {
 	accepting := func(b *bench) error {
 		r := &ConnRequest{nic: b.nic, in: &scriptedIncoming{}, attrs: b.vi.attrs}
@@ -58,7 +59,7 @@ func TestStates(t *testing.T) {
 	stillborn := func(b *bench) error {
 		return answered(&scriptedLink{fail: ErrResource}, encodeHello(hello{attrs: b.vi.attrs}), nil)(b)
 	}
-	acceptedInVain := func(b *bench) error {
+	failedAccept := func(b *bench) error {
 		r := &ConnRequest{nic: b.nic, in: &scriptedIncoming{fail: &FabricError{ErrResource}}, attrs: b.vi.attrs}
 		return r.Accept(context.Background(), b.vi)
 	}
@@ -119,7 +120,7 @@ func TestStates(t *testing.T) {
 		{"timeout", expired, StateIdle, ErrTimeout, StateIdle, nil},
 		{"mismatch", mismatched, StateIdle, ErrInvalidReliability, StateIdle, nil},
 		{"fabric failure of a request", faltering, StateIdle, ErrNotReachable, StateError, nil},
-		{"fabric failure of an acceptance", acceptedInVain, StateIdle, ErrResource, StateError, nil},
+		{"fabric failure of an acceptance", failedAccept, StateIdle, ErrResource, StateError, nil},
 		{"link that does not start", stillborn, StateIdle, ErrResource, StateError, nil},
 		{"peer request", peering, StateIdle, nil, StateConnected, nil},
 		{"peer request", peering, StatePending, ErrInvalidState, StatePending, nil},
@@ -194,7 +195,7 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// What was met while idle is told when the consumer tries to connect, once, and
+// An error met while idle is returned by the next attempt to connect, once, and
 // leaves the VI idle.
 func TestErrorsWhileIdleAreReportedByConnect(t *testing.T) {
 	for _, c := range []struct {
@@ -268,7 +269,7 @@ func TestUnreliableDeliveryStaysConnected(t *testing.T) {
 	b.must(b.vi.PostSend(bad))
 	last := b.send(OpSend, 8)
 	if len(b.link.sends) != 1 {
-		t.Fatalf("%d sends reached the link before the faulty one's turn", len(b.link.sends))
+		t.Fatalf("%d sends reached the link before the faulty one", len(b.link.sends))
 	}
 	b.report(done(b.link.sends[0], 0, 8))
 	if got := b.poll(); len(got) != 2 || got[0].Descriptor != first || got[1].Descriptor != bad || got[1].Status&StatusErrorMask != StatusLengthError {

@@ -7,19 +7,19 @@ type Status uint32
 
 // Status bits (VIP_STATUS_*).
 const (
-	StatusDone            Status = 0x001   // ownership is back with the consumer
-	StatusFormatError     Status = 0x002   // control field, address segment or segment count is wrong
-	StatusProtectionError Status = 0x004   // a local segment fails the protection check
-	StatusLengthError     Status = 0x008   // too long for the VI, the list or the receiver
-	StatusPartialError    Status = 0x010   // the message was cut off
-	StatusFlushed         Status = 0x020   // completed without being processed
-	StatusTransportError  Status = 0x040   // lost or corrupted beyond repair
-	StatusRdmaProtError   Status = 0x080   // the remote region refused the access
-	StatusRemoteDescError Status = 0x100   // the peer had no or a faulty receive descriptor
-	StatusErrorMask       Status = 0x1fe   //
-	StatusOpMask          Status = 0x70000 //
+	StatusDone            Status = 0x001   // the descriptor is the consumer's again
+	StatusFormatError     Status = 0x002   // reserved bits, a wrong number of segments, a bad RDMA Read
+	StatusProtectionError Status = 0x004   // a local segment: dead handle, out of bounds, another tag
+	StatusLengthError     Status = 0x008   // longer than allowed or received, or not the sum of segments
+	StatusPartialError    Status = 0x010   // the message was cut short
+	StatusFlushed         Status = 0x020   // never processed
+	StatusTransportError  Status = 0x040   // lost or damaged
+	StatusRdmaProtError   Status = 0x080   // the peer refused the RDMA operation
+	StatusRemoteDescError Status = 0x100   // the peer's receive was missing or faulty
+	StatusErrorMask       Status = 0x1fe   // all of these
+	StatusOpMask          Status = 0x70000 // what it was:
 	StatusOpSend          Status = 0x00000
-	StatusOpReceive       Status = 0x10000
+	StatusOpReceive       Status = 0x10000 // a receive that a Send consumed, or that was flushed
 	StatusOpRdmaWrite     Status = 0x20000
 	StatusOpRemoteWrite   Status = 0x30000 // a receive consumed by RDMA Write with immediate
 	StatusOpRdmaRead      Status = 0x40000

@@ -3,8 +3,8 @@
 package via
 
 // storeRelease stores a word after everything that was stored or loaded before,
-// as every store of this architecture does. sync/atomic has only stores that are
-// also ordered before later loads: those wait until all earlier stores have
+// as every store of this architecture does. sync/atomic has only stores that
+// are also ordered before later loads: those wait until all earlier stores have
 // reached the cache.
 //
 //go:noescape

@@ -32,8 +32,8 @@ func (s State) String() string {
 }
 
 // VI is a virtual interface: an endpoint with a send and a receive queue. One
-// goroutine at a time drives a VI and its completion queues; State may be called
-// from anywhere.
+// goroutine at a time drives a VI and its completion queues; State may be
+// called from anywhere.
 type VI struct {
 	// Context is the consumer's.
 	Context any
@@ -50,6 +50,7 @@ type VI struct {
 
 	attrs        ViAttributes
 	pendingError error // met while idle; reported by the next connect
+	closeError   error // of a link that closed; reported by Disconnect
 	last         LinkStats
 }
 
@@ -62,14 +63,17 @@ type placed struct {
 
 // ViConfig says what CreateVi needs beside attributes.
 type ViConfig struct {
-	// SendCQ and RecvCQ are where completions are announced; they may be the same.
-	// A queue with none is polled itself, with SendDone and SendWait or RecvDone
-	// and RecvWait: the work queue model of VIA.
+	// SendCQ and RecvCQ are where completions are announced; they may be the
+	// same. A queue with none is polled itself, with SendDone and SendWait or
+	// RecvDone and RecvWait: the work queue model of VIA.
 	SendCQ, RecvCQ       *CQ
 	SendDepth, RecvDepth int // descriptors
 }
 
-// CreateVi creates a VI in the Idle state (VipCreateVi).
+// CreateVi creates a VI in the Idle state (VipCreateVi). Attributes that the
+// NIC does not have are ErrInvalidReliability, ErrInvalidMTU, ErrInvalidPtag or
+// ErrInvalidRdmaRead; MaxTransferSize 0 is the NIC's limit. Beyond a limit it
+// is ErrResource.
 func (n *NIC) CreateVi(attrs ViAttributes, cfg ViConfig) (*VI, error) {
 	if !n.made() {
 		return nil, noObject("create vi")
@@ -91,28 +95,28 @@ func (vi *VI) create(attrs ViAttributes, cfg ViConfig) error {
 		return err
 	}
 	vi.attrs = attrs
-	var own *CQ
+	var private *CQ
 	if cfg.SendCQ == nil || cfg.RecvCQ == nil {
 		var err error
-		if own, err = n.newCQ(cfg.SendDepth + cfg.RecvDepth); err != nil {
+		if private, err = n.newCQ(cfg.SendDepth + cfg.RecvDepth); err != nil {
 			return err
 		}
-		own.own = true
+		private.private = true
 	}
 	send, recv := cfg.SendCQ, cfg.RecvCQ
 	if send == nil {
-		send = own
+		send = private
 	}
 	if recv == nil {
-		recv = own
+		recv = private
 	}
 	if err := n.agent.addVi(vi, send, recv); err != nil {
-		if own != nil {
-			err = errors.Join(err, own.Destroy())
+		if private != nil {
+			err = errors.Join(err, private.Destroy())
 		}
 		return err
 	}
-	n.agent.joinTurns(send, recv)
+	n.agent.joinDrivers(send, recv)
 	vi.send = newWorkQueue(vi, send, cfg.SendDepth, false)
 	vi.recv = newWorkQueue(vi, recv, cfg.RecvDepth, true)
 	for _, q := range []*workQueue{&vi.send, &vi.recv} {
@@ -191,19 +195,20 @@ func (vi *VI) Destroyed() bool {
 	if !vi.made() {
 		return true
 	}
-	t := vi.enter()
-	defer t.leave()
+	drv := vi.acquire()
+	defer drv.release()
 	return vi.destroyed
 }
 
-// SetAttributes changes the attributes of an idle VI (VipSetViAttributes). On an
-// error they stay as they were.
+// SetAttributes changes the attributes of an idle VI (VipSetViAttributes). On
+// an error they stay as they were. A VI that is not idle is ErrInvalidState;
+// the others are those of [NIC.CreateVi].
 func (vi *VI) SetAttributes(attrs ViAttributes) error {
 	if !vi.made() {
 		return noObject("set vi attributes")
 	}
-	t := vi.enter()
-	defer t.leave()
+	drv := vi.acquire()
+	defer drv.release()
 	if err := vi.setAttributes(attrs); err != nil {
 		return fmt.Errorf("set vi attributes: %w", err)
 	}
@@ -227,14 +232,14 @@ func (vi *VI) setAttributes(attrs ViAttributes) error {
 	return nil
 }
 
-// QueuesEmpty reports whether the send and the receive queue hold no descriptor,
-// posted or complete (VipQueryVi).
+// QueuesEmpty reports whether the send and the receive queue hold no
+// descriptor, posted or complete (VipQueryVi).
 func (vi *VI) QueuesEmpty() (send, recv bool) {
 	if !vi.made() {
 		return true, true
 	}
-	t := vi.enter()
-	defer t.leave()
+	drv := vi.acquire()
+	defer drv.release()
 	return vi.send.empty(), vi.recv.empty()
 }
 
@@ -243,18 +248,18 @@ func (vi *VI) Stats() LinkStats {
 	if !vi.made() {
 		return LinkStats{}
 	}
-	t := vi.enter()
-	defer t.leave()
+	drv := vi.acquire()
+	defer drv.release()
 	if vi.link != nil {
 		vi.last = vi.link.Stats()
 	}
 	return vi.last
 }
 
-// QueueStats count what became of a VI's posts before the link had them.
+// QueueStats count the posts of a VI that waited for its link.
 type QueueStats struct {
 	Spilled uint64 // posts that waited for the link to have room
-	Refills uint64 // times the link was given what waited
+	Refills uint64 // times waiting posts were handed to the link
 }
 
 // SendQueueStats returns the counters of the send queue. Receives never wait.
@@ -262,19 +267,21 @@ func (vi *VI) SendQueueStats() QueueStats {
 	if !vi.made() {
 		return QueueStats{}
 	}
-	t := vi.enter()
-	defer t.leave()
+	drv := vi.acquire()
+	defer drv.release()
 	return QueueStats{Spilled: vi.send.spilled, Refills: vi.send.refills}
 }
 
-// Destroy destroys an idle VI with empty queues (VipDestroyVi): everything posted
-// has completed and the completions are taken off.
+// Destroy destroys an idle VI with empty queues (VipDestroyVi): everything
+// posted has completed and the completions are dequeued. Otherwise it is
+// ErrResource. Completed descriptors count until they are dequeued, except
+// those that a full completion queue lost.
 func (vi *VI) Destroy() error {
 	if !vi.made() {
 		return noObject("destroy vi")
 	}
-	t := vi.enter()
-	defer t.leave()
+	drv := vi.acquire()
+	defer drv.release()
 	if vi.destroyed {
 		return fmt.Errorf("destroy vi: already destroyed: %w", ErrInvalidParameter)
 	}
@@ -291,38 +298,38 @@ func (vi *VI) Destroy() error {
 	}
 	vi.destroyed = true
 	for _, q := range []*workQueue{&vi.send, &vi.recv} {
-		q.notices = nil
-		if !q.own {
+		q.notifications = nil
+		if !q.private {
 			q.cq.purge(vi)
 		}
 	}
-	return vi.destroyOwn()
+	return vi.destroyPrivateCQ()
 }
 
-// destroyOwn destroys the VI's own completion queue, if it has one.
-func (vi *VI) destroyOwn() error {
+// destroyPrivateCQ destroys the VI's private completion queue, if it has one.
+func (vi *VI) destroyPrivateCQ() error {
 	for _, c := range []*CQ{vi.send.cq, vi.recv.cq} {
-		if c.own {
+		if c.private {
 			return c.destroy()
 		}
 	}
 	return nil
 }
 
-// enter takes the turn of the VI's completion queues.
-func (vi *VI) enter() *turn { return vi.send.cq.enter() }
+// acquire acquires the driver of the VI's completion queues.
+func (vi *VI) acquire() *driver { return vi.send.cq.acquire() }
 
 // raise reports an asynchronous error, with no lock held.
 func (vi *VI) raise(e AsyncError) {
 	e.VI = vi
-	vi.send.cq.turn.Load().call(func() { vi.nic.raise(e) })
+	vi.send.cq.driver.Load().deferCall(func() { vi.nic.raise(e) })
 }
 
 // linkEvent handles a provider's event.
 func (vi *VI) linkEvent(e *Event) {
-	if e.Code == AsyncCatastrophic { // of the device, whatever became of the link
+	if e.Code == AsyncCatastrophic { // of the device, even if the link is closed
 		if vi.nic.agent.fail() {
-			vi.send.cq.turn.Load().call(func() { vi.nic.raise(AsyncError{Code: e.Code, Cause: e.Cause}) })
+			vi.send.cq.driver.Load().deferCall(func() { vi.nic.raise(AsyncError{Code: e.Code, Cause: e.Cause}) })
 		}
 		vi.breakLink(e.Code, e.Cause, true)
 		return
@@ -338,9 +345,9 @@ func (vi *VI) linkEvent(e *Event) {
 	vi.send.refill()
 }
 
-// survives reports whether the VI goes on after an error of one of its
+// tolerates reports whether the VI stays connected after an error of one of its
 // descriptors, and breaks the connection if not.
-func (vi *VI) survives() bool {
+func (vi *VI) tolerates() bool {
 	if vi.attrs.Reliability == UnreliableDelivery {
 		return true
 	}
@@ -363,12 +370,28 @@ func (vi *VI) breakLink(code AsyncCode, cause error, quiet bool) {
 	}
 }
 
-// closeLink closes the link and keeps its counters.
+// closeLink closes the link and keeps its counters, and the error for
+// Disconnect.
 func (vi *VI) closeLink() {
 	if vi.link == nil {
 		return
 	}
 	vi.last = vi.link.Stats()
-	vi.nic.agent.disconnect(vi.link)
+	vi.discardLink(vi.link)
 	vi.link = nil
+}
+
+// discardLink closes a link, of which the VI knows or not, and keeps the error
+// for Disconnect.
+func (vi *VI) discardLink(l Link) {
+	vi.closeError = errors.Join(vi.closeError, vi.nic.agent.disconnect(l))
+}
+
+// disconnected returns the error of Disconnect, once.
+func (vi *VI) disconnected() error {
+	err := vi.closeError
+	if vi.closeError = nil; err != nil {
+		return fmt.Errorf("disconnect: %w", err)
+	}
+	return nil
 }

@@ -11,24 +11,25 @@ import (
 	"github.com/viablk/viablk/internal/nbd"
 )
 
-// entrance is where the NBD clients of a process come in: at the sockets that it
-// opened or was started with, or as the one client on its standard input.
-type entrance struct {
+// nbdListeners is where the NBD clients of a process come in: at the sockets
+// that it opened or was started with, or as the one client on its standard
+// input.
+type nbdListeners struct {
 	endpoints []endpoint
 	client    net.Conn      // on standard input; else nil
 	left      chan struct{} // closed when the client is gone
 	given     bool          // by who started the process, and knows what it gave
 }
 
-// inherit returns the entrance that the process was started with, nil if it has to
-// open its own. The caller closes what it returns. It is called before anything is
-// printed.
-func inherit(stdio bool) (*entrance, error) {
+// inherit returns the entrance that the process was started with, nil if it has
+// to open its own. The caller closes what it returns. It is called before
+// anything is printed.
+func inherit(stdio bool) (*nbdListeners, error) {
 	listeners, names, err := nbd.Inherited()
 	if err != nil {
 		return nil, usage("the process was started with sockets to listen on: %w", err)
 	}
-	e := &entrance{given: true}
+	e := &nbdListeners{given: true}
 	for i, l := range listeners {
 		e.endpoints = append(e.endpoints, endpoint{uri: uriOf(l.Addr()), name: names[i], listener: l})
 	}
@@ -37,7 +38,7 @@ func inherit(stdio bool) (*entrance, error) {
 		e.close()
 		return nil, usage("--stdio serves the client on standard input, and the process was started with sockets to listen on: choose one")
 	case stdio:
-		if e.client, err = takeStdio(int(os.Stdin.Fd()), int(os.Stdout.Fd()), int(os.Stderr.Fd())); err != nil {
+		if e.client, err = inheritStdio(int(os.Stdin.Fd()), int(os.Stdout.Fd()), int(os.Stderr.Fd())); err != nil {
 			return nil, err
 		}
 		e.left = make(chan struct{})
@@ -70,7 +71,7 @@ func uriOf(a net.Addr) config.URI {
 
 // refuseURIs complains about NBD URIs to listen on, which key names, beside an
 // entrance that the process was started with.
-func (e *entrance) refuseURIs(key string, uris []config.URI) error {
+func (e *nbdListeners) refuseURIs(key string, uris []config.URI) error {
 	if e == nil || len(uris) == 0 {
 		return nil
 	}
@@ -82,27 +83,27 @@ func (e *entrance) refuseURIs(key string, uris []config.URI) error {
 
 // open opens the NBD listeners of URIs, unless the process was started with its
 // entrance.
-func (e *entrance) open(ctx context.Context, uris []config.URI, secure nbd.TLS) (*entrance, error) {
+func (e *nbdListeners) open(ctx context.Context, uris []config.URI, secure nbd.TLS, guests []uint32) (*nbdListeners, error) {
 	if e == nil {
-		e = &entrance{}
+		e = &nbdListeners{}
 	}
 	for i := range e.endpoints {
 		e.endpoints[i].uri.TLS = secure.Required
 	}
 	for _, u := range uris {
 		u.TLS = secure.Required
-		l, err := listenNBD(ctx, u)
+		l, err := listenNBD(ctx, u, guests)
 		if err != nil {
 			e.close()
-			return nil, fmt.Errorf("listen: %w", err)
+			return nil, err
 		}
 		e.endpoints = append(e.endpoints, l)
 	}
 	return e, nil
 }
 
-// close closes what nobody serves yet. A nil entrance has nothing.
-func (e *entrance) close() {
+// close closes listeners that no server owns yet. A nil receiver has none.
+func (e *nbdListeners) close() {
 	if e == nil {
 		return
 	}
@@ -115,10 +116,10 @@ func (e *entrance) close() {
 }
 
 // serves reports whether there is a way in.
-func (e *entrance) serves() bool { return len(e.endpoints) > 0 || e.client != nil }
+func (e *nbdListeners) serves() bool { return len(e.endpoints) > 0 || e.client != nil }
 
 // uris returns the URIs of an export, none if clients cannot connect by one.
-func (e *entrance) uris(export string) []string {
+func (e *nbdListeners) uris(export string) []string {
 	uris := []string{}
 	for _, p := range e.endpoints {
 		if p.uri != (config.URI{TLS: p.uri.TLS}) {
@@ -129,7 +130,7 @@ func (e *entrance) uris(export string) []string {
 }
 
 // log says what the process was started with.
-func (e *entrance) log(log *slog.Logger) {
+func (e *nbdListeners) log(log *slog.Logger) {
 	if !e.given {
 		return
 	}
@@ -140,7 +141,7 @@ func (e *entrance) log(log *slog.Logger) {
 
 // parts serves the entrance. The first part drains the server, which ends them
 // all.
-func (e *entrance) parts(server *nbd.Server) []part {
+func (e *nbdListeners) parts(server *nbd.Server) []part {
 	if e.client != nil {
 		return []part{{
 			name: "standard input",

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -31,12 +32,14 @@ type processStatus struct {
 	Command string         `json:"command"` // target, attach or up
 	Version string         `json:"version"`
 	Started time.Time      `json:"started"`
+	Panics  uint64         `json:"panics"` // caught; each ended one connection or request
 	Exports []exportStatus `json:"exports"`
 
 	NBD        *nbd.Status        `json:"nbd,omitempty"`
 	Targets    []target.Status    `json:"targets,omitempty"`    // one for each VIA provider
 	Initiators []initiator.Status `json:"initiators,omitempty"` // one for each remote disk
 	Device     *deviceStatus      `json:"device,omitempty"`     // the kernel's block device, if there is one
+	Disks      []diskStatus       `json:"disks,omitempty"`      // one for each disk of a target
 	Limits     []limitStatus      `json:"limits,omitempty"`     // one for each disk with limits
 	Network    []networkReport    `json:"network,omitempty"`    // one for each UDP address of RoCE
 	RDMA       []rdmaReport       `json:"rdma,omitempty"`       // one for each RDMA device
@@ -90,7 +93,8 @@ func listenAdmin(ctx context.Context, admin string) (l net.Listener, path string
 	return l, admin, nil, nil
 }
 
-// adminPart serves the status socket.
+// adminPart serves the status socket: the status, and the profiles of
+// net/http/pprof. Only the user of the process can open the socket.
 func adminPart(l net.Listener, status func() processStatus) part {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
@@ -98,6 +102,9 @@ func adminPart(l net.Listener, status func() processStatus) part {
 		// An error here is a client that went away.
 		_ = json.NewEncoder(w).Encode(status())
 	})
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	server := &http.Server{
 		Handler:           mux,
 		ReadHeaderTimeout: 5 * time.Second,
@@ -122,11 +129,11 @@ func adminPart(l net.Listener, status func() processStatus) part {
 	}
 }
 
-// askPatience is how long a process may take to say its status.
-const askPatience = 5 * time.Second
+// askTimeout is how long a process may take to say its status.
+const askTimeout = 5 * time.Second
 
-// askStatus gets the status of the process behind a status socket. Its PID is what the
-// kernel says, which may be followed by signals.
+// askStatus gets the status of the process behind a status socket. Its PID is
+// what the kernel says, which may be followed by signals.
 func askStatus(ctx context.Context, path string) (processStatus, error) {
 	status, err := getStatus(ctx, path)
 	if err != nil {
@@ -135,10 +142,10 @@ func askStatus(ctx context.Context, path string) (processStatus, error) {
 	return status, nil
 }
 
-// getStatus makes the request by hand: another server may be there, which the client of
-// package http would log.
+// getStatus makes the request by hand: another server may be there, which the
+// client of package http would log.
 func getStatus(ctx context.Context, path string) (status processStatus, err error) {
-	ctx, cancel := context.WithTimeout(ctx, askPatience)
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	c, err := new(net.Dialer).DialContext(ctx, "unix", path)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 
 func (a *app) attachCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "attach [URI|nbdN] [--device PATH] [--nbd URI]",
-		Short: "Turn a remote disk into a local one",
+		Use:   "attach [URI|nbdN] [--device DEVICE] [--nbd URI]",
+		Short: "Attach a remote disk as /dev/nbdN or as a local NBD server",
 		Long: `Connect to the disk that a VIA URI names and serve it until SIGTERM: to the kernel,
 as the block device that --device names, or at an NBD URI, under the export name of
 that URI, or both.
@@ -23,15 +23,14 @@ that URI, or both.
 Instead of a URI, nbdN names a line of /etc/nbdtab with the option
 _viablk_transport=PROVIDER: what it says is attached as that device.
 
-When the target goes away requests wait for it, for --ctrl-loss-tmo, and are sent again
+When the target goes away requests wait for it, for --ctrl-loss-tmo, and are retried
 when it is back. A device that is in use when the process ends is left: its requests
 wait as long, and the next process takes it over with --reattach.`,
 		Example: `  viablk attach via+roce://storage/disk0 --device auto
   viablk attach via+roce://storage/disk0 --nbd 'nbd+unix:///?socket=/run/disk0.sock'
   viablk attach 'via+shm:///disk0?socket=/run/viablk/t' --nbd nbd://localhost/disk0`,
-		Args: cobra.MaximumNArgs(1),
 	}
-	options := addOptions(cmd, attachOptions, deviceOptions, commonOptions)
+	options := addOptions(cmd, remoteOptions, attachOptions, deviceOptions, commonOptions)
 	tab := cmd.Flags().String("nbdtab", "/etc/nbdtab", "`FILE` that says what is attached as a device")
 	stdio := addStdio(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -52,8 +51,8 @@ wait as long, and the next process takes it over with --reattach.`,
 	return cmd
 }
 
-// nameDisk adds to the flags what the argument says: a URI, or a device of which the
-// file tab says what is attached. Flags come before what that says.
+// nameDisk adds to the flags what the argument says: a URI, or a device of
+// which the file tab says what is attached. Flags come before what that says.
 func nameDisk(flags config.Flags, args []string, tab string) error {
 	if len(args) == 0 {
 		return nil
@@ -80,7 +79,7 @@ func nameDisk(flags config.Flags, args []string, tab string) error {
 
 // attach serves one remote disk until it is told to end. It takes the entrance
 // that it was started with, which may be nil.
-func (a *app) attach(ctx context.Context, c config.Config, in *entrance) (err error) {
+func (a *app) attach(ctx context.Context, c config.Config, in *nbdListeners) (err error) {
 	defer in.close()
 	switch {
 	case c.Attach.URI == "":
@@ -90,7 +89,7 @@ func (a *app) attach(ctx context.Context, c config.Config, in *entrance) (err er
 	case c.Attach.Device != "" && in != nil && in.client != nil:
 		return usage("--stdio serves one client and ends with it: leave out --device")
 	}
-	uri, err := config.ParseURI(c.Attach.URI)
+	uri, err := c.Attach.Remote()
 	if err != nil {
 		return err
 	}
@@ -114,10 +113,14 @@ func (a *app) attach(ctx context.Context, c config.Config, in *entrance) (err er
 	}
 	defer kernel.close()
 	log := newLog(c.Log, a.stderr)
+	again := &certificates{log: log}
+	if err := again.useRemote(uri); err != nil {
+		return err
+	}
 	svc := a.newService(c, log)
 	defer svc.release()
 
-	remote, err := kernel.dial(ctx, svc, uri, c.Attach, log)
+	remote, err := kernel.dial(ctx, svc, uri, c.Attach, log, newTracer(c.Log, a.stderr))
 	if err != nil {
 		return err
 	}
@@ -129,13 +132,13 @@ func (a *app) attach(ctx context.Context, c config.Config, in *entrance) (err er
 	if err != nil {
 		return err
 	}
-	g := &gateway{in: in, disks: []attached{served}, kernel: kernel}
+	g := &gateway{in: in, disks: []attached{served}, again: again, kernel: kernel}
 	if err := g.start(ctx, c, svc, "attach", local, log); err != nil {
 		return err
 	}
 	var done <-chan struct{} = g.in.left
 	if kernel != nil {
-		done = kernel.attachment.Gone()
+		done = kernel.attachment.Done()
 	}
 	if err := a.printReady(g.ready, g.in); err != nil {
 		return errors.Join(err, kernel.abandon())

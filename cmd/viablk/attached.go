@@ -38,29 +38,36 @@ func closeAttached(disks []attached) error {
 
 // gateway is remote disks served over NBD.
 type gateway struct {
-	in      *entrance
+	in      *nbdListeners
 	server  *nbd.Server
 	disks   []attached
 	targets viaServers // in this process too; may be nil
 	behind  []disk     // those of the targets
 	ready   readyReport
+	again   *certificates
 
 	kernel *kernelDevice // of the first disk; nil if there is none
 }
 
-// start serves the disks, and the status socket, at the NBD URIs local, of which
-// there are none beside an entrance that the process was started with.
+// start serves the disks, and the status socket, at the NBD URIs local, of
+// which there are none beside an entrance that the process was started with.
 func (g *gateway) start(ctx context.Context, c config.Config, svc *service, command string, local []config.URI, log *slog.Logger) error {
 	status := newStatus(command)
 	var plain []disk
 	for _, d := range g.disks {
 		plain = append(plain, d.disk)
 	}
+	warnUnknown(plain, log)
 	var err error
-	if g.server, err = newNBD(c.NBD, plain, log); err != nil {
+	if g.server, err = newNBD(c, plain, g.again, log); err != nil {
 		return err
 	}
-	if g.in, err = g.in.open(ctx, local, g.server.TLS); err != nil {
+	g.again.attach(svc)
+	if g.in, err = g.in.open(ctx, local, g.server.TLS, guestsOf(plain)); err != nil {
+		return err
+	}
+	if err := checkExposure(c, g.in, nil, plain, log); err != nil {
+		g.in.close()
 		return err
 	}
 	g.in.log(log)
@@ -93,7 +100,8 @@ func (g *gateway) start(ctx context.Context, c config.Config, svc *service, comm
 // fill adds the counters to a status.
 func (g *gateway) fill(s *processStatus) {
 	now := g.server.Status()
-	s.NBD, s.Targets, s.Limits = &now, g.targets.status(), limitReports(g.behind)
+	s.NBD, s.Targets = &now, g.targets.status()
+	s.Disks, s.Limits = diskReports(g.behind), limitReports(g.behind)
 	for _, d := range g.disks {
 		s.Initiators = append(s.Initiators, d.remote.device.Status())
 	}

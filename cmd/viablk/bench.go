@@ -5,9 +5,7 @@ import "github.com/spf13/cobra"
 func (a *app) benchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure this machine",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Short: "Benchmark VIA, registration and copies on this machine",
 	}
 	cmd.AddCommand(a.benchVIACommand(), a.benchRegCommand(), a.benchPolicyCommand(), a.benchCopyCommand(), a.benchPeerCommand())
 	return cmd

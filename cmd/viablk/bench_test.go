@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/viablk/viablk/internal/bench"
+	"github.com/viablk/viablk/cmd/viablk/internal/bench"
 )
 
 // sampleReport has a row of each shape.
@@ -153,6 +153,17 @@ func TestProgressIsForTerminals(t *testing.T) {
 	p.clear()
 	if want := "\r\x1b[K"; out.String() != want {
 		t.Errorf("the line is removed by %q, want %q", &out, want)
+	}
+	out.Reset()
+	show := p.stage(priced{name: "shm"})
+	show(0, 2)
+	if out.Len() != 0 {
+		t.Errorf("%q is written at the start of a stage", &out)
+	}
+	p.start = p.start.Add(-10 * time.Second)
+	show(1, 2)
+	if want := "\r\x1b[K 50%  shm  about 10s left"; out.String() != want {
+		t.Errorf("%q is written in a stage, want %q", &out, want)
 	}
 	short := &progress{w: &out, start: time.Now().Add(time.Hour)}
 	out.Reset()

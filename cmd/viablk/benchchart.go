@@ -3,12 +3,12 @@ package main
 import (
 	"fmt"
 
-	"github.com/viablk/viablk/internal/bench"
-	"github.com/viablk/viablk/internal/chart"
+	"github.com/viablk/viablk/cmd/viablk/internal/bench"
+	"github.com/viablk/viablk/cmd/viablk/internal/chart"
 )
 
-// benchChart draws a mode: the figures over the sizes, or over the VIs, and what
-// was published.
+// benchChart draws a mode: the figures over the sizes, or over the VIs, and
+// what was published.
 func benchChart(r *bench.Report, m bench.Mode) *chart.Chart {
 	c := &chart.Chart{Title: fmt.Sprintf("%s over %s, %s", m, r.Conditions.Provider, r.Conditions.CPU), LogX: true, LogY: true}
 	switch m {
@@ -39,8 +39,8 @@ func benchChart(r *bench.Report, m bench.Mode) *chart.Chart {
 	return c
 }
 
-// plotRow adds the points of a row. A logarithmic axis has no place for a message
-// of no bytes.
+// plotRow adds the points of a row. A logarithmic axis has no place for a
+// message of no bytes.
 func plotRow(c *chart.Chart, r *bench.Row) {
 	x := float64(r.Size)
 	switch r.Mode {

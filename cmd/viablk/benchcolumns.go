@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/viablk/viablk/internal/bench"
+	"github.com/viablk/viablk/cmd/viablk/internal/bench"
 )
 
 // besideOf returns what the rows of a mode are compared with.

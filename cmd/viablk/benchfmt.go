@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/viablk/viablk/internal/bench"
+	"github.com/viablk/viablk/cmd/viablk/internal/bench"
 )
 
 // writeBenchfmt writes a report in the format of Go benchmarks, which benchstat

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/viablk/viablk/cmd/viablk/internal/bench"
 	"github.com/viablk/viablk/config"
-	"github.com/viablk/viablk/internal/bench"
 	"github.com/viablk/viablk/via"
 )
 
@@ -30,11 +30,11 @@ func (a *app) benchPair(ctx context.Context, o *benchOptions) (err error) {
 	} else if err != nil {
 		err = context.Cause(ctx)
 	}
-	patience := peerPatience
+	timeout := peerTimeout
 	if err != nil {
-		patience = failedPatience
+		timeout = failedTimeout
 	}
-	if err := errors.Join(err, other.release(patience)); err != nil {
+	if err := errors.Join(err, other.release(timeout)); err != nil {
 		return err
 	}
 	if o.veth != 0 {
@@ -66,15 +66,15 @@ func (a *app) benchAgainst(ctx context.Context, o *benchOptions, uri string) err
 	return a.printBench(report, o)
 }
 
-// benchListen is the other end for as many measuring ends as come, one after the
-// other.
+// benchListen is the other end for as many measuring ends as come, one after
+// the other.
 func (a *app) benchListen(ctx context.Context, o *benchOptions) (err error) {
 	u, err := parseBenchURI(o.listen)
 	if err != nil {
 		return err
 	}
 	log := a.newBenchLog()
-	nic, err := openNIC(u, log)
+	nic, err := openNIC(u, log, nil, "")
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (a *app) benchListen(ctx context.Context, o *benchOptions) (err error) {
 	}
 	server, err := bench.Listen(nic, hostOf(u))
 	if err != nil {
-		return fmt.Errorf("%s: %w", u, err)
+		return about("", u, err)
 	}
 	defer func() { err = errors.Join(err, server.Close()) }()
 	server.Processor = o.other
@@ -118,7 +118,7 @@ func parseBenchURI(text string) (config.URI, error) {
 
 // measure measures against the end at a URI.
 func (a *app) measure(ctx context.Context, o *benchOptions, u config.URI, eventfds *bench.Eventfds) (report *bench.Report, err error) {
-	nic, err := openNIC(u, a.newBenchLog())
+	nic, err := openNIC(u, a.newBenchLog(), nil, "")
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +135,7 @@ func (a *app) measure(ctx context.Context, o *benchOptions, u config.URI, eventf
 	cfg.Progress = func(done, total int, c bench.Case) { line.show(done, total, c) }
 	report, err = bench.Run(ctx, nic, hostOf(u), eventfds, cfg)
 	if errors.Is(err, via.ErrNotReachable) || errors.Is(err, via.ErrNoMatch) || errors.Is(err, via.ErrTimeout) {
-		return nil, unreachable(fmt.Errorf("connect to %s: %w", u, err))
+		return nil, unreachable(about("connect to", u, err))
 	}
 	return report, err
 }

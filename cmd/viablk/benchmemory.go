@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/viablk/viablk/internal/chart"
-	"github.com/viablk/viablk/internal/regbench"
+	"github.com/viablk/viablk/cmd/viablk/internal/chart"
+	"github.com/viablk/viablk/cmd/viablk/internal/regbench"
 	"github.com/viablk/viablk/via"
 	"github.com/viablk/viablk/via/hook"
 )
@@ -25,6 +25,15 @@ var prices = []struct {
 	{"nothing", func(p via.Provider) via.Provider { return p }},
 	{"ucx", func(p via.Provider) via.Provider { return hook.Charge(p, hook.PriceUCX()) }},
 	{"cibr", func(p via.Provider) via.Provider { return hook.Charge(p, hook.PriceCIBR()) }},
+}
+
+// priceWords lists the words of --charge.
+func priceWords() []string {
+	var words []string
+	for _, c := range prices {
+		words = append(words, c.word)
+	}
+	return words
 }
 
 // memoryBench are the flags that "viablk bench reg", "policy" and "copy" share.
@@ -46,16 +55,25 @@ func (p priced) String() string { return p.name }
 
 func (o *memoryBench) register(cmd *cobra.Command, charges ...string) {
 	f := cmd.Flags()
-	f.StringVar(&o.provider, "provider", providers[0].Name(), "measure provider `NAME`")
-	f.StringSliceVar(&o.charges, "charge", charges, "charge registration as `HOW`: nothing, ucx, cibr; a list")
+	f.StringVar(&o.provider, "provider", providers[0].Name(), "measure provider `NAME`: "+alternatives(providerNames()))
+	f.StringSliceVar(&o.charges, "charge", charges, "charge registration as `HOW`: "+alternatives(priceWords())+"; a list")
 	f.StringSliceVar(&o.sizes, "sizes", nil, "`SIZES`, such as 4K,64K,1M")
 	f.BoolVar(&o.quick, "quick", false, "measure for a moment, to see that all works")
 	f.StringVar(&o.chart, "chart", "", "draw a chart in `FOLDER`")
 	f.StringVar(&o.chartFormat, "chart-format", "svg", "draw as `FORMAT`: svg or png")
 }
 
-// complete returns the providers and the sizes, nil for the usual ones.
-func (o *memoryBench) complete() (list []priced, sizes []int, err error) {
+// complete returns the providers, the sizes, nil for the usual ones, and where
+// targets listen.
+func (o *memoryBench) complete() (list []priced, sizes []int, at regbench.Address, err error) {
+	if list, sizes, err = o.choices(); err == nil {
+		at, err = o.address()
+	}
+	return list, sizes, at, err
+}
+
+// choices returns the providers and the sizes, nil for the usual ones.
+func (o *memoryBench) choices() (list []priced, sizes []int, err error) {
 	i := slices.IndexFunc(providers, func(p via.Provider) bool { return p.Name() == o.provider })
 	switch {
 	case i < 0:
@@ -63,11 +81,7 @@ func (o *memoryBench) complete() (list []priced, sizes []int, err error) {
 	case o.chartFormat != "svg" && o.chartFormat != "png":
 		return nil, nil, usage("--chart-format is svg or png, not %q", o.chartFormat)
 	}
-	var words []string
-	for _, c := range prices {
-		words = append(words, c.word)
-	}
-	if _, err := choose("charge", o.charges, words); err != nil {
+	if _, err := choose("charge", o.charges, priceWords()); err != nil {
 		return nil, nil, err
 	}
 	for _, c := range prices {
@@ -90,8 +104,9 @@ func (o *memoryBench) complete() (list []priced, sizes []int, err error) {
 	return list, sizes, nil
 }
 
-// address returns where targets of the measurement listen: at a socket in a folder of
-// their own, or, over a network, at a port of the loopback interface that is free.
+// address returns where targets of the measurement listen: at a socket in a
+// folder of their own, or, over a network, at a port of the loopback interface
+// that is free.
 func (o *memoryBench) address() (regbench.Address, error) {
 	if o.provider == "shm" {
 		return func(folder string) string { return filepath.Join(folder, "target.sock") }, nil
@@ -129,29 +144,26 @@ func (a *app) benchRegCommand() *cobra.Command {
 	var o memoryBench
 	cmd := &cobra.Command{
 		Use:   "reg",
-		Short: "Measure registration beside copies: this machine's Table 1",
+		Short: "Benchmark memory registration against copies",
 		Long: `Measure what it takes to register and deregister memory with a connection
 standing, to copy it, warm and cold, and to write it by RDMA, for sizes of 4 KiB
 to 4 MiB, beside Table 1 of CIBR (RapidIO).
 
 EVEN is the hit ratio from which on a registration cache is cheaper than copies:
-0 % is always. What it takes to find a registration that is there is measured, too.
+0 % is always. Finding a registration that is there is measured, too.
 With --charge, registration takes the processor for as long as
 published NICs need: ucx is what UCX takes a NIC to need, cibr is Table 1.`,
 		Example:     "  viablk bench reg --charge nothing,ucx --chart charts",
-		Args:        cobra.NoArgs,
 		Annotations: map[string]string{moreOutputs: "markdown"},
 	}
 	o.register(cmd, "nothing", "ucx", "cibr")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		list, sizes, err := o.complete()
+		list, sizes, at, err := o.complete()
 		if err != nil {
 			return err
 		}
-		at, err := o.address()
-		if err != nil {
-			return err
-		}
+		progress := a.newProgress()
+		defer progress.clear()
 		c := regbench.TableConfig{Sizes: sizes}
 		if o.quick {
 			c.Runs = 5
@@ -160,6 +172,7 @@ published NICs need: ucx is what UCX takes a NIC to need, cibr is Table 1.`,
 		defer stop()
 		var results []regbench.TableResult
 		for _, p := range list {
+			c.Progress = progress.stage(p)
 			r, err := regbench.Table(ctx, p.provider, at, c)
 			if err != nil {
 				return err
@@ -171,16 +184,17 @@ published NICs need: ucx is what UCX takes a NIC to need, cibr is Table 1.`,
 		if o.quick {
 			ops = 1000
 		}
-		look, err := regbench.Lookups(list[0].provider, ops)
+		inspect, err := regbench.Lookups(list[0].provider, ops)
 		if err != nil {
 			return err
 		}
-		return a.printTableOne(&o, results, look)
+		progress.clear()
+		return a.printTableOne(&o, results, inspect)
 	}
 	return cmd
 }
 
-func (a *app) printTableOne(o *memoryBench, results []regbench.TableResult, look regbench.LookupResult) error {
+func (a *app) printTableOne(o *memoryBench, results []regbench.TableResult, inspect regbench.LookupResult) error {
 	c := &chart.Chart{Title: "registration and copies", X: "size (bytes)", Y: "time (µs)", LogX: true, LogY: true}
 	for i, r := range results {
 		for _, x := range r.Rows {
@@ -206,7 +220,7 @@ func (a *app) printTableOne(o *memoryBench, results []regbench.TableResult, look
 			Version   string                 `json:"version"`
 			Providers []regbench.TableResult `json:"providers"`
 			Lookup    regbench.LookupResult  `json:"lookup"`
-		}{"viablk.bench.reg/v1", version().Version, results, look})
+		}{"viablk.bench.reg/v1", version().Version, results, inspect})
 	}
 	for _, r := range results {
 		a.heading("%s: microseconds", r.Provider)
@@ -223,7 +237,7 @@ func (a *app) printTableOne(o *memoryBench, results []regbench.TableResult, look
 		fmt.Fprintln(a.stdout)
 	}
 	fmt.Fprintf(a.stdout, "lease and release of what is registered %.1f ns, two goroutines %.1f ns, lookup alone %.1f ns\n",
-		look.Hit, look.Two, look.Probe)
+		inspect.Hit, inspect.Two, inspect.Probe)
 	return nil
 }
 
@@ -249,22 +263,17 @@ func (a *app) benchCopyCommand() *cobra.Command {
 	var o memoryBench
 	cmd := &cobra.Command{
 		Use:   "copy",
-		Short: "Measure what it gains that copies overlap with their transfer",
+		Short: "Benchmark pipelined bounce copies",
 		Long: `Measure requests that go through bounce memory in chunks, each copied while
 another is on its way, against requests that are copied as a whole before or
-after their transfer. Both ends run in this process, with one request under way.
+after their transfer. Both ends run in this process, with one request in flight.
 MEMORY is cached, one buffer and one place on the disk over and over, or cold, others
 in turn: there the memory's bandwidth bounds what overlapping can gain.`,
-		Args:        cobra.NoArgs,
 		Annotations: map[string]string{moreOutputs: "markdown"},
 	}
 	o.register(cmd, "nothing")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		list, sizes, err := o.complete()
-		if err != nil {
-			return err
-		}
-		at, err := o.address()
+		list, sizes, at, err := o.complete()
 		if err != nil {
 			return err
 		}
@@ -274,10 +283,14 @@ in turn: there the memory's bandwidth bounds what overlapping can gain.`,
 		}
 		ctx, stop := untilSignal(cmd.Context())
 		defer stop()
+		progress := a.newProgress()
+		defer progress.clear()
+		c.Progress = progress.stage(list[0])
 		steps, err := regbench.Pipeline(ctx, list[0].provider, at, c)
 		if err != nil {
 			return err
 		}
+		progress.clear()
 		return a.printPipeline(&o, list[0].name, steps)
 	}
 	return cmd

@@ -15,24 +15,23 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/viablk/viablk/cmd/viablk/internal/bench"
 	"github.com/viablk/viablk/config"
-	"github.com/viablk/viablk/internal/bench"
 )
 
 // peerEventfds are the file descriptors of the eventfds in the second process.
 const (
-	peerOwnEventfd   = 3
-	peerOtherEventfd = 4
+	peerPrivateEventfd = 3
+	peerOtherEventfd   = 4
 )
 
-// benchPeerCommand is the second process of a benchmark. It ends when its standard
-// input does: the process that started it is gone then.
+// benchPeerCommand is the second process of a benchmark. It ends when its
+// standard input does: the process that started it is gone then.
 func (a *app) benchPeerCommand() *cobra.Command {
 	processor, network := -1, ""
 	cmd := &cobra.Command{
 		Use:    "peer URI",
 		Hidden: true,
-		Args:   cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			signal.Ignore(syscall.SIGINT, syscall.SIGHUP) // the first process gets them, too
 			u, err := config.ParseURI(args[0])
@@ -49,17 +48,17 @@ func (a *app) benchPeerCommand() *cobra.Command {
 			go func() {
 				_, _ = io.Copy(io.Discard, a.stdin)
 				cancel(errParentGone)
-				time.Sleep(peerPatience)
+				time.Sleep(peerTimeout)
 				os.Exit(exitFailure) // it hangs
 			}()
-			// Nobody is left to remove the folder of the socket if the first process was
-			// killed; else it is not empty, or gone.
+			// No process is left to remove the folder of the socket if the
+			// first process was killed; else it is not empty, or gone.
 			if u.Socket != "" {
 				defer func() { _ = os.Remove(filepath.Dir(u.Socket)) }()
 			}
 			err = serveBench(ctx, u, a.newBenchLog(), func(s *bench.Server) error {
 				s.Network = at
-				s.Eventfds = &bench.Eventfds{Own: peerOwnEventfd, Peer: peerOtherEventfd}
+				s.Eventfds = &bench.Eventfds{Private: peerPrivateEventfd, Peer: peerOtherEventfd}
 				if processor >= 0 {
 					s.Processor = &processor
 				}
@@ -67,7 +66,7 @@ func (a *app) benchPeerCommand() *cobra.Command {
 				return err
 			})
 			if errors.Is(err, errParentGone) {
-				return &exit{code: exitFailure} // nobody reads why
+				return &exit{code: exitFailure} // no reader is left
 			}
 			return err
 		},
@@ -88,14 +87,14 @@ func (a *app) newBenchLog() *slog.Logger {
 // serveBench is the other end at a URI, for one measuring end; ready is called
 // when that can connect.
 func serveBench(ctx context.Context, u config.URI, log *slog.Logger, ready func(*bench.Server) error) (err error) {
-	nic, err := openNIC(u, log)
+	nic, err := openNIC(u, log, nil, "")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, nic.Close()) }()
 	server, err := bench.Listen(nic, hostOf(u))
 	if err != nil {
-		return fmt.Errorf("%s: %w", u, err)
+		return about("listen at", u, err)
 	}
 	defer func() { err = errors.Join(err, server.Close()) }()
 	if err := ready(server); err != nil {

@@ -5,8 +5,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/viablk/viablk/internal/chart"
-	"github.com/viablk/viablk/internal/regbench"
+	"github.com/viablk/viablk/cmd/viablk/internal/chart"
+	"github.com/viablk/viablk/cmd/viablk/internal/regbench"
 	"github.com/viablk/viablk/regcache"
 )
 
@@ -24,7 +24,7 @@ func (a *app) benchPolicyCommand() *cobra.Command {
 	var policy string
 	cmd := &cobra.Command{
 		Use:   "policy",
-		Short: "Measure what keeps registrations, and the decision to copy or register",
+		Short: "Benchmark the registration cache's eviction policies and the copy decision",
 		Long: `Measure the share of hits, and the time of a lease, of a registration cache that
 ristretto advises, of one that a clock advises, and of none, beside a copy of the
 buffer, with a budget of 32 MiB:
@@ -46,19 +46,14 @@ below 0.98 are visited up to five times, and judged by all rounds. TOTAL is that
 the whole times, with every registration and exploration, which one interruption of
 the machine moves. With --least the command fails if a RATIO is
 below.`,
-		Args:        cobra.NoArgs,
 		Annotations: map[string]string{moreOutputs: "markdown"},
 	}
 	o.register(cmd, "nothing", "ucx", "cibr")
 	cmd.Flags().BoolVar(&grid, "decide", false, "measure the decision, too: four minutes for each of --charge")
-	cmd.Flags().StringVar(&policy, "policy", "auto", "with --decide, keep registrations by `POLICY`: auto (as suits the price), ristretto or clock")
+	cmd.Flags().StringVar(&policy, "policy", "auto", "with --decide, keep registrations by `POLICY`, auto suits the price: auto, ristretto or clock")
 	cmd.Flags().Float64Var(&least, "least", 0, "with --decide, fail if a ratio is below `RATIO`")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		list, sizes, err := o.complete()
-		if err != nil {
-			return err
-		}
-		at, err := o.address()
+		list, sizes, at, err := o.complete()
 		if err != nil {
 			return err
 		}
@@ -83,11 +78,12 @@ below.`,
 		var results []policyResult
 		for _, x := range list {
 			r := policyResult{Provider: x.name}
+			p.Progress = progress.stage(x)
 			if r.Policies, err = regbench.Policies(ctx, x.provider, p); err != nil {
 				return err
 			}
 			if grid {
-				d.Progress = func(done, total int) { progress.show(done, total, x) }
+				d.Progress = progress.stage(x)
 				decision, err := regbench.Decide(ctx, x.provider, at, d)
 				if err != nil {
 					return err
@@ -174,8 +170,8 @@ func (a *app) printDecision(provider string, d *regbench.Decision) error {
 	return nil
 }
 
-// draw draws the shares of hits, which are those of any provider, and the decision
-// over each provider where it was measured.
+// draw draws the shares of hits, which are those of any provider, and the
+// decision over each provider where it was measured.
 func (o *memoryBench) draw(results []policyResult) error {
 	hits := &chart.Chart{
 		Title: "share of uses that find a registration, budget of 32 MiB",

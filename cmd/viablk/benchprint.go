@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"github.com/viablk/viablk/internal/bench"
+	"github.com/viablk/viablk/cmd/viablk/internal/bench"
 )
 
 // benchReport is the document of "viablk bench via".

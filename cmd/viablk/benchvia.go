@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/viablk/viablk/cmd/viablk/internal/bench"
 	"github.com/viablk/viablk/config"
-	"github.com/viablk/viablk/internal/bench"
 	"github.com/viablk/viablk/internal/netns"
 	"github.com/viablk/viablk/via"
 )
@@ -30,22 +30,22 @@ Modes:
               before the message comes, and post them again while the other end
               works; the payload is neither written nor read by the ends. With
               --wait sleep, bare eventfds between the same two processes, woken
-              and waited for in the same way, take turns with it.
-  window      Messages go one way, at most 64 under way. The peer takes them,
+              and waited for in the same way, alternate with it.
+  window      Messages go one way, at most 64 in flight. The peer takes them,
               posts the receives again, and says so by a credit message for every
               half of them: VIA itself has no flow control. Time ends when the
               last message was taken and credited. At the unreliable level there
               are no credits; what counts is what arrived.
-  rdma-write  RDMA Writes to the peer's memory, at most 16 under way; the time of
+  rdma-write  RDMA Writes to the peer's memory, at most 16 in flight; the time of
   rdma-read   one is the whole loop of post, doorbell and poll divided by their
-              number. In the same process, in turns, copy() moves as much between
+              number. In the same process, alternately, copy() moves as much between
               buffers of the same kind, number, distance and order; the ratio is
               the time of the operation to that of the copy. Registration and
               connecting are not part of it.
   post-rate   64-byte sends in batches of 64 with one doorbell, on one VI and on
               many. The time is that of the posting thread: the posts with their
-              doorbell (POST), and the polls that take their completions. What it
-              waits for the receiver is not part of it.
+              doorbell (POST), and the polls that take their completions. Waiting
+              for the receiver is not part of it.
   pollscale   64-byte messages, each on another VI of a completion queue, go out,
               and all are answered. Once all answers are there the queue is
               polled; the time is that of the polls, divided by the completions of
@@ -65,12 +65,12 @@ Each end runs on a processor of its own, if there are two: the system would put
 both on one at times, where wake-ups cost less and everything else more. --float
 leaves it to the system.
 
-Waiting: poll looks at the queue without end; spin looks for --spin and then
+Waiting: poll polls the queue without end; spin polls for --busy-poll and then
 sleeps; sleep arms the queue and sleeps in ppoll at once. Both ends wait alike.
 post-rate and pollscale always poll.
 
 Every case has new connections, is warmed up, and is measured once in each round;
-what it is compared with takes turns with it in the same round. The figures are
+what it is compared with alternates with it in the same round. The figures are
 medians over the rounds, with the least and the most where they are shown. Counts
 are those of the measuring end for one operation; AGENT are calls to the kernel
 agent during the measurement, PKTS/SEND and PKTS/RECV the packets that share a
@@ -126,7 +126,7 @@ var levels = map[string]via.ReliabilityLevel{
 func (a *app) benchVIACommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "via [URI]",
-		Short: "Measure VIA: latency, bandwidth, RDMA, posts and polls",
+		Short: "Benchmark VIA: latency, bandwidth, RDMA, posts and polls",
 		Long:  benchHelp,
 		Example: `  viablk bench via
   viablk bench via --mode pingpong --sizes 64 --wait poll,spin,sleep
@@ -136,28 +136,27 @@ func (a *app) benchVIACommand() *cobra.Command {
   viablk bench via --provider roce --veth 4500 --mode udp,pingpong --sizes 64 --wait poll,spin,sleep
   viablk bench via --listen 'via+shm:///?socket=/tmp/b.sock' &
   viablk bench via 'via+shm:///?socket=/tmp/b.sock'`,
-		Args:        cobra.MaximumNArgs(1),
 		Annotations: map[string]string{moreOutputs: "benchfmt"},
 	}
 	var o benchOptions
 	f := cmd.Flags()
-	f.StringSliceVar(&o.modes, "mode", texts(bench.Modes()), "measure `MODE`; a list, or repeated")
+	f.StringSliceVar(&o.modes, "mode", texts(bench.Modes()), "measure `MODE`: "+alternatives(allModes())+"; a list")
 	f.StringSliceVar(&o.sizes, "sizes", defaultSizes(), "message `SIZES`, such as 64,4K,1M")
-	f.StringSliceVar(&o.waits, "wait", texts(bench.Waits()), "wait for completions by `HOW`: poll, spin, sleep; a list")
+	f.StringSliceVar(&o.waits, "wait", texts(bench.Waits()), "wait for completions by `HOW`: "+alternatives(bench.Waits())+"; a list")
 	f.StringVar(&o.level, "reliability", "delivery", "reliability `LEVEL`: unreliable, delivery or reception")
-	f.StringVar(&o.provider, "provider", providers[0].Name(), "measure provider `NAME`")
+	f.StringVar(&o.provider, "provider", providers[0].Name(), "measure provider `NAME`: "+alternatives(providerNames()))
 	f.StringVar(&o.offloads, "offloads", "auto", "have roce use segmentation and coalescing of the kernel: `WHAT`, auto or off")
 	f.IntVar(&o.config.Rounds, "rounds", 5, "`NUMBER` of rounds")
 	f.IntVar(&o.config.Ops, "count", 0, "`NUMBER` of operations of a case and round; 0: by mode, size and way to wait, see above")
-	f.IntVar(&o.config.VIs, "vis", 1, "`NUMBER` of VIs that take turns in pingpong, window and RDMA")
-	f.IntVar(&o.config.Many, "many", 1000, "`NUMBER` of VIs that post-rate and pollscale compare with one")
-	f.DurationVar(&o.config.Spin, "spin", 0, "`TIME` that --wait spin looks before it sleeps; 0: 50 µs")
-	f.DurationVar(&o.config.Patience, "timeout", 0, "`TIME` without progress after which the peer hangs; 0: 10 s")
+	f.IntVar(&o.config.VIs, "vis", 1, "`NUMBER` of VIs, used in rotation, in pingpong, window and RDMA")
+	f.IntVar(&o.config.Many, "many", bench.DefaultMany, "`NUMBER` of VIs in post-rate and pollscale")
+	f.DurationVar(&o.config.Spin, "busy-poll", 0, "busy-poll for `TIME` with --wait spin before sleeping; 0: "+bench.DefaultSpin.String())
+	f.DurationVar(&o.config.Timeout, "timeout", 0, "timeout, `TIME` without progress; 0: "+bench.DefaultTimeout.String())
 	f.BoolVar(&o.oneProcess, "one-process", false, "run both ends in this process")
 	f.BoolVar(&o.float, "float", false, "let the system choose the processors of both ends, and change them")
 	f.BoolVar(&o.quick, "quick", false, "measure a few sizes for a moment, to see that all works")
 	f.IntVar(&o.veth, "veth", 0, "measure over a network of its own, a veth pair with `MTU`; needs root")
-	f.IntVar(&o.far, "far", -1, "run the other end in the network namespace of file descriptor `NUMBER`")
+	f.IntVar(&o.far, "far", -1, "run the peer in the network namespace of file descriptor `NUMBER`")
 	_ = f.MarkHidden("far") // it is the command's own, for --veth
 	f.StringVar(&o.listen, "listen", "", "be the other end at VIA `URI`, until SIGTERM")
 	f.StringVar(&o.chart, "chart", "", "draw a chart of each mode in `FOLDER`")
@@ -208,6 +207,9 @@ func shortSize(n int) string {
 	return strings.TrimSuffix(config.Size(n).String(), "iB")
 }
 
+// allModes returns the modes of VIA and those of the network.
+func allModes() []bench.Mode { return slices.Concat(bench.Modes(), bench.Yardsticks()) }
+
 // texts returns words as strings.
 func texts[T ~string](list []T) []string {
 	var s []string
@@ -246,7 +248,7 @@ func (o *benchOptions) complete(cmd *cobra.Command, network bool) error {
 	if network && !given("mode") {
 		o.modes = append(o.modes, texts(bench.Yardsticks())...)
 	}
-	if c.Modes, err = choose("mode", o.modes, slices.Concat(bench.Modes(), bench.Yardsticks())); err != nil {
+	if c.Modes, err = choose("mode", o.modes, allModes()); err != nil {
 		return err
 	}
 	if !network && slices.ContainsFunc(c.Modes, func(m bench.Mode) bool { return slices.Contains(bench.Yardsticks(), m) }) {
@@ -276,8 +278,8 @@ func (o *benchOptions) complete(cmd *cobra.Command, network bool) error {
 		return usage("--vis %d is not in 1 to %d", c.VIs, bench.MaximumVIs)
 	case c.Many < 1 || c.Many > bench.MaximumVIs:
 		return usage("--many %d is not in 1 to %d", c.Many, bench.MaximumVIs)
-	case c.Spin < 0 || c.Patience < 0:
-		return usage("--spin and --timeout are not negative")
+	case c.Spin < 0 || c.Timeout < 0:
+		return usage("--busy-poll and --timeout are not negative")
 	case o.veth != 0 && (o.veth < netns.MinimumMTU || o.veth > netns.MaximumMTU):
 		return usage("--veth %d is not in %d to %d", o.veth, netns.MinimumMTU, netns.MaximumMTU)
 	case o.chartFormat != "svg" && o.chartFormat != "png":

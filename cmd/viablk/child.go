@@ -11,8 +11,8 @@ import (
 	"github.com/viablk/viablk/config"
 )
 
-// childPatience is how long a command has to end after SIGTERM.
-const childPatience = 5 * time.Second
+// childTimeout is how long a command has to end after SIGTERM.
+const childTimeout = 5 * time.Second
 
 // runChild runs a command with sh -c until it ends, or until the service does;
 // then the command gets SIGTERM. The result is silent and has the exit code of
@@ -55,7 +55,7 @@ func endChild(cmd *exec.Cmd, ended <-chan struct{}) error {
 		select {
 		case <-ended:
 			return nil
-		case <-time.After(childPatience):
+		case <-time.After(childTimeout):
 		}
 	}
 	return fmt.Errorf("the command, process %d, does not end", cmd.Process.Pid)

@@ -13,8 +13,6 @@ func (a *app) configCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Check or show a configuration",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(a.configCheckCommand(), a.configShowCommand())
 	return cmd
@@ -30,10 +28,9 @@ type checkResult struct {
 func (a *app) configCheckCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check FILE",
-		Short: "Report everything that is wrong with a configuration file",
+		Short: "Validate a configuration file",
 		Long: `Report everything that is wrong with a configuration file, as it would apply
 under the present environment. Nothing is opened but the file itself.`,
-		Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			_, err := config.Load(args[0], nil)
 			var bad *config.Error
@@ -70,13 +67,32 @@ type effective struct {
 	Schema   string           `json:"schema"` // viablk.config/v1
 	File     string           `json:"file"`
 	Settings []config.Setting `json:"settings"`
+	Access   []access         `json:"access"`
+}
+
+// access is a listener of the target and who gets the disks there.
+type access struct {
+	URI string `json:"uri"`
+	Who string `json:"who"`
+}
+
+// newAccess says who gets the disks of a target.
+func newAccess(c config.Config) []access {
+	all := []access{}
+	for _, listen := range c.Target.Listen {
+		if u, err := config.ParseURI(listen); err == nil {
+			all = append(all, access{listen, c.Access(u)})
+		}
+	}
+	return all
 }
 
 func (a *app) configShowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "show [FILE]",
 		Short: "Print the value of every key and where it comes from",
-		Args:  cobra.MaximumNArgs(1),
+		Long: `Print the value of every key and where it comes from, and for each listener of the
+target who gets the disks there that have no clients of their own.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			file := ""
 			if len(args) == 1 {
@@ -87,11 +103,14 @@ func (a *app) configShowCommand() *cobra.Command {
 				return err
 			}
 			if a.output == "json" {
-				return a.printJSON(effective{Schema: "viablk.config/v1", File: file, Settings: e.Settings})
+				return a.printJSON(effective{Schema: "viablk.config/v1", File: file, Settings: e.Settings, Access: newAccess(e.Config)})
 			}
 			rows := [][]string{{"KEY", "VALUE", "ORIGIN"}}
 			for _, s := range e.Settings {
 				rows = append(rows, []string{s.Key, fmt.Sprint(s.Value), string(s.Origin)})
+			}
+			for _, x := range newAccess(e.Config) {
+				rows = append(rows, []string{"access at " + x.URI, x.Who, "-"})
 			}
 			return a.printTable(rows)
 		},

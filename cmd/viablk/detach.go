@@ -17,24 +17,23 @@ import (
 	"github.com/viablk/viablk/internal/nbdkernel"
 )
 
-// detachPatience is how long the process that serves a disk may take to end.
-const detachPatience = 30 * time.Second
+// detachTimeout is how long the process that serves a disk may take to end.
+const detachTimeout = 30 * time.Second
 
 func (a *app) detachCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "detach DEVICE|SOCKET",
-		Short: "Take a local disk away that attach made",
+		Short: "Detach a disk",
 		Long: `Take away the kernel's block device that "viablk attach --device" made, /dev/nbdN, or
 end the "viablk attach" that serves NBD at a unix socket or has it as its status
-socket. What the kernel has in its cache is written first. The exit code is 75 if the
+socket. The kernel writes its cache of the device first. The exit code is 75 if the
 device is in use, 2 if it is not attached.`,
 		Example: `  viablk detach /dev/nbd0
   viablk detach /run/disk0.sock`,
-		Args: cobra.ExactArgs(1),
 	}
 	force := cmd.Flags().Bool("force", false, "also if the device is in use: what uses it gets I/O errors")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		ctx, cancel := context.WithTimeout(cmd.Context(), detachPatience)
+		ctx, cancel := context.WithTimeout(cmd.Context(), detachTimeout)
 		defer cancel()
 		if isDevicePath(args[0]) {
 			n, err := nbdkernel.ParseNode(args[0])
@@ -59,7 +58,8 @@ device is in use, 2 if it is not attached.`,
 	return cmd
 }
 
-// isDevicePath reports whether an argument is meant to be a device: /dev/X or nbdN.
+// isDevicePath reports whether an argument is meant to be a device: /dev/X or
+// nbdN.
 func isDevicePath(s string) bool {
 	number, ok := strings.CutPrefix(s, "nbd")
 	return strings.HasPrefix(s, "/dev/") || ok && number != "" && strings.Trim(number, "0123456789") == ""
@@ -88,8 +88,8 @@ func detachDevice(ctx context.Context, n nbdkernel.Node, force bool) error {
 	return err
 }
 
-// findAttach returns the running "viablk attach" that serves NBD at a unix socket, or
-// has it as its status socket.
+// findAttach returns the running "viablk attach" that serves NBD at a unix
+// socket, or has it as its status socket.
 func findAttach(ctx context.Context, socket string) (processStatus, error) {
 	path, err := filepath.Abs(socket)
 	if err != nil {
@@ -147,7 +147,7 @@ func endProcess(ctx context.Context, pid int) error {
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
-			return &exit{exitTryAgain, fmt.Errorf("process %d has not ended yet: its clients have requests under way", pid)}
+			return &exit{exitTryAgain, fmt.Errorf("process %d has not ended yet: its clients have requests in flight", pid)}
 		}
 	}
 }

@@ -6,10 +6,12 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/viablk/viablk/via/verbs"
 )
 
-// deviceList is what "viablk info" prints without a URI.
+// deviceList is what "viablk devices" prints.
 type deviceList struct {
 	Schema  string       `json:"schema"` // viablk.devices/v1
 	Devices []rdmaDevice `json:"devices"`
@@ -27,8 +29,8 @@ type rdmaDevice struct {
 	Interfaces []string `json:"interfaces"`
 }
 
-// rdmaReport is what a process did with an RDMA device. Each call is one into libibverbs,
-// for a batch.
+// rdmaReport is what a process did with an RDMA device. Each call is one into
+// libibverbs, for a batch.
 type rdmaReport struct {
 	Device   string `json:"device"`
 	Posts    uint64 `json:"post_calls"`
@@ -48,7 +50,19 @@ func rdmaReports() []rdmaReport {
 	return out
 }
 
-// printDevices prints the RDMA devices. None is an error, which says what makes one.
+func (a *app) devicesCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "devices",
+		Short: "List the RDMA devices of this host",
+		Long: `List the RDMA devices of this host: what via+verbs:// can use. The exit code is 78
+if there is none, or if this build has no RDMA verbs: the package viablk-verbs has
+them.`,
+		RunE: func(*cobra.Command, []string) error { return a.printDevices() },
+	}
+}
+
+// printDevices prints the RDMA devices. None is an error, which says what makes
+// one.
 func (a *app) printDevices() error {
 	found, err := verbs.Devices()
 	if err != nil {
@@ -73,8 +87,8 @@ func (a *app) printDevices() error {
 	return a.printTable(rows)
 }
 
-// rdmaAddress returns an address of this host that an RDMA device has: those of loopback
-// lead to none.
+// rdmaAddress returns an address of this host that an RDMA device has: those of
+// loopback lead to none.
 func rdmaAddress() (string, error) {
 	found, err := verbs.Devices()
 	if err != nil {

@@ -28,8 +28,8 @@ const (
 	stateDetached = "detached"
 )
 
-// printDevice prints what is known of a device of the kernel. The exit code says
-// whether it is served.
+// printDevice prints what is known of a device of the kernel. The exit code
+// says whether it is served.
 func (a *app) printDevice(argument string) error {
 	n, err := nbdkernel.ParseNode(argument)
 	if err != nil {
@@ -68,7 +68,8 @@ func (a *app) printDevice(argument string) error {
 	return err
 }
 
-// printProperties prints what a rule of udev imports of a device that viablk attached.
+// printProperties prints what a rule of udev imports of a device that viablk
+// attached.
 func (a *app) printProperties(r *deviceReport) error {
 	u, err := config.ParseURI(r.Backend)
 	if err != nil {
@@ -84,8 +85,8 @@ func (a *app) printProperties(r *deviceReport) error {
 	return nil
 }
 
-// udevName writes a name as udev writes those of its links: what could be taken for
-// something else is \xNN.
+// udevName writes a name as udev writes those of its links: what could be taken
+// for something else is \xNN.
 func udevName(s string) string {
 	var b strings.Builder
 	for i := range len(s) {

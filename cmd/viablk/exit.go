@@ -14,7 +14,9 @@ import (
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/internal/nbd"
 	"github.com/viablk/viablk/internal/nbdkernel"
+	"github.com/viablk/viablk/internal/pki"
 	"github.com/viablk/viablk/target/backend"
+	"github.com/viablk/viablk/target/identity"
 	"github.com/viablk/viablk/via"
 	"github.com/viablk/viablk/via/verbs"
 )
@@ -26,6 +28,7 @@ const (
 	exitFalse         = 2
 	exitUsage         = 64
 	exitTryAgain      = 75
+	exitVersion       = 76
 	exitPermission    = 77
 	exitConfiguration = 78
 )
@@ -34,9 +37,10 @@ const (
 const exitHelp = `Exit codes:
   0   success
   1   failure
-  2   the condition asked for is false
+  2   the condition asked for is false, or status found a failed disk
   64  the command line is wrong
-  75  unreachable, or in use by somebody else: try again later
+  75  unreachable, or in use by another process: try again later
+  76  the target speaks another version of the protocol: upgrade the older end
   77  permission denied
   78  the configuration is wrong`
 
@@ -61,8 +65,8 @@ func usage(format string, arguments ...any) error {
 	return &exit{exitUsage, fmt.Errorf(format, arguments...)}
 }
 
-// unreachable is the failure to connect to somebody: it depends on the cause
-// whether trying again helps.
+// unreachable classifies the failure to connect to a server: it depends on the
+// cause whether trying again helps.
 func unreachable(err error) error {
 	var name *net.DNSError
 	var network net.Error
@@ -70,6 +74,8 @@ func unreachable(err error) error {
 	switch {
 	case errors.As(err, &remote) && remote.Op == "remote error":
 		return err // an alert of TLS: the server refuses who we are, or how we speak
+	case errors.Is(err, syscall.EPROTONOSUPPORT):
+		return err // which is a network error, too
 	case errors.Is(err, fs.ErrPermission):
 		return &exit{exitPermission, err}
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, context.DeadlineExceeded), errors.Is(err, io.EOF),
@@ -83,22 +89,24 @@ func unreachable(err error) error {
 
 // exitCode returns the exit code of an error that is not nil.
 func exitCode(err error) int {
-	var coded *exit
+	var withCode *exit
 	var configuration *config.Error
 	switch {
-	case errors.As(err, &coded):
-		return coded.code
+	case errors.As(err, &withCode):
+		return withCode.code
 	case errors.As(err, &configuration) && configuration.FlagsOnly():
 		return exitUsage
 	case errors.As(err, &configuration), errors.Is(err, backend.ErrUsage), errors.Is(err, nbdkernel.ErrNoDriver),
-		errors.Is(err, verbs.ErrNotBuilt), errors.Is(err, verbs.ErrNoDevice), errors.Is(err, verbs.ErrNoManager), errors.Is(err, verbs.ErrMemoryLock):
+		errors.Is(err, pki.ErrExposedKey), errors.Is(err, verbs.ErrNotBuilt), errors.Is(err, verbs.ErrNoDevice), errors.Is(err, verbs.ErrNoManager), errors.Is(err, verbs.ErrMemoryLock):
 		return exitConfiguration
+	case errors.Is(err, syscall.EPROTONOSUPPORT):
+		return exitVersion
 	case errors.Is(err, fs.ErrPermission):
 		return exitPermission
 	case errors.Is(err, syscall.EADDRINUSE), errors.Is(err, syscall.EBUSY), errors.Is(err, nbd.ErrInUse), errors.Is(err, backend.ErrLocked),
 		errors.Is(err, nbdkernel.ErrBusy), errors.Is(err, verbs.ErrPortDown):
 		return exitTryAgain
-	case errors.Is(err, nbdkernel.ErrNotAttached):
+	case errors.Is(err, nbdkernel.ErrNotAttached), errors.Is(err, identity.ErrNoRecord):
 		return exitFalse
 	}
 	return exitFailure

@@ -11,7 +11,9 @@ import (
 	"testing"
 
 	"github.com/viablk/viablk/config"
+	"github.com/viablk/viablk/internal/pki"
 	"github.com/viablk/viablk/target/backend"
+	"github.com/viablk/viablk/target/identity"
 )
 
 func TestExitCode(t *testing.T) {
@@ -31,7 +33,9 @@ func TestExitCode(t *testing.T) {
 		{problem(config.FromFile), exitConfiguration},
 		{problem(config.FromEnvironment), exitConfiguration},
 		{wrap(backend.ErrUsage), exitConfiguration},
+		{wrap(pki.ErrExposedKey), exitConfiguration},
 		{wrap(backend.ErrLocked), exitTryAgain},
+		{wrap(identity.ErrNoRecord), exitFalse},
 		{wrap(syscall.EADDRINUSE), exitTryAgain},
 		{wrap(syscall.EACCES), exitPermission},
 		{wrap(syscall.EPERM), exitPermission},
@@ -71,7 +75,7 @@ func TestReportIsOneLine(t *testing.T) {
 
 func TestPrintable(t *testing.T) {
 	for in, want := range map[string]string{
-		"disk0": "disk0", "a b": "a b", "": `""`, "a\tb": `"a\tb"`, "\x1b[31m": `"\x1b[31m"`, "é": `"\u00e9"`, "a\nb": `"a\nb"`,
+		"disk0": "disk0", "a b": "a b", "": "-", "a\tb": `"a\tb"`, "\x1b[31m": `"\x1b[31m"`, "é": "é", "\u202e": `"\u202e"`, "a\nb": `"a\nb"`,
 	} {
 		if got := printable(in); got != want {
 			t.Errorf("%q prints as %s, want %s", in, got, want)

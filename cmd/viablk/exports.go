@@ -3,12 +3,17 @@ package main
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
 
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/nbd"
 	"github.com/viablk/viablk/target/backend"
 	"github.com/viablk/viablk/target/limit"
+	"github.com/viablk/viablk/target/reserve"
 )
 
 // disk is an export with its open device.
@@ -16,6 +21,10 @@ type disk struct {
 	config.Export
 	device block.Device
 	limits *limit.Export // the device, if it is limited; else nil
+
+	// reservations are those of every face of the target. It is nil of a remote
+	// disk, which its target reserves.
+	reservations *reserve.Disk
 }
 
 // isReadOnly reports whether clients may not write to the disk.
@@ -23,11 +32,33 @@ func (d disk) isReadOnly() bool {
 	return d.ReadOnly || d.device.Info().Features&block.ReadOnly != 0
 }
 
+// stateFolder returns where identities of disks are kept that have no extended
+// attributes, or "" if the user has no such place.
+func stateFolder(configured string) string {
+	home, _ := os.UserHomeDir()
+	for _, place := range []struct{ base, below string }{
+		{configured, ""},
+		{os.Getenv("STATE_DIRECTORY"), ""},
+		{map[bool]string{true: "/var/lib"}[os.Geteuid() == 0], "viablk"},
+		{os.Getenv("XDG_STATE_HOME"), "viablk"},
+		{home, ".local/state/viablk"},
+	} {
+		if place.base != "" {
+			base, _, _ := strings.Cut(place.base, ":") // systemd lists several
+			return filepath.Join(base, place.below, "identity")
+		}
+	}
+	return ""
+}
+
 // openDisks opens the disks of the exports. The caller closes them.
-func openDisks(e config.Effective) ([]disk, error) {
+func openDisks(e config.Effective, log *slog.Logger) ([]disk, error) {
 	var disks []disk
+	state := stateFolder(e.Config.Target.StateFolder)
 	for _, x := range e.Config.Target.Exports {
-		device, err := backend.Open(x.Backend, backend.Options{ReadOnly: x.ReadOnly})
+		device, err := backend.Open(x.Backend, backend.Options{
+			ReadOnly: x.ReadOnly, StateFolder: state, Log: log.With("export", x.Name),
+		})
 		if err != nil {
 			err = fmt.Errorf("export %q: %w", x.Name, err)
 			if errors.Is(err, backend.ErrUsage) && originOf(e, "target.exports") == config.FromFlag {
@@ -45,6 +76,7 @@ func openDisks(e config.Effective) ([]disk, error) {
 			err = fmt.Errorf("export %q: %w", x.Name, err)
 			return nil, errors.Join(&exit{exitUsage, err}, adjusted.Close(), closeDisks(disks))
 		}
+		limited.reservations = reserve.New(limited.device, nil)
 		disks = append(disks, limited)
 	}
 	return disks, nil
@@ -59,7 +91,7 @@ func limitDisk(x config.Export, device block.Device) (disk, error) {
 	if err != nil {
 		return disk{}, err
 	}
-	return disk{x, limits, limits}, nil
+	return disk{Export: x, device: limits, limits: limits}, nil
 }
 
 func rates(l config.Limits) limit.Rates {
@@ -118,21 +150,38 @@ func originOf(e config.Effective, key string) config.Origin {
 func nbdExports(disks []disk) (nbd.Exports, error) {
 	var exports []nbd.Export
 	for _, d := range disks {
-		exports = append(exports, nbd.Export{
+		rights, err := d.Rights()
+		if err != nil {
+			return nil, err
+		}
+		x := nbd.Export{
 			Name: d.Name, Description: d.Description, Device: d.device,
-			ReadOnly: d.ReadOnly, Default: d.Default, Clients: d.Clients,
-		})
+			ReadOnly: d.ReadOnly, Default: d.Default, Rights: rights,
+		}
+		if d.reservations != nil {
+			x.Reserve = d.reserveNBD
+		}
+		exports = append(exports, x)
 	}
 	return nbd.NewExports(exports...)
 }
 
-// nbdLimits returns the limits of NBD serving. There zero stands for the default
-// and a negative duration for none.
+// reserveNBD reserves the disk for an NBD connection.
+func (d disk) reserveNBD(client string, readOnly bool, end func(by string)) (nbd.Reservation, error) {
+	r, err := d.reservations.NBD(client, readOnly || d.isReadOnly(), end)
+	if err != nil {
+		return nil, err // an interface without a value, not one of no reservation
+	}
+	return r, nil
+}
+
+// nbdLimits returns the limits of NBD serving. There zero stands for the
+// default and a negative duration for none.
 func nbdLimits(c config.NBD) nbd.Limits {
 	l := nbd.Limits{
 		Handshake:   c.HandshakeTimeout,
 		Progress:    c.ProgressTimeout,
-		Spin:        c.Spin,
+		BusyPoll:    c.BusyPoll,
 		Connections: c.Connections,
 		Handshakes:  c.Handshakes,
 		Options:     c.Options,
@@ -140,8 +189,30 @@ func nbdLimits(c config.NBD) nbd.Limits {
 
 		ConnectionsPerAddress: c.ConnectionsPerAddress,
 	}
-	if l.Spin == 0 {
-		l.Spin = -1
+	if l.BusyPoll == 0 {
+		l.BusyPoll = -1
 	}
 	return l
+}
+
+// guestsOf returns the local users that lists of clients name: sockets are open
+// to them.
+func guestsOf(disks []disk) []uint32 {
+	uids, _ := config.Guests(exportsOf(disks))
+	return uids
+}
+
+// warnUnknown warns of users on lists of clients that this host does not have.
+func warnUnknown(disks []disk, log *slog.Logger) {
+	if _, unknown := config.Guests(exportsOf(disks)); len(unknown) > 0 {
+		log.Warn("this host has no such users, whom lists of clients name", "users", unknown)
+	}
+}
+
+func exportsOf(disks []disk) []config.Export {
+	var exports []config.Export
+	for _, d := range disks {
+		exports = append(exports, d.Export)
+	}
+	return exports
 }

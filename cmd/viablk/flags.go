@@ -17,64 +17,79 @@ type option struct {
 	usage string
 }
 
-// The options by where they apply. What is a list, a bool or a value, and the
-// default, follows from the configuration.
+// The options by where they apply. A flag is a list, a bool or a value, and has
+// a default, as follows from the configuration.
 var (
 	commonOptions = []option{
-		{"admin", "admin", "status socket at `PATH`, or none"},
+		{"admin", "admin", "status socket at `PATH`, or none; default: $XDG_RUNTIME_DIR/viablk/PID.sock, else /run/viablk/PID.sock"},
+		{"insecure", "insecure", "accept listeners that give the disks to any host that reaches them"},
 		{"drain-timeout", "drain_timeout", "`TIME` that the first SIGTERM gives requests to finish"},
 		{"log-level", "log.level", "log `LEVEL`: debug, info, warn or error"},
 		{"log-format", "log.format", "log `FORMAT`: text or json"},
+		{"trace", "log.trace", "write a line per VIA operation to standard error, `MODE`: off or via"},
 		{"nbd-connections", "nbd.connections", "`NUMBER` of NBD connections at a time"},
-		{"nbd-connections-per-address", "nbd.connections_per_address", "`NUMBER` of these from one address or user; 0: no limit of its own"},
+		{"nbd-connections-per-address", "nbd.connections_per_address", "`NUMBER` of NBD connections per client address or local user; 0: 16 of other hosts, unlimited of this one"},
 		{"nbd-handshakes", "nbd.handshakes", "`NUMBER` of NBD handshakes at a time, besides the connections"},
-		{"nbd-depth", "nbd.depth", "`NUMBER` of requests under way on one NBD connection"},
+		{"nbd-depth", "nbd.depth", "`NUMBER` of requests in flight per NBD connection (queue depth)"},
 		{"nbd-options", "nbd.options", "`NUMBER` of options in one NBD handshake"},
 		{"nbd-handshake-timeout", "nbd.handshake_timeout", "`TIME` for an NBD handshake"},
 		{"nbd-progress-timeout", "nbd.progress_timeout", "`TIME` that an NBD client may stall inside a request"},
-		{"tls", "nbd.tls", "whether NBD clients may use TLS or have to: `MODE` off, on or require"},
-		{"tls-certificates", "nbd.tls_certificates", "`FOLDER` of ca-cert.pem, server-cert.pem and server-key.pem"},
-		{"tls-verify-peer", "nbd.tls_verify_peer", "have NBD clients prove by a certificate who they are"},
-		{"nbd-spin", "nbd.spin", "`TIME` that an NBD connection looks for work before it sleeps"},
+		{"tls", "nbd.tls", "TLS `MODE` for NBD clients, on is optional: off, on or require"},
+		{"tls-certificates", "nbd.tls_certificates", "`FOLDER` of ca-cert.pem, server-cert.pem and server-key.pem; empty: target.certificates"},
+		{"tls-verify-peer", "nbd.tls_verify_peer", "require and verify client certificates"},
+		{"nbd-busy-poll", "nbd.busy_poll", "busy-poll an NBD connection for `TIME` before sleeping"},
 	}
 	exportOptions = []option{
-		{"export", "target.exports", "serve disk `NAME=[limit:…:]SPEC`; may be repeated"},
+		{"export", "target.exports", "serve disk `NAME=[limit:...:]BACKEND`; may be repeated"},
+		{"state-folder", "target.state_folder", "keep identities of disks without extended attributes in `FOLDER`; default: $STATE_DIRECTORY, else /var/lib/viablk or $XDG_STATE_HOME/viablk"},
 	}
 	targetOptions = []option{
 		{"listen", "target.listen", "listen at `URI`, NBD or VIA; may be repeated"},
+		{"security", "target.security", "certificates and encryption for VIA between hosts, `MODE`, auto is at listeners that other hosts reach: auto, require or off"},
+		{"certificates", "target.certificates", "`FOLDER` of ca-cert.pem, server-cert.pem and server-key.pem, for VIA and NBD; empty: --tls-certificates"},
 		{"connections", "target.connections", "`NUMBER` of VIA connections at a time"},
-		{"depth", "target.depth", "`NUMBER` of requests under way on one VIA connection"},
-		{"inline-max", "target.inline_max", "longest payload inside a message, `SIZE`"},
+		{"connections-per-address", "target.connections_per_address", "`NUMBER` of VIA connections per address of an initiator, or IPv6 network of 64 bits; 0: half of --connections"},
+		{"depth", "target.depth", "`NUMBER` of requests in flight per VIA connection (queue depth)"},
+		{"inline-max", "target.inline_max", "largest inline payload, `SIZE`"},
 		{"max-io", "target.max_io", "longest read or write, `SIZE`"},
-		{"copy-mode", "target.copy_mode", "move reads of mapped files by `MODE`: auto, bounce or zerocopy"},
+		{"copy-mode", "target.copy_mode", "zero-copy `MODE` for reads of mapped files: auto, bounce or zerocopy"},
 		{"register-max", "target.register_max", "register at most `SIZE` of mapped files at a time"},
-		{"pool", "target.pool", "transfer memory of one VIA connection, `SIZE`; 0: twice --max-io"},
-		{"heartbeat", "target.heartbeat", "idle `TIME` after which a VIA connection is probed"},
-		{"spin", "target.spin", "`TIME` that a VIA connection looks for work before it sleeps"},
+		{"pool", "target.pool", "bounce pool per VIA connection, `SIZE`; 0: twice --max-io"},
+		{"keepalive", "target.keepalive", "interval, `TIME`, of the keepalives of idle initiators"},
+		{"busy-poll", "target.busy_poll", "busy-poll a VIA connection for `TIME` before sleeping"},
 	}
 	attachOptions = []option{
 		{"nbd", "attach.nbd", "serve the remote disk at NBD `URI`"},
-		{"depth", "attach.depth", "`NUMBER` of requests under way on one VIA connection; 0: the target's"},
-		{"inline-max", "attach.inline_max", "longest payload inside a message, `SIZE`; 0: the target's"},
+		{"depth", "attach.depth", "`NUMBER` of requests in flight per VIA connection (queue depth); 0: the target's"},
+		{"inline-max", "attach.inline_max", "largest inline payload, `SIZE`; 0: the target's"},
 		{"max-io", "attach.max_io", "longest VIA command, `SIZE`; 0: the target's"},
-		{"copy-mode", "attach.copy_mode", "move payload outside of bounce memory by `MODE`: auto, bounce or zerocopy"},
+		{"copy-mode", "attach.copy_mode", "zero-copy policy `MODE`, bounce copies always, zerocopy registers always: auto, bounce or zerocopy"},
 		{"description", "attach.description", "describe the disk to NBD clients as `TEXT`; empty: as the target does"},
-		{"client", "attach.clients", "serve the disk to the NBD client with `NAME` in its certificate, and no other; may be repeated"},
+		{"client", "attach.clients", "serve the disk to the NBD client with `NAME` in its certificate, or user:NAME or uid:N of this host, and no other; may be repeated"},
+		{"client-read-only", "attach.clients_read_only", "serve the disk for reading to the NBD client `NAME`, and no other; may be repeated"},
 		{"minimum-block", "attach.minimum_block", "have NBD requests be multiples of `SIZE`; 0: the disk's"},
 		{"preferred-block", "attach.preferred_block", "recommend `SIZE` to NBD clients; 0: the disk's"},
 		{"maximum-payload", "attach.maximum_payload", "longest NBD READ or WRITE, `SIZE`; 0: the disk's"},
 		{"read-only", "attach.read_only", "open the remote disk for reading only"},
+		{"exclusive", "attach.exclusive", "be the only client of the remote disk"},
+		{"preempt", "attach.preempt", "end other clients of the remote disk that are in the way"},
+		{"on-conflict", "attach.on_conflict", "`POLICY` if another client wrote to the disk while its target was lost, EIO for good or for what waits: fail or reopen"},
 		{"timeout", "attach.timeout", "`TIME` for connecting and logging in"},
 	}
+	remoteOptions = []option{
+		{"certificates", "attach.certificates", "`FOLDER` of ca-cert.pem, client-cert.pem and client-key.pem for a target between hosts"},
+		{"target-name", "attach.target_name", "`NAME` that the certificate of the target has; empty: the host of the URI"},
+	}
 	deviceOptions = []option{
-		{"device", "attach.device", "make the remote disk the kernel's block device `PATH`: /dev/nbdN, or auto for one that is free"},
+		{"device", "attach.device", "make the remote disk the kernel's block `DEVICE`: /dev/nbdN, or auto for one that is free"},
 		{"connections", "attach.connections", "`NUMBER` of connections between the kernel and this process"},
-		{"io-timeout", "attach.io_timeout", "`TIME` after which the kernel sends a request again; 0: never"},
-		{"ctrl-loss-tmo", "attach.ctrl_loss_timeout", "`TIME` that requests wait while the target is away, or no process serves the device; then they fail; 0s: fail at once, for good"},
+		{"io-timeout", "attach.io_timeout", "`TIME` after which the kernel retries a request; 0: never"},
+		{"ctrl-loss-tmo", "attach.ctrl_loss_timeout", "how long, `TIME`, I/O waits for a lost target or a process that serves the device; 0s: fail at once"},
 		{"reconnect-delay", "attach.reconnect_delay", "longest `TIME` between two attempts to reach the target"},
-		{"reattach", "attach.reattach", "take over the device, whose process is gone"},
+		{"reattach", "attach.reattach", "take over a device whose process died"},
 	}
 	adminOption = commonOptions[:1]
+	stateOption = exportOptions[1:2]
 )
 
 // optionSet is the options of one command.

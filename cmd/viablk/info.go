@@ -55,31 +55,29 @@ func (o infoOptions) questions() int {
 
 func (a *app) infoCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "info [URI]",
-		Short: "Describe an export, or list RDMA devices",
-		Long: `Without a URI, list the RDMA devices of this host: what via+verbs:// can use.
-
-With one, describe the export that a VIA or NBD URI names. Over VIA that includes what
+		Use:   "info URI",
+		Short: "Describe an export",
+		Long: `Describe the export that a VIA or NBD URI names. Over VIA that includes what
 a copy and a registration cost on this machine, from which size on memory of
 callers moves without a copy, what became of reads of a mapped file, and what the
 processes here that have the export attached did: over RoCE each of their connections
-with its path MTU, round trip and packets sent again. With -o json that is all
+with its path MTU, round trip and retransmitted packets. With -o json that is all
 counters of the processes here that serve the export or have it attached.
 
---can and --is print nothing: the exit code is 0 if it is so and 2 if not.
-  --can ` + words(can) + `
-  --is  ` + words(is),
-		Example: `  viablk info
-  viablk info via+roce://storage/disk0
+If a process of this user serves the export here, that includes who has it open, and
+the reservation: with "write exclusive" other clients may only read, with "exclusive
+access" they may not open it. "uuid kept" says whether the UUID outlives the process.
+
+--can and --is print nothing: the exit code is 0 if it is so and 2 if not.`,
+		Example: `  viablk info via+roce://storage/disk0
   viablk info --size nbd://localhost/disk0
   viablk info --can trim nbd://localhost/disk0 && fstrim …`,
-		Args: cobra.MaximumNArgs(1),
 	}
 	var options infoOptions
 	query := addQueryOptions(cmd)
 	cmd.Flags().BoolVar(&options.size, "size", false, "print the size in bytes alone")
-	cmd.Flags().StringVar(&options.can, "can", "", "ask whether the export can do `WHAT`")
-	cmd.Flags().StringVar(&options.is, "is", "", "ask whether the export is `WHAT`")
+	cmd.Flags().StringVar(&options.can, "can", "", "ask whether the export can do `WHAT`: "+alternatives(slices.Sorted(maps.Keys(can))))
+	cmd.Flags().StringVar(&options.is, "is", "", "ask whether the export is `WHAT`: "+alternatives(slices.Sorted(maps.Keys(is))))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if options.questions() > 1 {
 			return usage("--size, --can and --is ask for different things: give one of them")
@@ -90,18 +88,15 @@ counters of the processes here that serve the export or have it attached.
 		if _, ok := is[options.is]; !ok && cmd.Flags().Changed("is") {
 			return usage("--is %q: ask for one of %s", options.is, words(is))
 		}
-		if len(args) == 0 {
-			if options.questions() != 0 {
-				return usage("--size, --can and --is are about an export: give its URI")
-			}
-			return a.printDevices()
-		}
 		report, err := query.query(cmd.Context(), args[0], infoExport)
 		if err != nil {
 			return err
 		}
 		if options.questions() == 0 {
-			if report.Copy, err = newCopyReport(cmd.Context(), report.Target, report.Exports[0]); err != nil {
+			// An error means that no process here serves it or has it attached.
+			processes, _ := findStatus(cmd.Context(), config.Default())
+			report.Served = servedDisks(processes, report.Target, report.Exports[0])
+			if report.Copy, err = newCopyReport(processes, report.Target, report.Exports[0]); err != nil {
 				return err
 			}
 		}
@@ -154,13 +149,26 @@ func (a *app) printInfo(report exportReport, options infoOptions) error {
 	case a.output == "json":
 		return a.printJSON(report)
 	default:
-		rows := append(infoRows(report.Protocol, e), report.Copy.rows()...)
+		rows := append(infoRows(report.Protocol, e), identityRows(e, report.Served)...)
+		rows = append(rows, []string{"security", report.securityText()})
+		rows = append(rows, report.Copy.rows()...)
 		return a.printTable(append(rows, networkRows(report.Network)...))
 	}
 	if !answer {
 		return &exit{code: exitFalse}
 	}
 	return nil
+}
+
+// securityText describes what protects the session, or the connection.
+func (r *exportReport) securityText() string {
+	switch s := r.Security; {
+	case s != nil:
+		return securityText(s.Cipher, s.Agreement, s.Peer, s.Expires, 0)
+	case r.TLS:
+		return "TLS"
+	}
+	return "none"
 }
 
 // infoRows describes an export line by line.

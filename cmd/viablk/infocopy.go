@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -32,17 +31,20 @@ type attachedCopy struct {
 	Choice  regcache.ChoiceStats `json:"choice"`
 	Bounced uint64               `json:"bytes_bounced"`     // copied, all in all
 	Network []networkReport      `json:"network,omitempty"` // all of the process's, over RoCE
+
+	Security *initiator.SecurityStatus `json:"security,omitempty"`
 }
 
 // servedCopy is what the target has done.
 type servedCopy struct {
-	PID     int                  `json:"pid"`
-	Copy    *target.CopyStatus   `json:"copy,omitempty"`    // of all its mapped files
-	Windows *target.WindowStatus `json:"windows,omitempty"` // if the export is one
+	PID     int                   `json:"pid"`
+	Copy    *target.CopyStatus    `json:"copy,omitempty"`    // of all its mapped files
+	Mapping *target.MappingStatus `json:"mapping,omitempty"` // if the export is one
 }
 
-// newCopyReport measures the provider of an export of a target. It is nil for NBD.
-func newCopyReport(ctx context.Context, identity string, e export) (*copyReport, error) {
+// newCopyReport measures the provider of an export of a target, and says what
+// processes here make of it. It is nil for NBD.
+func newCopyReport(processes []processStatus, identity string, e export) (*copyReport, error) {
 	u, err := config.ParseURI(e.URI)
 	if err != nil || !u.VIA() {
 		return nil, err
@@ -52,10 +54,6 @@ func newCopyReport(ctx context.Context, identity string, e export) (*copyReport,
 		r.Refused = err.Error()
 	} else if err != nil {
 		return nil, err
-	}
-	processes, err := findStatus(ctx, config.Default())
-	if err != nil {
-		return r, nil // nobody here serves it or has it attached
 	}
 	for _, p := range processes {
 		r.add(p, identity, e.Name)
@@ -68,7 +66,7 @@ func newCopyReport(ctx context.Context, identity string, e export) (*copyReport,
 func (r *copyReport) add(p processStatus, identity, name string) {
 	for _, i := range p.Initiators {
 		if i.Target == identity && i.Export == name {
-			r.Attached = append(r.Attached, attachedCopy{p.PID, i.Copy, i.Stats.Choice, i.Stats.BytesBounced, p.Network})
+			r.Attached = append(r.Attached, attachedCopy{p.PID, i.Copy, i.Stats.Choice, i.Stats.BytesBounced, p.Network, i.Security})
 		}
 	}
 	for _, t := range p.Targets {
@@ -77,7 +75,7 @@ func (r *copyReport) add(p processStatus, identity, name string) {
 		}
 		for _, x := range t.Exports {
 			if x.Name == name {
-				r.Served = append(r.Served, servedCopy{p.PID, t.Copy, x.Windows})
+				r.Served = append(r.Served, servedCopy{p.PID, t.Copy, x.Mapping})
 			}
 		}
 	}
@@ -85,7 +83,7 @@ func (r *copyReport) add(p processStatus, identity, name string) {
 
 // calibrate measures the provider of u with memory of its own.
 func (r *copyReport) calibrate(u config.URI) (err error) {
-	nic, err := openNIC(u, slog.New(slog.DiscardHandler))
+	nic, err := openNIC(u, slog.New(slog.DiscardHandler), nil, "")
 	if err != nil {
 		return err
 	}
@@ -105,7 +103,7 @@ func (r *copyReport) calibrate(u config.URI) (err error) {
 	if _, err := cache.NewArena(4 * cache.Granule()); err != nil { // huge pages fit in
 		return err
 	}
-	r.Write, r.Read = regcache.NewChooser(cache, regcache.CopyAuto, r.Calibration).Boundaries()
+	r.Write, r.Read = regcache.NewCopyPolicy(cache, regcache.CopyAuto, r.Calibration).Boundaries()
 	r.HugePages = cache.Stats().HugePages
 	return nil
 }
@@ -136,11 +134,12 @@ func (r *copyReport) rows() [][]string {
 		rows = [][]string{{"register", "no: " + r.Refused}}
 	}
 	for _, s := range r.Served {
-		if s.Windows != nil {
-			rows = append(rows, []string{"reads, mapped", windowText(s.Windows)})
+		if s.Mapping != nil {
+			rows = append(rows, []string{"reads, mapped", mappingText(s.Mapping)})
 		}
 	}
 	for _, a := range r.Attached {
+		rows = append(rows, []string{fmt.Sprintf("process %d, security", a.PID), attachedSecurity(a.Security)})
 		for _, row := range networkRows(a.Network) {
 			rows = append(rows, []string{fmt.Sprintf("process %d, %s", a.PID, row[0]), row[1]})
 		}
@@ -148,15 +147,15 @@ func (r *copyReport) rows() [][]string {
 	return rows
 }
 
-// windowText says what became of reads of a mapped file.
-func windowText(w *target.WindowStatus) string {
+// mappingText says what became of reads of a mapped file.
+func mappingText(w *target.MappingStatus) string {
 	if w.Off != "" {
 		return "copied: " + w.Off
 	}
 	c := &w.Choice
 	return fmt.Sprintf("%d without a copy (%s); copied: %d not resident, %d across windows, %d at first use, %d registered but small, %d would not pay, %d refused",
 		c.Hits+c.Misses-c.Refusals, config.Size(c.BytesZeroCopied),
-		w.Absent, w.Spanning, c.FirstMisses, c.HitsCopied, c.Declined, c.Refusals)
+		w.NotResident, w.CrossesGranule, c.FirstMisses, c.HitsCopied, c.Declined, c.Refusals)
 }
 
 // boundaryText says from which size on memory moves without a copy.
@@ -167,5 +166,5 @@ func boundaryText(b regcache.Boundary) string {
 		}
 		return "from " + config.Size(n).String()
 	}
-	return fmt.Sprintf("registered: %s; used before: %s; once: %s", from(b.Hit), from(b.Miss), from(b.Once))
+	return fmt.Sprintf("registered: %s; first use: %s", from(b.Hit), from(b.FirstMiss))
 }

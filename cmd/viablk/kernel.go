@@ -14,8 +14,8 @@ import (
 	"github.com/viablk/viablk/internal/nbdkernel"
 )
 
-// kernelDevice is the block device of the kernel that a remote disk becomes. A nil one
-// is none.
+// kernelDevice is the block device of the kernel that a remote disk becomes. A
+// nil one is none.
 type kernelDevice struct {
 	settings   config.Attach
 	backend    string // what the kernel is told that the device is connected to
@@ -32,15 +32,16 @@ type deviceStatus struct {
 	Replaced    uint64 `json:"replaced"`    // connections that the kernel gave up
 }
 
-// What the kernel's nbd driver takes.
+// Limits of the kernel's nbd driver.
 const (
 	leastKernelBlock = 512
 	mostKernelBlock  = 4096
 	kernelRequest    = 32 << 20 // its longest request
 )
 
-// openKernelDevice looks whether the configuration asks for a device, and whether the
-// kernel can have one. It returns nil if it asks for none. The caller closes it.
+// openKernelDevice looks whether the configuration asks for a device, and
+// whether the kernel can have one. It returns nil if it asks for none. The
+// caller closes it.
 func openKernelDevice(c config.Attach, u config.URI) (*kernelDevice, error) {
 	if c.Device == "" {
 		return nil, nil
@@ -73,13 +74,13 @@ func (k *kernelDevice) close() {
 	}
 }
 
-// dial opens the remote disk. While a device waits for its disk, it tries until that
-// would wait no longer.
-func (k *kernelDevice) dial(ctx context.Context, svc *service, u config.URI, c config.Attach, log *slog.Logger) (*remoteDisk, error) {
+// dial opens the remote disk. While a device waits for its disk, it tries until
+// that would wait no longer.
+func (k *kernelDevice) dial(ctx context.Context, svc *service, u config.URI, c config.Attach, log *slog.Logger, trace *tracer) (*remoteDisk, error) {
 	deadline := time.Now().Add(c.CtrlLossTimeout)
 	for {
-		remote, err := dialVIA(ctx, u, c, log)
-		if err == nil || exitCode(err) != exitTryAgain || k == nil || !k.reserved.Waits() || time.Until(deadline) < c.ReconnectDelay {
+		remote, err := dialVIA(ctx, u, c, log, trace)
+		if err == nil || exitCode(err) != exitTryAgain || k == nil || !k.reserved.Reattaching() || time.Until(deadline) < c.ReconnectDelay {
 			return remote, err
 		}
 		log.Warn("the device waits for the target", "error", err)
@@ -122,7 +123,8 @@ func (k *kernelDevice) attach(ctx context.Context, server *nbd.Server, name stri
 	return err
 }
 
-// blockSize returns the logical block of the device, or why the disk cannot be one.
+// blockSize returns the logical block of the device, or why the disk cannot be
+// one.
 func (k *kernelDevice) blockSize(i block.Info) (int, error) {
 	size := max(int(i.MinimumBlock), leastKernelBlock)
 	switch {
@@ -161,7 +163,7 @@ func (k *kernelDevice) status() *deviceStatus {
 	}
 }
 
-// abandon takes the device back that nobody has been told of.
+// abandon detaches a device before its name is printed.
 func (k *kernelDevice) abandon() error {
 	if k == nil || k.attachment == nil {
 		return nil

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -18,7 +17,8 @@ type export struct {
 	nbd.ExportInfo
 	SizeText  string `json:"export-size-str"`
 	URI       string `json:"uri"`
-	Transport string `json:"transport"` // nbd, or the VIA provider
+	Transport string `json:"transport"`      // nbd, or the VIA provider
+	UUID      string `json:"uuid,omitempty"` // over VIA
 }
 
 // exportReport is what "viablk list" and "viablk info" print.
@@ -29,15 +29,22 @@ type exportReport struct {
 	Target   string   `json:"target,omitempty"` // over VIA, the identity of the target
 	Exports  []export `json:"exports"`
 
-	Copy    *copyReport     `json:"copy,omitempty"`    // of info, over VIA
+	Served []servedDisk `json:"served,omitempty"` // of info: the process here that serves it
+	Copy   *copyReport  `json:"copy,omitempty"`   // of info, over VIA
+
+	Security *securityReport `json:"security,omitempty"` // over VIA: absent of one in clear
+
 	Network []networkReport `json:"network,omitempty"` // over RoCE: what asking took
 }
 
 // described are exports, and what a network did while they were asked for.
 type described struct {
 	infos   []nbd.ExportInfo
-	target  string // identity of a VIA target
+	target  string            // identity of a VIA target
+	uuids   map[string]string // over VIA, by export
 	network []networkReport
+
+	security *securityReport // of a sealed session
 }
 
 // newExportReport describes exports behind the endpoint of u.
@@ -57,12 +64,17 @@ func newExportReport(u config.URI, infos []nbd.ExportInfo) exportReport {
 }
 
 // queryOptions are the flags of commands that ask a server one thing.
-type queryOptions struct{ timeout time.Duration }
+type queryOptions struct {
+	timeout            time.Duration
+	certificates, name string
+}
 
 // addQueryOptions registers them.
 func addQueryOptions(cmd *cobra.Command) *queryOptions {
 	q := new(queryOptions)
 	cmd.Flags().DurationVar(&q.timeout, "timeout", 10*time.Second, "give up after `TIME`")
+	cmd.Flags().StringVar(&q.certificates, "certificates", "", "`FOLDER` of ca-cert.pem, client-cert.pem and client-key.pem, unless the URI has tls-certificates")
+	cmd.Flags().StringVar(&q.name, "target-name", "", "`NAME` that the certificate of the server has; empty: the host of the URI")
 	return q
 }
 
@@ -70,6 +82,7 @@ func addQueryOptions(cmd *cobra.Command) *queryOptions {
 func (q *queryOptions) query(ctx context.Context, uri string, ask func(context.Context, config.URI) (described, error)) (exportReport, error) {
 	u, err := config.ParseURI(uri)
 	if err == nil {
+		u = u.With(q.certificates, q.name)
 		err = u.CheckRemote()
 	}
 	if err != nil {
@@ -82,10 +95,13 @@ func (q *queryOptions) query(ctx context.Context, uri string, ask func(context.C
 	defer cancel()
 	found, err := ask(ctx, u)
 	if err != nil {
-		return exportReport{}, unreachable(fmt.Errorf("%s: %w", u, err))
+		return exportReport{}, unreachable(about("", u, err))
 	}
 	report := newExportReport(u, found.infos)
-	report.Network, report.Target = found.network, found.target
+	for i := range report.Exports {
+		report.Exports[i].UUID = found.uuids[report.Exports[i].Name]
+	}
+	report.Network, report.Target, report.Security = found.network, found.target, found.security
 	return report, nil
 }
 
@@ -96,7 +112,6 @@ func (a *app) listCommand() *cobra.Command {
 		Long:  "List the exports of a VIA target or of any NBD server. The export in URI does not matter.",
 		Example: `  viablk list via+roce://storage/
   viablk list nbd://localhost -o json`,
-		Args: cobra.ExactArgs(1),
 	}
 	options := addQueryOptions(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

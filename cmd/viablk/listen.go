@@ -29,36 +29,43 @@ func (e endpoint) String() string {
 	return e.uri.String()
 }
 
-// makeFolder makes the folder of a URI's socket if it is missing, as /run/viablk
-// is after a boot; its parent must be there, so that a mistyped path is an error.
+// makeFolder makes the folder of a URI's socket if it is missing, as
+// /run/viablk is after a boot; its parent must be there, so that a mistyped
+// path is an error.
 func makeFolder(u config.URI) error {
 	if u.Socket == "" {
 		return nil
 	}
-	if err := os.Mkdir(filepath.Dir(u.Socket), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := os.Mkdir(filepath.Dir(u.Socket), 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("%s: make the folder of the socket: %w", u, err)
 	}
 	return nil
 }
 
-// listenNBD opens the NBD listener of a URI.
-func listenNBD(ctx context.Context, u config.URI) (endpoint, error) {
+// listenNBD opens the NBD listener of a URI; at a socket for guests too.
+func listenNBD(ctx context.Context, u config.URI, guests []uint32) (endpoint, error) {
 	if err := makeFolder(u); err != nil {
 		return endpoint{}, err
 	}
 	at := u
 	at.Host = u.ListenHost()
 	network, address := at.Network()
-	l, err := nbd.Listen(ctx, network, address)
+	var l net.Listener
+	var err error
+	if u.Socket != "" && len(guests) > 0 {
+		l, err = nbd.ListenForGuests(ctx, address, guests)
+	} else {
+		l, err = nbd.Listen(ctx, network, address)
+	}
 	if errors.Is(err, nbd.ErrInUse) {
-		return endpoint{}, fmt.Errorf("%s: %w: stop its owner, or choose another path", u, err)
+		return endpoint{}, fmt.Errorf("%w: stop its owner, or choose another path", about("listen at", u, err))
 	}
 	var name *net.DNSError
 	if errors.As(err, &name) {
-		return endpoint{}, &exit{exitTryAgain, fmt.Errorf("%s: %w", u, err)}
+		return endpoint{}, &exit{exitTryAgain, about("listen at", u, err)}
 	}
 	if err != nil {
-		return endpoint{}, fmt.Errorf("%s: %w", u, err)
+		return endpoint{}, about("listen at", u, err)
 	}
 	if tcp, ok := l.Addr().(*net.TCPAddr); ok && u.Port == 0 {
 		u.Port = tcp.AddrPort().Port()
@@ -72,7 +79,8 @@ func withExport(u config.URI, name string) string {
 	return u.String()
 }
 
-// dialNBD connects to the endpoint of an NBD URI, and returns who may ask there.
+// dialNBD connects to the endpoint of an NBD URI, and returns who may ask
+// there.
 func dialNBD(ctx context.Context, u config.URI) (net.Conn, nbd.Client, error) {
 	client, err := nbdClient(u)
 	if err != nil {
@@ -81,7 +89,7 @@ func dialNBD(ctx context.Context, u config.URI) (net.Conn, nbd.Client, error) {
 	network, address := u.Network()
 	c, err := nbd.Dial(ctx, network, address)
 	if err != nil {
-		return nil, client, unreachable(fmt.Errorf("connect to %s: %w", u, err))
+		return nil, client, unreachable(about("connect to", u, err))
 	}
 	return c, client, nil
 }

@@ -1,4 +1,4 @@
-// Command viablk mounts remote disks over user-level RDMA, and serves them.
+// Command viablk exports disks and attaches remote ones over user-level RDMA.
 //
 // Each command is one file; this one is what they share: the root command, the
 // process's settings, and the way from an error to a line and an exit code. The
@@ -38,6 +38,11 @@ func main() {
 // beside table and json.
 const moreOutputs = "outputs"
 
+// outputs lists the formats that a command has.
+func outputs(cmd *cobra.Command) []string {
+	return append([]string{"table", "json"}, strings.Fields(cmd.Annotations[moreOutputs])...)
+}
+
 // app is one run of the program.
 type app struct {
 	stdin          io.Reader
@@ -56,12 +61,12 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.Execute()
+	cmd, err := root.ExecuteC()
 	if err == nil {
 		return exitOK
 	}
 	if !a.entered {
-		err = usage("%v; see %s --help", err, root.Name())
+		err = usage("%v; see %s --help", err, cmd.CommandPath())
 	}
 	return a.report(err)
 }
@@ -70,10 +75,10 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "viablk",
-		Short: "Mount remote disks over user-level RDMA",
-		Long: `viablk mounts remote disks over user-level RDMA.
+		Short: "Export disks and attach remote ones over user-level RDMA",
+		Long: `viablk exports disks and attaches remote ones over user-level RDMA.
 
-A target exports disks; attach turns a remote one into a local NBD device.
+A target exports disks; attach makes a remote one a local NBD device.
 "viablk up" does both in one process, to try it out.
 
 Settings come from flags, then VIABLK_… environment variables, then the file
@@ -85,21 +90,25 @@ where each value comes from.
 		SilenceUsage:      true,
 		DisableAutoGenTag: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			formats := append([]string{"table", "json"}, strings.Fields(cmd.Annotations[moreOutputs])...)
-			if !slices.Contains(formats, a.output) {
+			if formats := outputs(cmd); !slices.Contains(formats, a.output) {
 				return fmt.Errorf("--output is %s, not %q", strings.Join(formats, " or "), a.output)
 			}
 			a.entered = true
 			return nil
 		},
 	}
+	root.Version = version().Version
+	root.SetVersionTemplate(versionLine())
+	root.SetFlagErrorFunc(unknownFlag)
+	root.SetHelpCommand(a.helpCommand())
 	root.PersistentFlags().StringVarP(&a.output, "output", "o", "table", "print as `FORMAT`: table or json")
 	root.AddCommand(
 		a.targetCommand(), a.attachCommand(), a.detachCommand(), a.upCommand(),
-		a.listCommand(), a.infoCommand(), a.statusCommand(),
+		a.listCommand(), a.infoCommand(), a.statusCommand(), a.devicesCommand(), a.identityCommand(),
 		a.configCommand(), a.pkiCommand(), a.benchCommand(), a.versionCommand(),
 		a.manualCommand(),
 	)
+	checkArguments(root)
 	complete(root)
 	return root
 }

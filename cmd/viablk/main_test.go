@@ -7,27 +7,36 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"viablk": main})
 }
 
-// patience bounds how long a script waits for something that will happen.
-const patience = 30 * time.Second
+// waitTimeout bounds how long a script waits for something that will happen.
+const waitTimeout = 2 * time.Minute
+
+// deadlineMargin is left of the test's own time to end scripts that hang.
+const deadlineMargin = 30 * time.Second
 
 // The scripts state the contract of the command line: what is printed where,
 // and the exit code.
 func TestScript(t *testing.T) {
+	var deadline time.Time // none without -timeout
+	if end, ok := t.Deadline(); ok {
+		deadline = end.Add(-deadlineMargin)
+	}
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
-		Deadline:            time.Now().Add(2 * time.Minute),
+		Deadline:            deadline,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("XDG_RUNTIME_DIR", env.WorkDir)
 			env.Setenv("TMPDIR", env.WorkDir+"/.tmp")
-			// Under the race detector a process sleeps a second before it exits.
+			// Under the race detector a process sleeps a second before it
+			// exits.
 			env.Setenv("GORACE", "atexit_sleep_ms=0")
 			return os.MkdirAll(env.WorkDir+"/.tmp", 0o700)
 		},
@@ -35,6 +44,7 @@ func TestScript(t *testing.T) {
 			"until":   until,
 			"exits":   exits,
 			"capture": capture,
+			"damage":  damage,
 		},
 	})
 }
@@ -45,7 +55,7 @@ func until(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: until REGEXP COMMAND…")
 	}
 	want := regexp.MustCompile(args[0])
-	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(5 * time.Millisecond) {
 		err := ts.Exec(args[1], args[2:]...)
 		if want.MatchString(ts.ReadFile("stdout")) {
 			return
@@ -56,7 +66,8 @@ func until(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// logRecord is a line of the log, which shares standard error with the complaint.
+// logRecord is a line of the log, which shares standard error with the
+// complaint.
 var logRecord = regexp.MustCompile(`(?m)^time=\S+ level=.*\n`)
 
 // exits CODE COMMAND… runs a command, which must have the exit code and print
@@ -93,4 +104,17 @@ func capture(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("%q does not match", args[1])
 	}
 	ts.Setenv(args[0], got[1])
+}
+
+// damage FILE [newer] makes the identity record of a disk one that viablk
+// refuses: one that is not whole, or of a newer version.
+func damage(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 1 || len(args) > 2 || len(args) == 2 && args[1] != "newer" {
+		ts.Fatalf("usage: damage FILE [newer]")
+	}
+	record := []byte("not a record")
+	if len(args) == 2 {
+		record = []byte("viablkid\x02\x00\x00\x00")
+	}
+	ts.Check(unix.Setxattr(ts.MkAbs(args[0]), "user.viablk.identity", record, unix.XATTR_REPLACE))
 }

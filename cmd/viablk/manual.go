@@ -17,8 +17,8 @@ import (
 // keyAnnotation is the annotation of a flag that names the key that it sets.
 const keyAnnotation = "key"
 
-// manualCommand writes the manual out of the commands, their flags and the keys of
-// the configuration. It is for those who make packages.
+// manualCommand writes the manual out of the commands, their flags and the keys
+// of the configuration. It is for those who make packages.
 func (a *app) manualCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "manual FOLDER",
@@ -26,7 +26,6 @@ func (a *app) manualCommand() *cobra.Command {
 		Hidden: true,
 		Long: `Write the pages of the manual into a folder that there is: viablk.1, a page for each
 command, and ` + configPage + `.5. Their date is SOURCE_DATE_EPOCH, or today.`,
-		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			date, err := manualDate()
 			if err != nil {
@@ -42,8 +41,8 @@ command, and ` + configPage + `.5. Their date is SOURCE_DATE_EPOCH, or today.`,
 	}
 }
 
-// manualDate is the date of the manual, which is the same whenever it is made of
-// the same sources.
+// manualDate is the date of the manual, which is the same whenever it is made
+// of the same sources.
 func manualDate() (string, error) {
 	date := time.Now()
 	if epoch := os.Getenv("SOURCE_DATE_EPOCH"); epoch != "" {

@@ -45,8 +45,8 @@ func TestManualIsWhole(t *testing.T) {
 	root := (&app{}).root()
 	root.InitDefaultCompletionCmd()
 	commands, flags := 0, 0
-	var look func(cmd *cobra.Command)
-	look = func(cmd *cobra.Command) {
+	var inspect func(cmd *cobra.Command)
+	inspect = func(cmd *cobra.Command) {
 		if cmd.Hidden {
 			return
 		}
@@ -72,10 +72,10 @@ func TestManualIsWhole(t *testing.T) {
 		cmd.LocalFlags().VisitAll(check)
 		cmd.InheritedFlags().VisitAll(check)
 		for _, child := range cmd.Commands() {
-			look(child)
+			inspect(child)
 		}
 	}
-	look(root)
+	inspect(root)
 	if commands != len(pages)-1 || commands < 20 || flags < 100 {
 		t.Errorf("%d commands with %d flags have %d pages", commands, flags, len(pages))
 	}
@@ -112,7 +112,7 @@ func TestManualDate(t *testing.T) {
 	}
 }
 
-// What roff would read otherwise than it stands appears as it stands.
+// Text that roff would interpret appears literally.
 func TestRoff(t *testing.T) {
 	r := new(roff)
 	r.prose("\n.dot 'quoted' a\\b\nsee --run-this.\n  verbatim --x\n\n  more\nand on\n\nnext")
@@ -136,13 +136,30 @@ next
 	}
 }
 
-// What shells offer, and what they do beside it: 4 is nothing, 0 files, 16 folders.
+// Each line has the words that shells offer and the directive: 4 is nothing, 0
+// files, 16 folders.
 func TestCompletion(t *testing.T) {
 	for _, c := range []struct{ line, want string }{
 		{"target --log-level |", "debug info warn error :4"},
 		{"target --log-level=|", "debug info warn error :4"},
 		{"up --tls |", "off on require :4"},
 		{"list -o |", "table json :4"},
+		{"bench reg -o |", "table json markdown :4"},
+		{"status -o |", "table json udev :4"},
+		{"bench via --mode |", "pingpong window rdma-write rdma-read post-rate pollscale udp tcp :4"},
+		{"bench policy --charge ucx,|", "ucx,nothing ucx,cibr :4"},
+		{"bench via --wait |", "poll spin sleep :4"},
+		{"bench via --wait poll,|", "poll,spin poll,sleep :4"},
+		{"bench via --offloads |", "auto off :4"},
+		{"bench via --provider |", strings.Join(providerNames(), " ") + " :4"},
+		{"bench reg --provider |", strings.Join(providerNames(), " ") + " :4"},
+		{"bench policy --charge |", "nothing ucx cibr :4"},
+		{"bench policy --policy |", "auto ristretto clock :4"},
+		{"bench via --sizes |", ":4"},
+		{"info --can |", "cache connect df fast-zero flush fua multi-conn read trim write zero :4"},
+		{"info --is |", "read-only rotational tls :4"},
+		{"attach --trace |", "off via :4"},
+		{"attach --device a|", "auto :0"},
 		{"attach --copy-mode |", "auto bounce zerocopy :4"},
 		{"bench via --reliability |", "unreliable delivery reception :4"},
 		{"bench reg --chart-format |", "svg png :4"},
@@ -150,19 +167,23 @@ func TestCompletion(t *testing.T) {
 		{"target --tls-certificates |", ":16"},
 		{"target --config |", ":0"},
 		{"target --admin |", ":0"},
-		{"target --listen |", ":4"},
+		{"target --listen |", "nbd:// nbds:// nbd+unix:/// via+shm:/// via+roce:// via+verbs:// :6"},
 		{"target |", ":4"},
 		{"config check |", ":0"},
 		{"config check a.yaml |", ":4"},
 		{"config show |", ":0"},
 		{"detach |", ":0"},
 		{"status |", ":0"},
+		{"identity |", "renew show :4"},
+		{"identity show |", ":0"},
+		{"identity show disk.img |", ":4"},
+		{"identity renew --state-folder |", ":16"},
 		{"pki init |", ":16"},
 		{"pki issue |", ":16"},
 		{"pki issue ca |", "server client :4"},
 		{"pki issue ca s|", "server client :4"},
 		{"pki issue ca server |", ":4"},
-		{"info |", ":4"},
+		{"info |", "nbd:// nbds:// nbd+unix:/// via+shm:/// via+roce:// via+verbs:// :6"},
 		{"pki i|", "init issue :4"},
 		{"version --out|", "--output :4"},
 	} {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/viablk/viablk/config"
+	"github.com/viablk/viablk/target/limit"
 )
 
 // configPage is the name of the page about configuration files.
@@ -33,7 +34,7 @@ viablk-config-check(1) reports everything that is wrong with a file,
 viablk-config-show(1) prints the value of each key and where it comes from.`
 
 // exportPreface is what the page says before the keys of an export.
-const exportPreface = `An element of target.exports is a mapping of these keys, or NAME=SPEC in short, where
+const exportPreface = `An element of target.exports is a mapping of these keys, or NAME=BACKEND in short, where
 limits may stand before the disk:
 
   disk0=limit:iops=5000,session-bandwidth=100MiB:file:/srv/disk0.img`
@@ -41,6 +42,7 @@ limits may stand before the disk:
 // configExample is a configuration file of the page.
 const configExample = `
 target:
+  certificates: /etc/viablk/pki/target
   listen:
     - via+shm:///?socket=/run/viablk-target/target.sock
     - via+roce://192.0.2.1
@@ -64,22 +66,23 @@ var unflaggedOptions = []option{
 // exportUsages are the keys of an export.
 var exportUsages = map[string]string{
 	"name":                     "what clients ask for, `TEXT` with upper and lower case apart; it may be empty",
-	"backend":                  "the disk, `SPEC`: memory:SIZE, file:PATH, mmap:PATH, null:SIZE, or delay: or fault: around one of them",
+	"backend":                  "the disk, `BACKEND`: memory:SIZE, file:PATH, mmap:PATH, null:SIZE, or delay: or fault: around one of them",
 	"description":              "a `LINE` for people",
 	"default":                  "have the export answer to the empty name too",
 	"read_only":                "refuse writes",
-	"clients":                  "`NAMES`, a list of those in certificates of the NBD clients that get the export, and nobody else",
+	"clients":                  "`NAMES`, a list of the only clients that get the export: names in certificates, and user:NAME and uid:N of this host; an empty list is of no client",
+	"clients_read_only":        "`NAMES`, a list of clients that get the export for reading, beside those of clients",
 	"minimum_block":            "have requests be multiples of `SIZE`; what the disk needs, if it is not said",
 	"preferred_block":          "recommend `SIZE` for a request; the disk's, if it is not said",
 	"maximum_payload":          "longest NBD READ or WRITE, `SIZE`; the disk's, if it is not said",
-	"rotational":               "tell clients that seeks are dear, or are not; the disk is asked, if it is not said",
-	"multi_conn":               "promise that a flush covers all connections, or does not; the disk is asked, if it is not said",
+	"rotational":               "tell clients that the disk is rotational, or is not; default: what the disk says",
+	"multi_conn":               "promise that a flush covers all connections, or does not; default: what the disk says",
 	"limits.iops":              "`NUMBER` of requests per second of all clients together; flushes do not count",
 	"limits.bandwidth":         "bytes per second of all clients together, `SIZE`, of reads and writes",
-	"limits.burst":             "keep what was not used for `TIME`; 20ms, if it is not said",
+	"limits.burst":             "keep what was not used for `TIME`; " + limit.DefaultBurst.String() + ", if it is not said",
 	"session_limits.iops":      "`NUMBER` of requests per second of each client, or initiator",
 	"session_limits.bandwidth": "bytes per second of each client, `SIZE`",
-	"session_limits.burst":     "keep what a client did not use for `TIME`; 20ms, if it is not said",
+	"session_limits.burst":     "keep what a client did not use for `TIME`; " + limit.DefaultBurst.String() + ", if it is not said",
 }
 
 // configManual returns the page about configuration files.
@@ -115,7 +118,7 @@ func configManual(root *cobra.Command, date string) []byte {
 
 // usageOf returns what is said of a key.
 func usageOf(key string) string {
-	for _, o := range slices.Concat(commonOptions, exportOptions, targetOptions, attachOptions, deviceOptions, unflaggedOptions) {
+	for _, o := range slices.Concat(commonOptions, exportOptions, targetOptions, remoteOptions, attachOptions, deviceOptions, unflaggedOptions) {
 		if o.key == key {
 			return o.usage
 		}

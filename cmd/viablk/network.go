@@ -22,16 +22,16 @@ type networkReport struct {
 	EmptyCalls    uint64       `json:"empty_receive_calls"`
 	BytesSent     uint64       `json:"bytes_sent"`
 	BytesReceived uint64       `json:"bytes_received"`
-	Dropped       uint64       `json:"dropped"`   // no room in the device
-	Overrun       uint64       `json:"overrun"`   // no room in our receive buffer
-	Malformed     uint64       `json:"malformed"` // too short, or too long
-	BadICRC       uint64       `json:"bad_icrc"`  // of a connection, or for queue pair 1
-	Unknown       uint64       `json:"unknown"`   // for no queue pair that there is
-	Forged        uint64       `json:"forged"`    // not from the peer
-	Refused       uint64       `json:"refused"`   // as no queue pair takes them
-	Crowded       uint64       `json:"crowded"`   // no room while they waited
-	Strays        uint64       `json:"strays"`    // that came to another worker's socket
-	Errors        uint64       `json:"errors"`    // system calls that failed
+	Dropped       uint64       `json:"dropped"`    // no room in the device
+	Overrun       uint64       `json:"overrun"`    // no room in our receive buffer
+	Malformed     uint64       `json:"malformed"`  // too short, or too long
+	BadICRC       uint64       `json:"bad_icrc"`   // of a connection, or for queue pair 1
+	Unknown       uint64       `json:"unknown"`    // for no queue pair that there is
+	BadSource     uint64       `json:"bad_source"` // not from the peer
+	Refused       uint64       `json:"refused"`    // as no queue pair takes them
+	QueueFull     uint64       `json:"queue_full"` // a queue inside was full
+	Misrouted     uint64       `json:"misrouted"`  // arrived at another shard
+	Errors        uint64       `json:"errors"`     // system calls that failed
 	Manager       cmReport     `json:"connection_manager"`
 	Links         []linkReport `json:"links"` // connections, the last that were closed among them
 }
@@ -43,9 +43,10 @@ type cmReport struct {
 	Retransmitted uint64 `json:"retransmitted"`
 	Duplicates    uint64 `json:"duplicates"`
 	Malformed     uint64 `json:"malformed"`
-	Stray         uint64 `json:"stray"`  // about no connection
-	Forged        uint64 `json:"forged"` // not from the peer
+	UnknownID     uint64 `json:"unknown_id"` // of no connection
+	BadSource     uint64 `json:"bad_source"` // of a connection, not from its peer
 	Refused       uint64 `json:"refused"`
+	Challenged    uint64 `json:"challenged"`
 	Evicted       uint64 `json:"evicted"`
 	TimedOut      uint64 `json:"timed_out"`
 	Dropped       uint64 `json:"dropped"`
@@ -59,7 +60,7 @@ type linkReport struct {
 	QueuePair     uint32  `json:"queue_pair"`
 	MTU           int     `json:"path_mtu"` // bytes of payload
 	RTT           float64 `json:"rtt_us"`   // smoothed; 0 before it was measured
-	Window        int     `json:"window"`   // packets that may be under way
+	Window        int     `json:"window"`   // packets in flight at most
 	Sent          uint64  `json:"packets_sent"`
 	Received      uint64  `json:"packets_received"`
 	Retransmitted uint64  `json:"retransmitted"`
@@ -79,16 +80,16 @@ func networkReports() []networkReport {
 			Manager: newCMReport(&e.Manager), Links: []linkReport{},
 		}
 		r.count(&e.CMPort, &e.CM)
-		for i := range e.Lanes {
-			r.add(&e.Lanes[i])
+		for i := range e.Shards {
+			r.add(&e.Shards[i])
 		}
 		out = append(out, r)
 	}
 	return out
 }
 
-// count adds the counters of a lane.
-func (r *networkReport) count(p *port.Counters, l *roce.LaneCounters) {
+// count adds the counters of a shard.
+func (r *networkReport) count(p *port.Counters, l *roce.ShardCounters) {
 	r.Sent += p.Sent
 	r.SendCalls += p.SendCalls
 	r.Received += p.Received
@@ -101,16 +102,16 @@ func (r *networkReport) count(p *port.Counters, l *roce.LaneCounters) {
 	r.Malformed += p.Malformed
 	r.BadICRC += p.BadICRC
 	r.Unknown += l.Unknown
-	r.Forged += l.Forged
+	r.BadSource += l.BadSource
 	r.Refused += l.Refused
-	r.Crowded += l.Crowded
-	r.Strays += l.Strays
+	r.QueueFull += l.QueueFull
+	r.Misrouted += l.Misrouted
 	r.Errors += l.Errors
 }
 
-// add adds a lane and its links.
-func (r *networkReport) add(l *roce.LaneStatistics) {
-	r.count(&l.Port, &l.LaneCounters)
+// add adds a shard and its links.
+func (r *networkReport) add(l *roce.ShardStatistics) {
+	r.count(&l.Port, &l.ShardCounters)
 	for _, x := range l.Recent {
 		r.Links = append(r.Links, newLinkReport(x, true))
 	}
@@ -122,7 +123,8 @@ func (r *networkReport) add(l *roce.LaneStatistics) {
 func newCMReport(c *cm.Counters) cmReport {
 	return cmReport{
 		Sent: c.Sent, Received: c.Received, Retransmitted: c.Retransmitted, Duplicates: c.Duplicates,
-		Malformed: c.Malformed, Stray: c.Stray, Forged: c.Forged, Refused: c.Refused, Evicted: c.Evicted,
+		Malformed: c.Malformed, UnknownID: c.UnknownID, BadSource: c.BadSource, Refused: c.Refused,
+		Challenged: c.Challenged, Evicted: c.Evicted,
 		TimedOut: c.TimedOut, Dropped: c.Dropped, Connections: c.Connections, Pending: c.Pending,
 	}
 }
@@ -145,8 +147,8 @@ func networkRows(reports []networkReport) [][]string {
 			[]string{"network", r.Local},
 			[]string{"network offloads", fmt.Sprintf("segmentation %s, coalescing %s", onOff(r.Segmentation), onOff(r.Coalescing))},
 			[]string{"network drops", fmt.Sprintf(
-				"%d without room to send, %d without room to receive, %d damaged, %d malformed, %d unknown, %d forged, %d refused",
-				r.Dropped, r.Overrun+r.Crowded, r.BadICRC, r.Malformed, r.Unknown, r.Forged, r.Refused)})
+				"%d without room to send, %d without room to receive, %d damaged, %d malformed, %d unknown, %d from a bad source, %d refused",
+				r.Dropped, r.Overrun+r.QueueFull, r.BadICRC, r.Malformed, r.Unknown, r.BadSource, r.Refused)})
 		for _, l := range r.Links {
 			rows = append(rows, []string{"network peer", fmt.Sprintf(
 				"%s: path MTU %d, round trip %.0f us, %d packets sent, %d again", l.Peer, l.MTU, l.RTT, l.Sent, l.Retransmitted)})

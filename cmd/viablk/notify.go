@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// What the service manager is told, in the words of sd_notify(3).
+// The states that the service manager receives, as in sd_notify(3).
 const (
 	stateReady    = "READY=1"
 	stateStopping = "STOPPING=1"
@@ -34,7 +34,7 @@ func notify(state string) error {
 	return nil
 }
 
-// watchdogTime returns how long the service manager waits for a sign of life of
+// watchdogTime returns how long the service manager waits for a keepalive of
 // the process pid before it ends it; 0 is for ever.
 func watchdogTime(getenv func(string) string, pid int) (time.Duration, error) {
 	limit, owner := getenv("WATCHDOG_USEC"), getenv("WATCHDOG_PID")
@@ -50,18 +50,18 @@ func watchdogTime(getenv func(string) string, pid int) (time.Duration, error) {
 
 const maximumWatchdog = 24 * time.Hour
 
-// watchdog is the part that gives signs of life, twice in the time that the
-// service manager waits for one. Before each it asks for the status, as everybody
-// may: a process whose locks are stuck gives none.
+// watchdog is the part that sends keepalives, twice in the time that the
+// service manager waits for one. Before each it asks for the status, as
+// every client may: a process whose locks are stuck gives none.
 func watchdog(limit time.Duration, status func() processStatus) part {
 	return part{name: "watchdog", serve: func(ctx context.Context) error {
-		beat := time.NewTicker(max(limit/2, time.Microsecond))
-		defer beat.Stop()
+		interval := time.NewTicker(max(limit/2, time.Microsecond))
+		defer interval.Stop()
 		for {
 			select {
 			case <-ctx.Done():
 				return context.Cause(ctx)
-			case <-beat.C:
+			case <-interval.C:
 			}
 			_ = status()
 			if err := notify(stateAlive); err != nil {

@@ -60,7 +60,7 @@ func TestWatchdogTime(t *testing.T) {
 	}
 }
 
-// No status, no sign of life.
+// Without a status there is no keepalive.
 func TestWatchdog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "notify")
 	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
@@ -90,7 +90,7 @@ func TestWatchdog(t *testing.T) {
 		}
 	})
 	close(answer)
-	manager.SetReadDeadline(time.Now().Add(patience))
+	manager.SetReadDeadline(time.Now().Add(waitTimeout))
 	if n, err := manager.Read(b); err != nil || string(b[:n]) != "WATCHDOG=1" {
 		t.Errorf("the service manager got %q, %v", b[:n], err)
 	}
@@ -106,7 +106,7 @@ func TestWatchdog(t *testing.T) {
 				t.Error(err)
 			}
 			return
-		case <-time.After(patience):
+		case <-time.After(waitTimeout):
 			t.Fatal("the watchdog does not end")
 		}
 	}

@@ -15,18 +15,17 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/viablk/viablk/cmd/viablk/internal/bench"
 	"github.com/viablk/viablk/config"
-	"github.com/viablk/viablk/internal/bench"
+	"github.com/viablk/viablk/internal/eventfd"
 	"github.com/viablk/viablk/internal/netns"
 )
 
-// How long the other end has to begin, and to end; less after a failure, for then
-// it may be the one that hangs.
+// How long the other end has to begin, and to end; less after a failure, for
+// then it may be the one that hangs.
 const (
-	peerPatience   = 5 * time.Second
-	failedPatience = 200 * time.Millisecond
+	peerTimeout   = 5 * time.Second
+	failedTimeout = 200 * time.Millisecond
 )
 
 // otherEnd is the other end of a benchmark of this process's own.
@@ -53,12 +52,12 @@ func (a *app) startOtherEnd(ctx context.Context, o *benchOptions, cancel func(er
 		return nil, fmt.Errorf("make a folder for the socket: %w", err)
 	}
 	if err := e.place(ctx, o); err != nil {
-		return nil, errors.Join(err, e.release(failedPatience))
+		return nil, errors.Join(err, e.release(failedTimeout))
 	}
 	for i := range e.eventfds {
-		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+		fd, err := eventfd.New()
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("create an eventfd: %w", err), e.release(failedPatience))
+			return nil, errors.Join(err, e.release(failedTimeout))
 		}
 		e.eventfds[i] = os.NewFile(uintptr(fd), "eventfd")
 	}
@@ -68,7 +67,7 @@ func (a *app) startOtherEnd(ctx context.Context, o *benchOptions, cancel func(er
 		err = e.startProcess(cancel)
 	}
 	if err != nil {
-		return nil, errors.Join(err, e.release(failedPatience))
+		return nil, errors.Join(err, e.release(failedTimeout))
 	}
 	return e, nil
 }
@@ -94,7 +93,8 @@ func (e *otherEnd) place(ctx context.Context, o *benchOptions) (err error) {
 	return err
 }
 
-// privateURI returns an address that nobody else uses, at a host if that is valid.
+// privateURI returns an unused address, at a host if that is
+// valid.
 func privateURI(provider, folder string, host netip.Addr) (config.URI, error) {
 	name := "localhost"
 	switch {
@@ -122,11 +122,11 @@ func privateURI(provider, folder string, host netip.Addr) (config.URI, error) {
 
 // here and there return the eventfds as each end sees them.
 func (e *otherEnd) here() *bench.Eventfds {
-	return &bench.Eventfds{Own: int(e.eventfds[0].Fd()), Peer: int(e.eventfds[1].Fd())}
+	return &bench.Eventfds{Private: int(e.eventfds[0].Fd()), Peer: int(e.eventfds[1].Fd())}
 }
 
 func (e *otherEnd) there() *bench.Eventfds {
-	return &bench.Eventfds{Own: int(e.eventfds[1].Fd()), Peer: int(e.eventfds[0].Fd())}
+	return &bench.Eventfds{Private: int(e.eventfds[1].Fd()), Peer: int(e.eventfds[0].Fd())}
 }
 
 // startThread runs the other end in this process.
@@ -205,19 +205,19 @@ func (e *otherEnd) startProcess(cancel func(error)) error {
 		}
 		<-e.ended
 		return fmt.Errorf("start the other end: %w", e.err)
-	case <-time.After(peerPatience):
+	case <-time.After(peerTimeout):
 		return errors.New("the other process does not begin")
 	}
 }
 
-// release ends the other end, within patience if it can be killed, and removes
+// release ends the other end, within timeout if it can be killed, and removes
 // what it used.
-func (e *otherEnd) release(patience time.Duration) error {
+func (e *otherEnd) release(timeout time.Duration) error {
 	if e.begun {
 		e.stop()
 		select {
 		case <-e.ended:
-		case <-time.After(patience):
+		case <-time.After(timeout):
 			if e.kill != nil {
 				e.kill()
 			}
@@ -240,7 +240,8 @@ func (e *otherEnd) release(patience time.Duration) error {
 
 // lastLine keeps the last line that was written.
 type lastLine struct {
-	mu   sync.Mutex
+	mu sync.Mutex
+	// +checklocks:mu
 	text string
 }
 

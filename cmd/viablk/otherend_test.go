@@ -22,7 +22,7 @@ func familyOf(parent int) []int {
 	return family
 }
 
-// pairOfProcesses is a benchmark that does not end by itself.
+// pairOfProcesses is a benchmark that runs until it is stopped.
 type pairOfProcesses struct {
 	first  *exec.Cmd
 	second int // process ID
@@ -73,15 +73,15 @@ func newPairOfProcesses(t *testing.T, arguments ...string) *pairOfProcesses {
 // eventually waits for what will happen.
 func eventually(t *testing.T, what string, happened func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !happened(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(waitTimeout); !happened(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("it never happened: %s", what)
 		}
 	}
 }
 
-// processState returns the parent and the state of a process; 0 and 'X' if there
-// is none.
+// processState returns the parent and the state of a process; 0 and 'X' if
+// there is none.
 func processState(pid string) (parent int, state byte) {
 	b, _ := os.ReadFile("/proc/" + pid + "/stat")
 	_, rest, ok := strings.Cut(string(b), ") ")

@@ -3,8 +3,9 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
-	"text/tabwriter"
+	"unicode/utf8"
 )
 
 // printJSON prints a document.
@@ -23,20 +24,75 @@ func (a *app) printTable(rows [][]string) error {
 	if a.output == "markdown" {
 		return a.printMarkdown(rows)
 	}
-	w := tabwriter.NewWriter(a.stdout, 0, 8, 2, ' ', 0)
+	columns := newColumns(rows)
+	var b strings.Builder
 	for _, row := range rows {
-		for i, cell := range row {
-			row[i] = printable(cell)
-		}
-		fmt.Fprintln(w, strings.Join(row, "\t"))
+		b.WriteString(columns.line(row))
 	}
-	if err := w.Flush(); err != nil {
+	if _, err := fmt.Fprint(a.stdout, b.String()); err != nil {
 		return fmt.Errorf("print: %w", err)
 	}
 	return nil
 }
 
-// printMarkdown prints aligned rows as a table of Markdown, figures to the right.
+// column is how the cells of a column are set.
+type column struct {
+	width int  // letters
+	right bool // figures end below each other
+}
+
+type columns []column
+
+// newColumns measures rows, of which the first is the heading. A column of
+// figures has nothing else below its heading but "-" and "?".
+func newColumns(rows [][]string) columns {
+	var cs columns
+	figures := make(map[int]int)
+	for n, row := range rows {
+		for i, cell := range row {
+			if i == len(cs) {
+				cs = append(cs, column{right: true})
+			}
+			cell = printable(cell)
+			cs[i].width = max(cs[i].width, utf8.RuneCountInString(cell))
+			switch {
+			case n == 0:
+			case cell[0] >= '0' && cell[0] <= '9':
+				figures[i]++
+			case cell != "-" && cell != "?":
+				cs[i].right = false
+			}
+		}
+	}
+	for i := range cs {
+		cs[i].right = cs[i].right && figures[i] > 0
+	}
+	return cs
+}
+
+// line sets a row. Nothing follows its last cell.
+func (cs columns) line(row []string) string {
+	var b strings.Builder
+	for i, cell := range row {
+		cell = printable(cell)
+		if i > 0 {
+			b.WriteString("  ")
+		}
+		space := strings.Repeat(" ", cs[i].width-utf8.RuneCountInString(cell))
+		switch {
+		case cs[i].right:
+			b.WriteString(space + cell)
+		case i == len(row)-1:
+			b.WriteString(cell)
+		default:
+			b.WriteString(cell + space)
+		}
+	}
+	return b.String() + "\n"
+}
+
+// printMarkdown prints aligned rows as a table of Markdown, figures to the
+// right.
 func (a *app) printMarkdown(rows [][]string) error {
 	var b strings.Builder
 	for i, row := range rows {
@@ -59,11 +115,12 @@ func (a *app) printMarkdown(rows [][]string) error {
 	return nil
 }
 
-// printable quotes text that came from outside if it would disturb a terminal or
-// a table.
+// printable quotes text from outside that would disturb a terminal or a table.
 func printable(s string) string {
-	quoted := fmt.Sprintf("%+q", s)
-	if s == "" || strings.Contains(s, "\t") || quoted != `"`+s+`"` {
+	if s == "" {
+		return "-"
+	}
+	if quoted := strconv.Quote(s); quoted != `"`+s+`"` {
 		return quoted
 	}
 	return s

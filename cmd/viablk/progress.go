@@ -6,13 +6,15 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"golang.org/x/term"
 )
 
-// progressAfter is how long a run takes until people want to see that it goes on.
+// progressAfter is how long a run takes until people want to see that it goes
+// on.
 const progressAfter = time.Second
 
-// progress is a line on a terminal that is written again and again.
+// progress is a line on a terminal that is written again and again. It is of
+// one goroutine.
 type progress struct {
 	w     io.Writer // nil if there is no terminal
 	start time.Time
@@ -22,12 +24,17 @@ type progress struct {
 // newProgress returns the line of this run.
 func (a *app) newProgress() *progress {
 	p := &progress{start: time.Now()}
-	if f, ok := a.stderr.(*os.File); ok {
-		if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err == nil {
-			p.w = f
-		}
+	if f, ok := a.stderr.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		p.w = f
 	}
 	return p
+}
+
+// stage begins a stage of the run, whose remaining time is its own, and returns
+// what shows its progress.
+func (p *progress) stage(what fmt.Stringer) func(done, total int) {
+	p.start = time.Now()
+	return func(done, total int) { p.show(done, total, what) }
 }
 
 // show says what is measured now.

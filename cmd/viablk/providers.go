@@ -15,17 +15,17 @@ import (
 )
 
 // providers are the VIA providers of this build. The list is written down: what
-// a binary speaks does not depend on what it happens to import. One that is built
-// without verbs says so when that is asked for.
+// a binary speaks does not depend on what it happens to import. One that is
+// built without verbs says so when that is asked for.
 var providers = []via.Provider{
 	shm.New(shm.Options{}),
 	overRoCE,
 	overVerbs,
 }
 
-// overRoCE is the provider that knows what its network does, and plainRoCE the same
-// without offloads, for URIs that ask for that. overVerbs is the one that knows what its
-// devices do.
+// overRoCE is the provider that knows what its network does, and plainRoCE the
+// same without offloads, for URIs that ask for that. overVerbs is the one that
+// knows what its devices do.
 var (
 	overRoCE  = roce.New(roce.Options{})
 	plainRoCE = roce.New(roce.Options{NoSegmentation: true, NoCoalescing: true})
@@ -44,7 +44,8 @@ func providerOf(u config.URI) via.Provider {
 	return providers[i]
 }
 
-// deviceOf returns the name of the device that reaches the endpoint of a VIA URI.
+// deviceOf returns the name of the device that reaches the endpoint of a VIA
+// URI.
 func deviceOf(u config.URI) string {
 	if u.Frames != "" {
 		return "frames:" + u.Frames
@@ -61,14 +62,20 @@ func providerNames() []string {
 	return names
 }
 
-// openNIC opens the device that reaches the endpoint of a VIA URI. What no
-// descriptor reports goes to the log.
-func openNIC(u config.URI, log *slog.Logger) (*via.NIC, error) {
-	p := providerOf(u)
+// openNIC opens the device that reaches the endpoint of a VIA URI. Errors that
+// no descriptor reports go to the log, operations to the trace under the role
+// of this end.
+func openNIC(u config.URI, log *slog.Logger, trace *tracer, role string) (*via.NIC, error) {
+	return openProvider(providerOf(u), u, log, trace, role)
+}
+
+// openProvider opens the device of a provider, which is nil if this build has
+// none for the URI.
+func openProvider(p via.Provider, u config.URI, log *slog.Logger, trace *tracer, role string) (*via.NIC, error) {
 	if p == nil {
 		return nil, usage("%s: this build has no VIA provider %q; it has %s", u, u.Provider, strings.Join(providerNames(), ", "))
 	}
-	nic, err := via.OpenNic(p, deviceOf(u))
+	nic, err := via.OpenNic(trace.wrap(p, role), deviceOf(u))
 	if err != nil {
 		return nil, fmt.Errorf("%s: open the %s provider: %w", u, p.Name(), err)
 	}
@@ -76,8 +83,8 @@ func openNIC(u config.URI, log *slog.Logger) (*via.NIC, error) {
 	return nic, nil
 }
 
-// logAsync logs an asynchronous error. That a peer went away is no more than its
-// connection's owner logs.
+// logAsync logs an asynchronous error. The loss of a peer is logged by the
+// connection's owner, and here at debug level.
 func logAsync(log *slog.Logger, e via.AsyncError) {
 	level := slog.LevelWarn
 	if e.Code == via.AsyncConnectionLost {
@@ -86,8 +93,8 @@ func logAsync(log *slog.Logger, e via.AsyncError) {
 	log.Log(context.Background(), level, "asynchronous error", "nic", e.NIC.Name(), "error", e.Code.String(), "cause", e.Cause)
 }
 
-// hostOf returns the host part of the VIA address of an endpoint, in the form of
-// its provider: a path, or host:port.
+// hostOf returns the host part of the VIA address of an endpoint, in the form
+// of its provider: a path, or host:port.
 func hostOf(u config.URI) string {
 	_, address := u.Network()
 	return address

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/viablk/viablk/config"
+	"github.com/viablk/viablk/internal/contain"
 )
 
 // readyReport is what a serving command prints when clients can connect.
@@ -23,9 +24,9 @@ func newStatus(command string) processStatus {
 	}
 }
 
-// startAdmin opens the status socket and starts to serve it, as the first part: it
-// answers while the others drain. If the service manager wants signs of life, it
-// gets them from now on. fill adds what is known by now to a copy of the
+// startAdmin opens the status socket and starts to serve it, as the first part:
+// it answers while the others drain. If the service manager wants keepalives,
+// it gets them from now on. fill adds what is known by now to a copy of the
 // status.
 func (s *service) startAdmin(ctx context.Context, admin string, status processStatus, fill func(*processStatus)) (path string, err error) {
 	limit, err := watchdogTime(os.Getenv, os.Getpid())
@@ -38,6 +39,7 @@ func (s *service) startAdmin(ctx context.Context, admin string, status processSt
 	}
 	report := func() processStatus {
 		now := status
+		now.Panics = contain.Count()
 		fill(&now)
 		now.Network, now.RDMA = networkReports(), rdmaReports()
 		return now
@@ -55,9 +57,9 @@ func (s *service) startAdmin(ctx context.Context, admin string, status processSt
 	return path, nil
 }
 
-// printReady says that clients can connect: to the service manager, and to people
-// unless somebody else started the process with the clients' entrance.
-func (a *app) printReady(r readyReport, in *entrance) error {
+// printReady says that clients can connect: to the service manager, and to
+// people unless a client started the process and passed its socket.
+func (a *app) printReady(r readyReport, in *nbdListeners) error {
 	if err := notify(stateReady); err != nil || in.given {
 		return err
 	}

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// roff is a manual page in the making, in the macros of man(7): those that man of
-// groff and mandoc both know.
+// roff is a manual page in the making, in the macros of man(7): those that man
+// of groff and mandoc both know.
 type roff struct{ text bytes.Buffer }
 
 // escapes are the characters that roff would read otherwise than they stand.
@@ -16,8 +16,8 @@ var escapes = strings.NewReplacer(
 	`\`, `\e`, `-`, `\-`, `'`, `\(aq`, "`", `\(ga`, `^`, `\(ha`, `~`, `\(ti`, `"`, `\(dq`,
 )
 
-// plain returns text that appears as it stands. A line that begins with a dot would
-// be a request.
+// plain returns text that appears literally. A line that begins with a dot
+// would be a request.
 func plain(text string) string {
 	text = escapes.Replace(text)
 	if strings.HasPrefix(text, ".") {
@@ -40,8 +40,8 @@ func (r *roff) header(name, section, date, source string) {
 
 func (r *roff) section(title string) { r.line(".SH %s", plain(title)) }
 
-// item begins an item of a list: a line of roff as its tag, under which a paragraph
-// of roff stands, and prose may follow.
+// item begins an item of a list: a line of roff as its tag, a paragraph of roff
+// below it, and prose may follow.
 func (r *roff) item(tag, text string) {
 	r.line(".TP\n%s\n%s", tag, text)
 }
@@ -54,8 +54,8 @@ func flowing(line string) string {
 	return flagInRoff.ReplaceAllString(plain(line), `\fB${0}\fR`)
 }
 
-// prose writes paragraphs. Lines that are indented stand as they are, as in the help
-// of a command. The first paragraph follows what there is without a space.
+// prose writes paragraphs. Indented lines appear literally, as in the help of a
+// command. The first paragraph follows the text before it without a space.
 func (r *roff) prose(text string) {
 	first, verbatim, gap := true, false, false
 	end := func() {

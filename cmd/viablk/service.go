@@ -21,22 +21,27 @@ import (
 type part struct {
 	name string
 
-	// serve returns the cause when ctx ends, nil after drain, and an error when it
-	// cannot go on. It may be nil for what only has an end.
+	// serve returns the cause when ctx ends, nil after drain, and an error when
+	// it cannot go on. It may be nil for what only has an end.
 	serve func(ctx context.Context) error
 
-	// drain lets what is under way finish. It may be nil for a part that another
-	// part's drain ends too.
+	// drain lets requests in flight finish. It may be nil for a part that
+	// another part's drain ends too.
 	drain func(ctx context.Context) error
 }
 
-// service runs parts until a signal or an error ends it. The first signal drains
-// the parts one after the other, the last started first, so that what feeds
-// others ends before them; the second one cuts everything off.
+// service runs parts until a signal or an error ends it. The first signal
+// drains the parts one after the other, the last started first, so that what
+// feeds others ends before them; the second one cuts everything off.
 type service struct {
 	log     *slog.Logger
-	timeout time.Duration // for draining
-	signals chan os.Signal
+	timeout time.Duration  // for draining
+	signals chan os.Signal // that end the process
+	hangups chan os.Signal // SIGHUP
+	reload  func()         // on SIGHUP; nil: SIGHUP ends the process
+	hourly  func()         // may be nil
+	ticker  *time.Ticker   // for hours
+	hours   <-chan time.Time
 
 	ctx    context.Context // ends when the parts are to end at once
 	cancel context.CancelCauseFunc
@@ -45,14 +50,14 @@ type service struct {
 	running sync.WaitGroup
 	failed  chan error // the first failure of a part
 
-	// abandon ends the process. It is called when parts do not end: a request in a
-	// disk that hangs cannot be cut off.
+	// abandon ends the process. It is called when parts do not end: a request
+	// in a disk that hangs cannot be cut off.
 	abandon func(error)
 	folder  string // that abandon removes; empty for none
 }
 
-// endPatience is how long parts have to end once they were cut off.
-const endPatience = time.Second
+// endTimeout is how long parts have to end once they were cut off.
+const endTimeout = time.Second
 
 // threadsBesides is how many threads the process may have besides those of its
 // connections: the default of the Go runtime.
@@ -60,7 +65,7 @@ const threadsBesides = 10_000
 
 // Causes of an end.
 var (
-	errSecondSignal = errors.New("stopped at once by a second signal: requests under way were cut off")
+	errSecondSignal = errors.New("stopped at once by a second signal: requests in flight were cut off")
 	errDrainTimeout = errors.New("requests were cut off: they did not finish within drain_timeout")
 	errReleased     = errors.New("the process ends")
 )
@@ -69,16 +74,20 @@ var (
 func (a *app) newService(c config.Config, log *slog.Logger) *service {
 	s := &service{
 		log: log, timeout: c.DrainTimeout,
-		signals: make(chan os.Signal, 2), failed: make(chan error, 1),
+		signals: make(chan os.Signal, 2), hangups: make(chan os.Signal, 1), failed: make(chan error, 1),
 	}
-	// A busy connection has a thread, and the runtime ends a process that has more
-	// threads than this.
+	// A busy connection has a thread, and the runtime ends a process that has
+	// more threads than this.
 	debug.SetMaxThreads(threadsBesides + c.NBD.Connections + c.Target.Connections)
 	if os.Getenv("GOGC") == "" {
-		// The data path allocates nothing, so the collector is cheap at any setting,
-		// and what thousands of connections leave behind is half as much.
+		// The data path allocates nothing, so the collector is cheap at any
+		// setting, and what thousands of connections leave behind is half as
+		// much.
 		debug.SetGCPercent(50)
 	}
+	s.ticker = time.NewTicker(time.Hour)
+	s.hours = s.ticker.C
+	slog.SetDefault(log) // of panics in the requests of a disk, see package contain
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.abandon = func(err error) {
 		code := a.report(err)
@@ -87,15 +96,18 @@ func (a *app) newService(c config.Config, log *slog.Logger) *service {
 		}
 		os.Exit(code)
 	}
-	signal.Notify(s.signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	signal.Notify(s.signals, syscall.SIGTERM, syscall.SIGINT)
+	signal.Notify(s.hangups, syscall.SIGHUP)
 	return s
 }
 
-// release ends the parts that still serve, waits for them, and gives the signals
-// back their usual meaning.
+// release ends the parts that still serve, waits for them, and gives the
+// signals back their usual meaning.
 func (s *service) release() {
 	s.end(errReleased)
 	signal.Stop(s.signals)
+	signal.Stop(s.hangups)
+	s.ticker.Stop()
 }
 
 // end cuts the parts off and waits for them, but not for ever.
@@ -108,7 +120,7 @@ func (s *service) end(cause error) {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(endPatience):
+	case <-time.After(endTimeout):
 		s.abandon(cause)
 	}
 }
@@ -134,20 +146,18 @@ func (s *service) start(parts ...part) {
 }
 
 // wait serves until a signal, the end of done, or the failure of a part. It
-// returns nil if everything under way could finish. All parts have returned when
-// it does.
+// returns nil if all requests in flight could finish. All parts have returned
+// when it does.
 func (s *service) wait(done <-chan struct{}) error {
-	var err error
-	select {
-	case got := <-s.signals:
+	got, err := s.untilEnd(done)
+	if got != nil {
 		s.log.Info("draining", "signal", got.String(), "timeout", s.timeout)
 		if err := notify(stateStopping); err != nil {
 			s.log.Warn("the service manager does not know that the process ends", "error", err)
 		}
+	}
+	if err == nil {
 		err = s.drain()
-	case <-done:
-		err = s.drain()
-	case err = <-s.failed:
 	}
 	if err != nil {
 		s.end(err)
@@ -155,6 +165,30 @@ func (s *service) wait(done <-chan struct{}) error {
 		s.end(errReleased)
 	}
 	return err
+}
+
+// untilEnd serves until a signal, the end of done, or the failure of a part.
+// SIGHUP and each hour reload meanwhile.
+func (s *service) untilEnd(done <-chan struct{}) (os.Signal, error) {
+	for {
+		select {
+		case got := <-s.signals:
+			return got, nil
+		case got := <-s.hangups:
+			if s.reload == nil {
+				return got, nil
+			}
+			s.reload()
+		case <-s.hours:
+			if s.hourly != nil {
+				s.hourly()
+			}
+		case <-done:
+			return nil, nil
+		case err := <-s.failed:
+			return nil, err
+		}
+	}
 }
 
 // drain ends the parts, until the time is over or a second signal comes.

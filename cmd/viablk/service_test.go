@@ -52,8 +52,8 @@ func (r *recorder) obedient(name string) part {
 	}
 }
 
-// stubborn is a part with a request that never finishes.
-func stubborn(draining chan<- struct{}) part {
+// unfinished is a part with a request that never finishes.
+func unfinished(draining chan<- struct{}) part {
 	return part{
 		name:  "stubborn",
 		serve: func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) },
@@ -81,7 +81,7 @@ func TestPartsDrainInReverseOrder(t *testing.T) {
 		"done":   func(_ *service, done chan struct{}) { close(done) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newTestService(t, patience)
+			s := newTestService(t, waitTimeout)
 			var r recorder
 			s.start(r.obedient("first"))
 			s.start(part{name: "end only", drain: func(context.Context) error { r.note("end only drained"); return nil }})
@@ -98,10 +98,51 @@ func TestPartsDrainInReverseOrder(t *testing.T) {
 	}
 }
 
+// SIGHUP ends a process only if it has nothing to read again.
+func TestHangup(t *testing.T) {
+	s := newTestService(t, waitTimeout)
+	reloads, done := 0, make(chan struct{})
+	s.reload = func() {
+		if reloads++; reloads == 3 {
+			close(done)
+			return
+		}
+		s.hangups <- syscall.SIGHUP
+	}
+	s.hangups <- syscall.SIGHUP
+	if err := s.wait(done); err != nil || reloads != 3 {
+		t.Errorf("%d reloads, %v", reloads, err)
+	}
+	s = newTestService(t, waitTimeout)
+	s.hangups <- syscall.SIGHUP
+	if err := s.wait(nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// Each hour a process reads again what it has to, and nothing else happens.
+func TestHour(t *testing.T) {
+	s := newTestService(t, waitTimeout)
+	hours, done := make(chan time.Time, 1), make(chan struct{})
+	s.hours = hours
+	reloads := 0
+	s.hourly = func() {
+		if reloads++; reloads == 3 {
+			close(done)
+			return
+		}
+		hours <- time.Time{}
+	}
+	hours <- time.Time{}
+	if err := s.wait(done); err != nil || reloads != 3 {
+		t.Errorf("%d reloads, %v", reloads, err)
+	}
+}
+
 func TestSecondSignalCutsOff(t *testing.T) {
 	s := newTestService(t, time.Hour)
 	draining := make(chan struct{})
-	s.start(stubborn(draining))
+	s.start(unfinished(draining))
 	s.signals <- syscall.SIGTERM
 	go func() {
 		<-draining
@@ -114,7 +155,7 @@ func TestSecondSignalCutsOff(t *testing.T) {
 
 func TestDrainTimesOut(t *testing.T) {
 	s := newTestService(t, 0)
-	s.start(stubborn(make(chan struct{})))
+	s.start(unfinished(make(chan struct{})))
 	s.signals <- syscall.SIGTERM
 	if err := s.wait(nil); !errors.Is(err, errDrainTimeout) {
 		t.Errorf("got %v, want %v", err, errDrainTimeout)
@@ -139,7 +180,7 @@ func TestHangingPartIsAbandoned(t *testing.T) {
 }
 
 func TestFailureOfOnePartEndsAll(t *testing.T) {
-	s := newTestService(t, patience)
+	s := newTestService(t, waitTimeout)
 	var r recorder
 	s.start(r.obedient("other"))
 	s.start(part{name: "bad", serve: func(context.Context) error { return syscall.EADDRINUSE }})

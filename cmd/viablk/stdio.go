@@ -16,7 +16,7 @@ import (
 const stdioHelp = `
 With --stdio the process serves the one NBD client that is connected to its
 standard input and output, as nbdkit -s does, and ends when the client leaves.
-Started with sockets to listen on (systemd's socket activation, nbdinfo [ … ]), it
+Started with sockets to listen on (systemd's socket activation, nbdinfo -- [ … ]), it
 serves NBD there. In both cases it prints nothing on standard output.`
 
 // addStdio registers --stdio with a command.
@@ -25,11 +25,12 @@ func addStdio(cmd *cobra.Command) *bool {
 	return cmd.Flags().BoolP("stdio", "s", false, "serve one NBD client, connected to standard input and output")
 }
 
-// takeStdio takes the connection that is standard input and output. Afterwards
-// nothing that the process prints gets to the client, and the client sees the end
-// of the connection when it is closed: in its place is /dev/null, and also behind
-// standard error if that was the connection, as inetd starts servers.
-func takeStdio(input, output, complaints int) (net.Conn, error) {
+// inheritStdio returns the connection that is standard input and output.
+// Afterwards nothing that the process prints gets to the client, and the client
+// sees the end of the connection when it is closed: in its place is /dev/null,
+// and also behind standard error if that was the connection, as inetd starts
+// servers.
+func inheritStdio(input, output, complaints int) (net.Conn, error) {
 	if !sameFile(input, output) {
 		return nil, usage("--stdio: standard input and output are not the same connection: start it with one stream socket as both, and not with pipes")
 	}

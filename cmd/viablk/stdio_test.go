@@ -38,11 +38,11 @@ func standard(t *testing.T) (fds [3]int, far *os.File) {
 	return fds, far
 }
 
-// What the process prints after it has taken the connection does not get to the
+// Output of the process after it has taken the connection does not reach the
 // client, and the client sees the end when the connection is closed.
 func TestTakeStdio(t *testing.T) {
 	fds, far := standard(t)
-	c, err := takeStdio(fds[0], fds[1], fds[2])
+	c, err := inheritStdio(fds[0], fds[1], fds[2])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestTakeStdioKeepsErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	c, err := takeStdio(fds[0], fds[1], int(w.Fd()))
+	c, err := inheritStdio(fds[0], fds[1], int(w.Fd()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,9 +97,9 @@ func TestTakeStdioRefuses(t *testing.T) {
 		"it is no socket":         {int(r.Fd()), int(w.Fd())}, // one pipe
 		"with pipes":              {fds[0], other},            // two sockets
 	} {
-		c, err := takeStdio(pair[0], pair[1], int(w.Fd()))
-		var coded *exit
-		if !errors.As(err, &coded) || coded.code != exitUsage || !strings.Contains(err.Error(), want) {
+		c, err := inheritStdio(pair[0], pair[1], int(w.Fd()))
+		var withCode *exit
+		if !errors.As(err, &withCode) || withCode.code != exitUsage || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, %v, want %s", c, err, want)
 		}
 	}
@@ -114,7 +114,7 @@ func TestURIOfListener(t *testing.T) {
 		"nbd+vsock://2:7/disk":            nbd.VsockAddr{CID: nbd.VsockAny, Port: 7},
 		"nbd+vsock://5/disk":              nbd.VsockAddr{CID: 5, Port: 10809},
 	} {
-		e := entrance{endpoints: []endpoint{{uri: uriOf(a)}}}
+		e := nbdListeners{endpoints: []endpoint{{uri: uriOf(a)}}}
 		got := e.uris("disk")
 		if len(got) != 1 || got[0] != want {
 			t.Errorf("%q, want %s", got, want)
@@ -125,7 +125,7 @@ func TestURIOfListener(t *testing.T) {
 		}
 	}
 	for _, a := range []net.Addr{&net.UnixAddr{Net: "unix"}, nbd.VsockAddr{CID: 5, Port: 1 << 20}} {
-		if got := (&entrance{endpoints: []endpoint{{uri: uriOf(a)}}}).uris("disk"); len(got) != 0 {
+		if got := (&nbdListeners{endpoints: []endpoint{{uri: uriOf(a)}}}).uris("disk"); len(got) != 0 {
 			t.Errorf("%v, which no URI names, has the URI %q", a, got)
 		}
 	}

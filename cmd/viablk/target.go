@@ -3,33 +3,32 @@ package main
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/viablk/viablk/config"
-	"github.com/viablk/viablk/internal/nbd"
 )
 
 func (a *app) targetCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "target --listen URI… --export NAME=SPEC…",
+		Use:   "target --listen URI… --export NAME=BACKEND…",
 		Short: "Serve disks over VIA and NBD",
 		Long: `Serve disks over VIA and NBD until SIGTERM.
 
-Every disk is served at every URI. SPEC is memory:SIZE, file:PATH, mmap:PATH,
+Every disk is served at every URI. BACKEND is memory:SIZE, file:PATH, mmap:PATH,
 null:SIZE, or one of the wrappers delay:, fault: and volatile:. In front of it
-limit:iops=N,bandwidth=SIZE,burst=TIME: limits what is asked of the disk in a
-second, and session-iops, session-bandwidth and session-burst what one client
-asks. The first SIGTERM lets requests finish, a second one stops at once.`,
-		Example: `  viablk target --listen via+roce://0.0.0.0/ --export disk0=file:/srv/disk0.img
+limit:iops=N,bandwidth=SIZE,burst=TIME: limits the requests per second of the
+disk, and session-iops, session-bandwidth and session-burst those of one client. The first SIGTERM lets requests finish, a second one stops at once.
+
+A listener that other hosts reach authenticates them, VIA with --certificates, NBD with
+--tls require, or is refused without --insecure.`,
+		Example: `  viablk target --listen via+roce://192.0.2.1/ --certificates pki --export disk0=file:/srv/disk0.img
   viablk target --listen nbd://localhost/ --listen 'nbd+unix:///?socket=/run/d.sock' \
       --export disk0=memory:1GiB --export disk1=file:/dev/vg0/disk1
   viablk target --listen nbd://localhost/ \
       --export disk0=limit:bandwidth=200MiB,session-iops=5000:file:/srv/disk0.img
   viablk target --config /etc/viablk/viablk.yaml`,
-		Args: cobra.NoArgs,
 	}
 	options := addOptions(cmd, targetOptions, exportOptions, commonOptions)
 	stdio := addStdio(cmd)
@@ -49,7 +48,7 @@ asks. The first SIGTERM lets requests finish, a second one stops at once.`,
 
 // target serves the configured disks until it is told to end. It takes the
 // entrance that it was started with, which may be nil.
-func (a *app) target(ctx context.Context, e config.Effective, in *entrance) (err error) {
+func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners) (err error) {
 	defer func() { in.close() }()
 	c := e.Config
 	overNBD, overVIA, err := listenURIs(c.Target.Listen)
@@ -60,7 +59,7 @@ func (a *app) target(ctx context.Context, e config.Effective, in *entrance) (err
 	case len(c.Target.Listen) == 0 && in == nil:
 		return usage("nothing to listen on: give --listen URI, or target.listen in the configuration file")
 	case len(c.Target.Exports) == 0:
-		return usage("nothing to export: give --export NAME=SPEC, or target.exports in the configuration file")
+		return usage("nothing to export: give --export NAME=BACKEND, or target.exports in the configuration file")
 	case in != nil && in.client != nil:
 		err = in.refuseURIs("--listen or target.listen", slices.Concat(overNBD, overVIA))
 	default:
@@ -72,21 +71,27 @@ func (a *app) target(ctx context.Context, e config.Effective, in *entrance) (err
 	log := newLog(c.Log, a.stderr)
 	svc := a.newService(c, log)
 	defer svc.release()
-	disks, err := openDisks(e)
+	disks, err := openDisks(e, log)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeDisks(disks)) }()
 
-	server, err := newNBD(c.NBD, disks, log)
+	again := &certificates{log: log}
+	server, err := newNBD(c, disks, again, log)
 	if err != nil {
 		return err
 	}
-	if in, err = in.open(ctx, overNBD, server.TLS); err != nil {
+	if in, err = in.open(ctx, overNBD, server.TLS, guestsOf(disks)); err != nil {
+		return err
+	}
+	if err := checkExposure(c, in, overVIA, disks, log); err != nil {
+		in.close()
 		return err
 	}
 	in.log(log)
-	remote, err := openTarget(c.Target, overVIA, disks, log)
+	warnUnknown(disks, log)
+	remote, err := openTarget(c, overVIA, disks, again, log, newTracer(c.Log, a.stderr))
 	if err != nil {
 		return err
 	}
@@ -106,7 +111,7 @@ func (a *app) target(ctx context.Context, e config.Effective, in *entrance) (err
 			now := server.Status()
 			s.NBD = &now
 		}
-		s.Targets, s.Limits = remote.status(), limitReports(disks)
+		s.Targets, s.Disks, s.Limits = remote.status(), diskReports(disks), limitReports(disks)
 	})
 	if err != nil {
 		return err
@@ -116,6 +121,8 @@ func (a *app) target(ctx context.Context, e config.Effective, in *entrance) (err
 	if err := a.printReady(readyReport{processStatus: status, Admin: admin}, in); err != nil {
 		return err
 	}
+	svc.reload = again.reload
+	again.attach(svc)
 	return svc.wait(in.left)
 }
 
@@ -133,17 +140,4 @@ func listenURIs(listen []string) (overNBD, overVIA []config.URI, err error) {
 		}
 	}
 	return overNBD, overVIA, nil
-}
-
-// newNBD returns the NBD server of the disks.
-func newNBD(c config.NBD, disks []disk, log *slog.Logger) (*nbd.Server, error) {
-	exports, err := nbdExports(disks)
-	if err != nil {
-		return nil, err
-	}
-	secure, err := nbdTLS(c)
-	if err != nil {
-		return nil, err
-	}
-	return &nbd.Server{Exports: exports, TLS: secure, Limits: nbdLimits(c), Log: log}, nil
 }

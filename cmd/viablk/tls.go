@@ -2,22 +2,31 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/internal/nbd"
 	"github.com/viablk/viablk/internal/pki"
 )
 
-// nbdTLS returns how NBD is served under TLS.
-func nbdTLS(c config.NBD) (nbd.TLS, error) {
-	if c.TLS == "off" {
-		return nbd.TLS{}, nil
-	}
-	server, err := pki.ServerConfig(c.TLSCertificates, c.TLSVerifyPeer)
+// newNBD returns the NBD server of the disks. Its certificates, if it has any,
+// are among those that are read again.
+func newNBD(c config.Config, disks []disk, again *certificates, log *slog.Logger) (*nbd.Server, error) {
+	exports, err := nbdExports(disks)
 	if err != nil {
-		return nbd.TLS{}, fmt.Errorf("certificates for TLS: %w", err)
+		return nil, err
 	}
-	return nbd.TLS{Config: server, Required: c.TLS == "require"}, nil
+	server := &nbd.Server{Exports: exports, Limits: nbdLimits(c.NBD), Log: log}
+	if c.NBD.TLS == "off" {
+		return server, nil
+	}
+	used, err := pki.NewServerCertificates(c.NBDCertificates(), c.NBD.TLSVerifyPeer)
+	if err != nil {
+		return nil, fmt.Errorf("certificates for TLS: %w", err)
+	}
+	server.TLS = nbd.TLS{Config: used.Config(), Required: c.NBD.TLS == "require"}
+	again.use(usedCertificates{c.NBDCertificates(), used.Reload, server.VerifyClients})
+	return server, nil
 }
 
 // nbdClient returns how the server of a URI is spoken to.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -19,14 +20,14 @@ func (a *app) upCommand() *cobra.Command {
 		Short: "Run a target and an initiator in one process, to try it out",
 		Long: `Run a target and an initiator in one process, joined by VIA over shared memory,
 and serve the remote disk over NBD until SIGTERM. Without --export the disk is
-1 GiB of memory; without --nbd the NBD socket is in a private folder.
+1 GiB of memory; without --nbd the NBD socket is in a private folder; without
+--log-level the log begins at warn.
 
 With --run the process serves as long as a command runs, which sh -c gets with
 uri, socket and export in its environment, and exits with its exit code.`,
 		Example: `  viablk up
   viablk up --export disk0=file:./disk0.img --nbd nbd://localhost/disk0
   viablk up --run 'nbdinfo "$uri" && nbdcopy "$uri" null:'`,
-		Args: cobra.NoArgs,
 	}
 	options := addOptions(cmd, exportOptions, attachOptions, commonOptions)
 	stdio := addStdio(cmd)
@@ -43,6 +44,9 @@ uri, socket and export in its environment, and exits with its exit code.`,
 		if len(e.Config.Target.Exports) == 0 {
 			e.Config.Target.Exports = []config.Export{{Name: "disk0", Backend: "memory:1GiB"}}
 		}
+		if e.Origin("log.level") == config.FromDefault {
+			e.Config.Log.Level = "warn" // both ends are this process
+		}
 		in, err := inherit(*stdio)
 		if err != nil {
 			return err
@@ -53,9 +57,9 @@ uri, socket and export in its environment, and exits with its exit code.`,
 }
 
 // up serves the disks through the whole chain, until it is told to end or the
-// command has ended. It takes the entrance that it was started with, which may be
-// nil.
-func (a *app) up(ctx context.Context, e config.Effective, in *entrance, command string) (err error) {
+// command has ended. It takes the entrance that it was started with, which may
+// be nil.
+func (a *app) up(ctx context.Context, e config.Effective, in *nbdListeners, command string) (err error) {
 	defer in.close()
 	c := e.Config
 	if in != nil && command != "" {
@@ -75,13 +79,19 @@ func (a *app) up(ctx context.Context, e config.Effective, in *entrance, command 
 		return err
 	}
 
-	disks, err := openDisks(e)
+	disks, err := openDisks(e, log)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeDisks(disks)) }()
 	between := config.URI{Provider: "shm", Socket: filepath.Join(folder, "via.sock")}
-	servers, err := openTarget(c.Target, []config.URI{between}, disks, log)
+	// The lists of clients are for those of this process: see config.Attach.Over.
+	private := slices.Clone(disks)
+	for i := range private {
+		private[i].Clients, private[i].ClientsReadOnly = nil, nil
+	}
+	again := &certificates{log: log}
+	servers, err := openTarget(c, []config.URI{between}, private, again, log, newTracer(c.Log, a.stderr))
 	if err != nil {
 		return err
 	}
@@ -89,12 +99,12 @@ func (a *app) up(ctx context.Context, e config.Effective, in *entrance, command 
 	defer svc.release() // before the device closes
 	svc.start(servers.parts()...)
 
-	remotes, err := attachDisks(ctx, c, between, local, disks, log)
+	remotes, err := attachDisks(ctx, c, between, local, disks, log, newTracer(c.Log, a.stderr))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeAttached(remotes)) }()
-	g := &gateway{in: in, disks: remotes, targets: servers, behind: disks}
+	g := &gateway{in: in, disks: remotes, targets: servers, behind: disks, again: again}
 	if err := g.start(ctx, c, svc, "up", local, log); err != nil {
 		return err
 	}
@@ -119,14 +129,14 @@ try:
 `
 
 // attachDisks attaches every disk of the target in this process.
-func attachDisks(ctx context.Context, c config.Config, between config.URI, local []config.URI, disks []disk, log *slog.Logger) ([]attached, error) {
+func attachDisks(ctx context.Context, c config.Config, between config.URI, local []config.URI, disks []disk, log *slog.Logger, trace *tracer) ([]attached, error) {
 	var remotes []attached
 	for _, d := range disks {
 		between.Export = d.Name
 		options := c.Attach
 		options.ReadOnly = options.ReadOnly || d.isReadOnly()
 		options.CtrlLossTimeout = 0 // the target is not away while there is this process
-		remote, err := dialVIA(ctx, between, options, log)
+		remote, err := dialVIA(ctx, between, options, log, trace)
 		if err != nil {
 			return nil, errors.Join(err, closeAttached(remotes))
 		}
@@ -146,7 +156,7 @@ func attachDisks(ctx context.Context, c config.Config, between config.URI, local
 
 // upLocal returns the URI of the NBD server, unless it was started with its
 // entrance.
-func upLocal(c config.Config, in *entrance, folder string) ([]config.URI, error) {
+func upLocal(c config.Config, in *nbdListeners, folder string) ([]config.URI, error) {
 	local, err := attachLocal(c.Attach)
 	if err == nil {
 		err = in.refuseURIs("--nbd or attach.nbd", local)

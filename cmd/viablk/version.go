@@ -1,8 +1,10 @@
 package main
 
 import (
+	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -17,12 +19,12 @@ type versionInfo struct {
 	Platform string `json:"platform"`
 }
 
-// release and revision are set by the linker for a package, which is the same out of
-// any kind of checkout.
+// release and revision are set by the linker for a package, which is the same
+// out of any kind of checkout.
 var release, revision string
 
-// version reads what the go command, or for a package the linker, wrote into the
-// binary.
+// version reads what the go command, or for a package the linker, wrote into
+// the binary.
 func version() versionInfo {
 	v := versionInfo{
 		Schema: "viablk.version/v1", Version: "unknown",
@@ -49,17 +51,25 @@ func version() versionInfo {
 	return v
 }
 
+// versionLine is what people read.
+func versionLine() string {
+	v := version()
+	return strings.Join([]string{"viablk", v.Version, v.Go, v.Platform}, "  ") + "\n"
+}
+
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			v := version()
 			if a.output == "json" {
 				return a.printJSON(v)
 			}
-			return a.printTable([][]string{{"viablk", v.Version, v.Go, v.Platform}})
+			if _, err := fmt.Fprint(a.stdout, versionLine()); err != nil {
+				return fmt.Errorf("print: %w", err)
+			}
+			return nil
 		},
 	}
 }

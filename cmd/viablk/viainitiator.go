@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -23,8 +24,12 @@ type remoteDisk struct {
 }
 
 // dialVIA opens the disk that a VIA URI names. The caller closes it.
-func dialVIA(ctx context.Context, u config.URI, c config.Attach, log *slog.Logger) (*remoteDisk, error) {
-	nic, err := openNIC(u, log)
+func dialVIA(ctx context.Context, u config.URI, c config.Attach, log *slog.Logger, trace *tracer) (*remoteDisk, error) {
+	security, err := sealed(u, nil)
+	if err != nil {
+		return nil, err
+	}
+	nic, err := openNIC(u, log, trace, "initiator")
 	if err != nil {
 		return nil, err
 	}
@@ -33,18 +38,22 @@ func dialVIA(ctx context.Context, u config.URI, c config.Attach, log *slog.Logge
 		Host:      hostOf(u),
 		Export:    u.Export,
 		ReadOnly:  c.ReadOnly,
+		Exclusive: c.Exclusive,
+		Preempt:   c.Preempt,
 		Depth:     c.Depth,
 		InlineMax: int(c.InlineMax),
 		MaxIO:     int(c.MaxIO),
 		CopyMode:  regcache.CopyMode(c.CopyMode),
 		Timeout:   c.Timeout,
 		Log:       log,
+		Security:  security,
 
 		LossTimeout:    c.CtrlLossTimeout,
 		ReconnectDelay: c.ReconnectDelay,
+		OnConflict:     initiator.ConflictPolicy(c.OnConflict),
 	})
 	if err != nil {
-		return nil, errors.Join(refusal(err), nic.Close())
+		return nil, errors.Join(refusal(about("attach", u, err)), nic.Close())
 	}
 	return &remoteDisk{u, device, sync.OnceValue(func() error {
 		if err := errors.Join(device.Close(), nic.Close()); err != nil {
@@ -57,6 +66,10 @@ func dialVIA(ctx context.Context, u config.URI, c config.Attach, log *slog.Logge
 // refusal adds to the failure to open a disk whether trying again helps. An
 // errno is the target's answer, and not that it is away.
 func refusal(err error) error {
+	var security *initiator.SecurityError
+	if errors.As(err, &security) {
+		return &exit{exitPermission, err}
+	}
 	if errors.Is(err, via.ErrNotReachable) || errors.Is(err, via.ErrNoMatch) ||
 		errors.Is(err, via.ErrTimeout) || errors.Is(err, via.ErrReject) || errors.Is(err, context.DeadlineExceeded) {
 		return unreachable(err)
@@ -64,8 +77,9 @@ func refusal(err error) error {
 	return err
 }
 
-// part keeps the disk: when it is lost for good it stays and answers every request
-// with EIO, so that its users see errors and not the end of their device.
+// part keeps the disk: when it is lost for good it stays and answers every
+// request with EIO, so that its users see errors and not the end of their
+// device.
 func (r *remoteDisk) part(log *slog.Logger) part {
 	return part{
 		name: r.uri.String(),
@@ -86,12 +100,17 @@ func (r *remoteDisk) part(log *slog.Logger) part {
 
 // discoverVIA lists the exports of the target behind a VIA URI.
 func discoverVIA(ctx context.Context, u config.URI) (d described, err error) {
-	nic, err := openNIC(u, slog.New(slog.DiscardHandler))
+	var state *tls.ConnectionState
+	security, err := sealed(u, func(s tls.ConnectionState) { state = &s })
+	if err != nil {
+		return d, err
+	}
+	nic, err := openNIC(u, slog.New(slog.DiscardHandler), nil, "")
 	if err != nil {
 		return d, err
 	}
 	defer func() { err = errors.Join(err, nic.Close()) }()
-	c := initiator.Config{NIC: nic, Host: hostOf(u)}
+	c := initiator.Config{NIC: nic, Host: hostOf(u), Security: security}
 	if deadline, ok := ctx.Deadline(); ok {
 		c.Timeout = time.Until(deadline)
 	}
@@ -99,9 +118,12 @@ func discoverVIA(ctx context.Context, u config.URI) (d described, err error) {
 	if err != nil {
 		return d, refusal(err)
 	}
-	d.network = networkReports()
+	if state != nil {
+		d.security = newSecurityReport(state)
+	}
+	d.network, d.uuids = networkReports(), make(map[string]string)
 	for _, x := range list {
-		d.target = x.Target
+		d.target, d.uuids[x.Name] = x.Target, x.UUID
 		d.infos = append(d.infos, nbd.ExportInfo{
 			Name: x.Name, Description: x.Description, Size: int64(x.Size),
 			ReadOnly: x.ReadOnly, Rotational: x.Rotational, CanFlush: x.CanFlush, CanFUA: x.CanFUA,

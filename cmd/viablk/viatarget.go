@@ -12,6 +12,7 @@ import (
 	"github.com/viablk/viablk/regcache"
 	"github.com/viablk/viablk/target"
 	"github.com/viablk/viablk/via"
+	"github.com/viablk/viablk/via/shm"
 )
 
 // viaServer is the disks served over one VIA provider.
@@ -25,9 +26,13 @@ type viaServer struct {
 // viaServers are the disks served over VIA, by provider and device.
 type viaServers map[string]*viaServer
 
-// serverOf names the server of a URI.
-func serverOf(u config.URI) string {
+// serverOf names the server of a URI. One server seals all of its sessions, or
+// none.
+func serverOf(u config.URI, seals bool) string {
 	name := u.Provider
+	if seals {
+		name += " with certificates"
+	}
 	if u.NoOffloads {
 		name += " without offloads"
 	}
@@ -42,10 +47,14 @@ func serverOf(u config.URI) string {
 
 // openTarget opens a server for each provider among the URIs. The caller closes
 // it after its parts have ended.
-func openTarget(c config.Target, uris []config.URI, disks []disk, log *slog.Logger) (viaServers, error) {
+func openTarget(c config.Config, uris []config.URI, disks []disk, again *certificates, log *slog.Logger, trace *tracer) (viaServers, error) {
 	servers := make(viaServers)
+	by, err := newSealedBy(c, uris, again)
+	if err != nil {
+		return nil, err
+	}
 	for _, u := range uris {
-		if err := servers.listen(c, u, disks, log); err != nil {
+		if err := servers.listen(c, u, disks, by, log, trace); err != nil {
 			return nil, errors.Join(err, servers.close())
 		}
 	}
@@ -54,26 +63,41 @@ func openTarget(c config.Target, uris []config.URI, disks []disk, log *slog.Logg
 
 // listen listens at a URI, with the server of its provider, which it opens at
 // need.
-func (v viaServers) listen(c config.Target, u config.URI, disks []disk, log *slog.Logger) error {
-	s := v[serverOf(u)]
+func (v viaServers) listen(c config.Config, u config.URI, disks []disk, by *sealedBy, log *slog.Logger, trace *tracer) error {
+	name := serverOf(u, c.Seals(u))
+	s := v[name]
 	if s == nil {
-		nic, err := openNIC(u, log)
+		p := providerOf(u)
+		if guests := guestsOf(disks); u.Provider == "shm" && len(guests) > 0 {
+			p = shm.New(shm.Options{AdmitUIDs: guests})
+		}
+		nic, err := openProvider(p, u, log, trace, "target")
 		if err != nil {
 			return err
 		}
-		server, err := target.New(targetConfig(c, nic, disks, log))
+		cfg, err := targetConfig(c.Target, nic, disks, log)
 		if err != nil {
 			return errors.Join(err, nic.Close())
 		}
+		if c.Seals(u) {
+			cfg.Security = by.guard()
+		}
+		server, err := target.New(cfg)
+		if err != nil {
+			return errors.Join(err, nic.Close())
+		}
+		if c.Seals(u) {
+			by.add(server)
+		}
 		s = &viaServer{nic: nic, server: server}
-		v[serverOf(u)] = s
+		v[name] = s
 	}
 	if err := makeFolder(u); err != nil {
 		return err
 	}
 	l, err := s.server.Listen(hostOf(u))
 	if err != nil {
-		return fmt.Errorf("%s: %w", u, err)
+		return about("listen at", u, err)
 	}
 	s.uris, s.listeners = append(s.uris, u), append(s.listeners, l)
 	return nil
@@ -81,7 +105,7 @@ func (v viaServers) listen(c config.Target, u config.URI, disks []disk, log *slo
 
 // targetConfig translates the configuration. There zero stands for the default
 // and a negative duration for none.
-func targetConfig(c config.Target, nic *via.NIC, disks []disk, log *slog.Logger) target.Config {
+func targetConfig(c config.Target, nic *via.NIC, disks []disk, log *slog.Logger) (target.Config, error) {
 	t := target.Config{
 		NIC:            nic,
 		Depth:          c.Depth,
@@ -91,20 +115,25 @@ func targetConfig(c config.Target, nic *via.NIC, disks []disk, log *slog.Logger)
 		CopyMode:       regcache.CopyMode(c.CopyMode),
 		RegisterMax:    int64(c.RegisterMax),
 		MaxConnections: c.Connections,
-		Heartbeat:      c.Heartbeat,
-		Spin:           c.Spin,
+		MaxPerOrigin:   c.ConnectionsPerAddress,
+		KeepAlive:      c.KeepAlive,
+		BusyPoll:       c.BusyPoll,
 		Log:            log,
 	}
-	if t.Spin == 0 {
-		t.Spin = -1
+	if t.BusyPoll == 0 {
+		t.BusyPoll = -1
 	}
 	for _, d := range disks {
+		rights, err := d.Rights()
+		if err != nil {
+			return t, err
+		}
 		t.Exports = append(t.Exports, target.Export{
 			Name: d.Name, Description: d.Description, Device: d.device,
-			Default: d.Default, ReadOnly: d.ReadOnly,
+			Default: d.Default, ReadOnly: d.ReadOnly, Rights: rights, Reservations: d.reservations,
 		})
 	}
-	return t
+	return t, nil
 }
 
 // parts serves the URIs. Each server is drained once.

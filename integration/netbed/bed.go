@@ -1,15 +1,17 @@
-// Package netbed is a network for tests: two hosts, which are network namespaces,
-// with a cable between them, and faults that are switched on and off.
+// Package netbed is a network for tests: two hosts, which are network
+// namespaces, with a cable between them, and faults that are switched on and
+// off.
 //
-//	A ── egress: limit ─────── cable ─────── ingress: corrupt, duplicate ── input: lose, reorder ── B
+//	A ── egress ── cable ── ingress ──────────── input ──────── B
+//	     limit              corrupt, duplicate   lose, reorder
 //
-// A fault is one of the host at which packets arrive. It hits packets one by one,
-// as on a real cable: segments that a socket left to the kernel are cut before
-// they travel, unless Options.Whole.
+// A fault is one of the host at which packets arrive. It hits packets one by
+// one, as on a real cable: segments that a socket left to the kernel are cut
+// before they travel, unless Options.Whole.
 //
-// Tests alone use the package. What fails, or a tool that is missing, fails the
-// test; its functions are called from the goroutine of the test. Nothing is left
-// when the test, or its process, ends.
+// Tests alone use the package. An error or a missing tool fails the test; its
+// functions are called from the goroutine of the test. The kernel removes the
+// namespaces when the test, or its process, ends.
 package netbed
 
 import (
@@ -34,8 +36,8 @@ import (
 type Options struct {
 	MTU int // bytes of an IP packet; 0 is 1500
 
-	// Whole lets segments that one call sends travel as one. Faults meet them as one
-	// packet then.
+	// Whole lets segments that one call sends travel as one. Faults meet them
+	// as one packet then.
 	Whole bool
 }
 
@@ -133,11 +135,11 @@ func (h *Host) run(name, input string, args ...string) string {
 	return out
 }
 
-// receiveBuffer is room for what arrives before anybody reads, bytes.
+// receiveBuffer is room for packets that arrive before the test reads, bytes.
 const receiveBuffer = 4 << 20
 
-// ListenUDP opens a socket with a large receive buffer at an address of the host,
-// and a port that the system chooses if port is 0. The test closes it.
+// ListenUDP opens a socket with a large receive buffer at an address of the
+// host, and a port that the system chooses if port is 0. The test closes it.
 func (h *Host) ListenUDP(at netip.Addr, port uint16) *net.UDPConn {
 	h.t.Helper()
 	var c *net.UDPConn
@@ -183,8 +185,8 @@ func (h *Host) Addr(family int) netip.Addr {
 	return h.IPv4
 }
 
-// AddAddress gives the host one more address on the cable. Nobody sends from it who
-// does not ask for it.
+// AddAddress gives the host one more address on the cable. Only a socket that
+// is bound to it sends from it.
 func (h *Host) AddAddress(a netip.Addr) {
 	h.t.Helper()
 	if a.Is6() {
@@ -192,6 +194,14 @@ func (h *Host) AddAddress(a netip.Addr) {
 		return
 	}
 	h.run("ip", "", "addr", "add", fmt.Sprintf("%v/24", a), "dev", netns.Device)
+}
+
+// LocalNetwork makes all addresses of a network local to the host. The other
+// host reaches them through it.
+func (h *Host) LocalNetwork(network netip.Prefix, other *Host) {
+	h.t.Helper()
+	h.run("ip", "", "route", "add", "local", network.String(), "dev", "lo")
+	other.run("ip", "", "route", "add", network.String(), "via", h.IPv4.String(), "dev", netns.Device)
 }
 
 // StartGroup starts a command on the host, in a process group of its own.

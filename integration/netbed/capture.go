@@ -9,20 +9,24 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"github.com/gopacket/gopacket/pcapgo"
 	"golang.org/x/sys/unix"
 )
 
 // captureBuffer is room for frames that are not written yet, bytes.
 const captureBuffer = 256 << 20
 
-// Capture is a file that gets what passes the device of a host, in the format of
-// pcap-savefile(5): frames that leave as they leave, frames that arrive before a
-// fault hits them.
+// Capture is a file that gets what passes the device of a host, in the format
+// of pcap-savefile(5): frames that leave as they leave, frames that arrive
+// before a fault hits them.
 type Capture struct {
 	host  *Host
 	fd    int
 	file  *os.File
 	out   *bufio.Writer
+	pcap  *pcapgo.Writer // to out
 	count int
 	stop  atomic.Bool
 	ended chan error
@@ -65,13 +69,8 @@ func (c *Capture) open(path string) error {
 		return errors.Join(err, unix.Close(c.fd))
 	}
 	c.out = bufio.NewWriterSize(c.file, 1<<20)
-	order := binary.LittleEndian
-	h := order.AppendUint32(nil, pcapNanoseconds)
-	h = order.AppendUint16(order.AppendUint16(h, 2), 4) // version
-	h = append(h, make([]byte, 8)...)                   // time zone, accuracy
-	h = order.AppendUint32(order.AppendUint32(h, pcapLongest), pcapEthernet)
-	_, err = c.out.Write(h)
-	return err
+	c.pcap = pcapgo.NewWriterNanos(c.out)
+	return c.pcap.WriteFileHeader(longestFrame, layers.LinkTypeEthernet)
 }
 
 // nap is how long a capture waits before it looks whether it is to stop.
@@ -79,7 +78,7 @@ const nap = 5 * time.Millisecond
 
 // routineCapture writes frames until it is to stop and has written all.
 func (c *Capture) routineCapture() error {
-	frame := make([]byte, pcapLongest)
+	frame := make([]byte, longestFrame)
 	for {
 		last := c.stop.Load()
 		if _, err := unix.Poll([]unix.PollFd{{Fd: int32(c.fd), Events: unix.POLLIN}}, int(nap/time.Millisecond)); err != nil && !errors.Is(err, unix.EINTR) {
@@ -105,17 +104,12 @@ func (c *Capture) routineCapture() error {
 
 // write writes a frame, with the time at which it is written.
 func (c *Capture) write(frame []byte) error {
-	now, order := time.Now(), binary.LittleEndian
-	h := order.AppendUint32(nil, uint32(now.Unix()))
-	h = order.AppendUint32(h, uint32(now.Nanosecond()))
-	h = order.AppendUint32(order.AppendUint32(h, uint32(len(frame))), uint32(len(frame)))
-	_, err := c.out.Write(append(h, frame...))
 	c.count++
-	return err
+	return c.pcap.WritePacket(gopacket.CaptureInfo{Timestamp: time.Now(), CaptureLength: len(frame), Length: len(frame)}, frame)
 }
 
-// Stop ends the capture and returns how many frames are in the file. Frames that
-// found no room fail the test.
+// Stop ends the capture and returns how many frames are in the file. Frames
+// that found no room fail the test.
 func (c *Capture) Stop() int {
 	c.host.t.Helper()
 	if err := c.end(); err != nil {

@@ -3,6 +3,7 @@ package netbed
 import (
 	"bytes"
 	"encoding/binary"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -11,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What passes the cable is in the file, at both ends; what a fault takes was there
-// before.
+// The file has each packet that passes the cable, at both ends; faults take
+// packets behind the capture.
 func TestCaptureIsComplete(t *testing.T) {
 	eachFamily(t, func(t *testing.T, b *Bed, f *traffic) {
 		f.size = 1400
@@ -35,8 +36,8 @@ func TestCaptureIsComplete(t *testing.T) {
 				if err != nil {
 					continue // the hosts look for each other
 				}
-				if !bytes.Equal(d.Payload, f.datagram(seen)) || binary.BigEndian.Uint16(d.UDP[2:]) != 4791 {
-					t.Fatalf("datagram %d is %x", seen, d.UDP)
+				if !bytes.Equal(d.Payload, f.datagram(seen)) || d.From != f.from.LocalAddr().(*net.UDPAddr).AddrPort() || d.To != f.target {
+					t.Fatalf("datagram %d from %v to %v is %x", seen, d.From, d.To, d.Payload)
 				}
 				seen++
 			}
@@ -48,36 +49,44 @@ func TestCaptureIsComplete(t *testing.T) {
 }
 
 func TestFramesRefuses(t *testing.T) {
-	header := func(magic, link uint32) []byte {
-		b := make([]byte, pcapHeader)
-		binary.LittleEndian.PutUint32(b, magic)
-		binary.LittleEndian.PutUint32(b[20:], link)
+	const microseconds, nanoseconds, ethernet = 0xa1b2c3d4, 0xa1b23c4d, 1 // pcap-savefile(5)
+	header := func(order binary.ByteOrder, magic, link uint32) []byte {
+		b := make([]byte, 24)
+		order.PutUint32(b, magic)
+		order.PutUint16(b[4:], 2) // version
+		order.PutUint16(b[6:], 4)
+		order.PutUint32(b[20:], link)
 		return b
 	}
-	record := func(kept, length uint32, data ...byte) []byte {
-		b := make([]byte, pcapRecord, pcapRecord+len(data))
-		binary.LittleEndian.PutUint32(b[8:], kept)
-		binary.LittleEndian.PutUint32(b[12:], length)
+	record := func(order binary.ByteOrder, kept, length uint32, data ...byte) []byte {
+		b := make([]byte, 16, 16+len(data))
+		order.PutUint32(b[8:], kept)
+		order.PutUint32(b[12:], length)
 		return append(b, data...)
 	}
-	good := header(pcapMicroseconds, pcapEthernet)
+	little, big := binary.LittleEndian, binary.BigEndian
+	good := header(little, microseconds, ethernet)
 	for name, b := range map[string][]byte{
-		"empty":           {},
-		"short":           good[:pcapHeader-1],
-		"no capture":      header(1, pcapEthernet),
-		"not Ethernet":    header(pcapMicroseconds, 101),
-		"short record":    append(slices.Clone(good), 1),
-		"cut record":      append(slices.Clone(good), record(2, 2, 1)...),
-		"long record":     append(slices.Clone(good), record(pcapLongest+1, pcapLongest+1)...),
-		"truncated frame": append(slices.Clone(good), record(1, 2, 1)...),
+		"empty":             {},
+		"short":             good[:23],
+		"no capture":        header(little, 1, ethernet),
+		"not Ethernet":      header(little, microseconds, 101),
+		"short record":      append(slices.Clone(good), 1),
+		"cut record":        append(slices.Clone(good), record(little, 2, 2, 1)...),
+		"long record":       append(slices.Clone(good), record(little, longestFrame+1, longestFrame+1, make([]byte, longestFrame+1)...)...),
+		"cut behind header": append(slices.Clone(good), record(little, 2, 2)...),
+		"truncated frame":   append(slices.Clone(good), record(little, 1, 2, 1)...),
 	} {
-		if all, err := frames(b); err == nil {
+		if all, err := frames(bytes.NewReader(b)); err == nil {
 			t.Errorf("%s: %d frames", name, len(all))
 		}
 	}
-	all, err := frames(append(slices.Concat(header(pcapNanoseconds, pcapEthernet), record(2, 2, 7, 8)), record(0, 0)...))
-	if err != nil || len(all) != 2 || !bytes.Equal(all[0], []byte{7, 8}) || len(all[1]) != 0 {
-		t.Errorf("frames %v and %v", all, err)
+	for _, order := range []binary.ByteOrder{little, big} {
+		b := slices.Concat(header(order, nanoseconds, ethernet), record(order, 2, 2, 7, 8), record(order, 0, 0))
+		all, err := frames(bytes.NewReader(b))
+		if err != nil || len(all) != 2 || !bytes.Equal(all[0], []byte{7, 8}) || len(all[1]) != 0 {
+			t.Errorf("%v: frames %v and %v", order, all, err)
+		}
 	}
 	if _, err := Frames(filepath.Join(t.TempDir(), "none")); !os.IsNotExist(err) {
 		t.Errorf("a missing file: %v", err)
@@ -112,8 +121,8 @@ func TestParseDatagramRefuses(t *testing.T) {
 	}
 }
 
-// One call that sends ten segments is ten packets on a cable, and one on a cable
-// that leaves segments whole.
+// One call that sends ten segments is ten packets on a cable, and one on a
+// cable that leaves segments whole.
 func TestSegmentsAreCut(t *testing.T) {
 	const segment, segments = 1000, 10
 	for _, c := range []struct {
@@ -136,7 +145,7 @@ func TestSegmentsAreCut(t *testing.T) {
 		f.forget()
 		b.B.Lose(Datagrams, Every(5))
 		f.burst(segments)
-		f.settle(func() int { return segments - len(c.lost) })
+		f.receiveUntil(func() int { return segments - len(c.lost) })
 		if got := f.missing(); !slices.Equal(got, c.lost) {
 			t.Errorf("whole is %v, and %v are missing", c.whole, got)
 		}

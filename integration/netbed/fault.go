@@ -23,8 +23,9 @@ func From(a netip.Addr) Packets {
 	return Packets(fmt.Sprintf("ip saddr %v ", a)) + Datagrams
 }
 
-// The packets of RoCE are told apart by the first byte behind the UDP header, the
-// opcode of the base transport header (InfiniBand specification, volume 1, 9.2).
+// The packets of RoCE are told apart by the first byte behind the UDP header,
+// the opcode of the base transport header (InfiniBand specification, volume 1,
+// 9.2).
 const (
 	Datagrams        Packets = "meta l4proto udp"
 	Acknowledgements Packets = Datagrams + " @th,64,8 0x11"      // of reliable connections
@@ -58,8 +59,8 @@ type Fault struct {
 // Hits returns how many packets were hit so far.
 func (f *Fault) Hits() int { return f.hits() }
 
-// Stop switches the fault off. It may be called again; the end of the test calls
-// it if nobody else does, as far as it matters.
+// Stop switches the fault off. It may be called again; the end of the test
+// calls it otherwise.
 func (f *Fault) Stop() {
 	if !f.done {
 		f.done = true
@@ -79,9 +80,9 @@ func (h *Host) Count(p Packets) *Fault {
 	return h.rule("inet", "hook input priority 1", p, Always, "accept").fault()
 }
 
-// Corrupt flips a bit of packets that arrive: of the byte at an offset behind the
-// UDP header, 0 to 246. The UDP checksum does not see it, because on a veth device
-// nobody computes one.
+// Corrupt flips a bit of packets that arrive: of the byte at an offset behind
+// the UDP header, 0 to 246. The UDP checksum does not see it, because a veth
+// device computes none.
 func (h *Host) Corrupt(p Packets, c Chance, offset int) *Fault {
 	h.t.Helper()
 	at := fmt.Sprintf("@th,%d,8", 64+8*offset)

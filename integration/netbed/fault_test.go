@@ -29,7 +29,7 @@ func TestBedIsClean(t *testing.T) {
 	}
 }
 
-func TestEveryTenthIsLost(t *testing.T) {
+func TestLoseEveryTenthPacket(t *testing.T) {
 	eachFamily(t, func(t *testing.T, b *Bed, f *traffic) {
 		lost := b.B.Lose(Datagrams, Every(10))
 		f.send(1000, func() int { return f.sent - lost.Hits() })
@@ -41,9 +41,9 @@ func TestEveryTenthIsLost(t *testing.T) {
 	})
 }
 
-// Of 2000 datagrams 600 are lost on average, and 20.5 is the standard deviation:
-// outside of six of them is one run of 10⁹.
-func TestRandomOnesAreLost(t *testing.T) {
+// Of 2000 datagrams 600 are lost on average, and 20.5 is the standard
+// deviation: outside of six of them is one run of 10⁹.
+func TestLoseRandomPackets(t *testing.T) {
 	eachFamily(t, func(t *testing.T, b *Bed, f *traffic) {
 		lost := b.B.Lose(Datagrams, Randomly(0.3))
 		f.send(2000, func() int { return f.sent - lost.Hits() })
@@ -51,7 +51,8 @@ func TestRandomOnesAreLost(t *testing.T) {
 		if n != lost.Hits() || n < 600-123 || n > 600+123 {
 			t.Errorf("%d datagrams are missing, %d were hit", n, lost.Hits())
 		}
-		// Losses that follow each other independently, and not a pattern: 180 of them.
+		// Losses that follow each other independently, and not a pattern: 180
+		// of them.
 		pairs, missing := 0, f.missing()
 		for i := range missing[1:] {
 			if missing[i+1] == missing[i]+1 {
@@ -66,7 +67,7 @@ func TestRandomOnesAreLost(t *testing.T) {
 	})
 }
 
-func TestProbabilityIsFine(t *testing.T) {
+func TestLossProbability(t *testing.T) {
 	for p, want := range map[float64]Chance{
 		0.001: "numgen random mod 1000000 < 1000", 0.05: "numgen random mod 1000000 < 50000", 1: "numgen random mod 1000000 < 1000000",
 	} {
@@ -77,7 +78,7 @@ func TestProbabilityIsFine(t *testing.T) {
 }
 
 // Loss of one kind of packet leaves the others alone, and counts its own alone.
-func TestOneKindIsLost(t *testing.T) {
+func TestLoseOneKindOfPacket(t *testing.T) {
 	const first, middle, last, only, acknowledge, write = 0x0d, 0x0e, 0x0f, 0x10, 0x11, 0x0a
 	opcodes := []byte{write, first, middle, last, only, acknowledge, 0x0c, 0x12}
 	for _, c := range []struct {
@@ -109,7 +110,7 @@ func TestOneKindIsLost(t *testing.T) {
 }
 
 // The other direction is not concerned.
-func TestLossHasADirection(t *testing.T) {
+func TestLossInOneDirection(t *testing.T) {
 	b := New(t, Options{})
 	f := newTraffic(t, b, 4)
 	lost := b.A.Lose(Datagrams, Always)
@@ -145,7 +146,7 @@ func TestDuplicatesArrive(t *testing.T) {
 }
 
 // A held datagram comes behind those up to the one that is held next.
-func TestHeldOnesComeLate(t *testing.T) {
+func TestReorderedPacketsArriveLate(t *testing.T) {
 	eachFamily(t, func(t *testing.T, b *Bed, f *traffic) {
 		late := b.B.Reorder(Datagrams, 10, time.Hour)
 		f.send(1000, func() int { return f.sent - 1 }) // the last one is held
@@ -164,13 +165,13 @@ func TestHeldOnesComeLate(t *testing.T) {
 			}
 		}
 		late.Stop()
-		f.settle(f.all)
+		f.receiveUntil(f.all)
 		f.clean(100)
 	})
 }
 
-// When nothing follows a held datagram it is let go.
-func TestHeldOneIsLetGo(t *testing.T) {
+// A held datagram is released when no other follows it.
+func TestHeldPacketIsReleasedAtStop(t *testing.T) {
 	b := New(t, Options{})
 	f := newTraffic(t, b, 4)
 	late := b.B.Reorder(Datagrams, 1, time.Millisecond)
@@ -181,7 +182,7 @@ func TestHeldOneIsLetGo(t *testing.T) {
 }
 
 // A flipped bit arrives: the checksum of UDP does not notice.
-func TestFlippedBitArrives(t *testing.T) {
+func TestCorruptPacketArrives(t *testing.T) {
 	for _, offset := range []int{0, 12, 200, 246} {
 		t.Run(fmt.Sprint(offset), func(t *testing.T) {
 			eachFamily(t, func(t *testing.T, b *Bed, f *traffic) {
@@ -202,7 +203,7 @@ func TestFlippedBitArrives(t *testing.T) {
 	}
 }
 
-func TestUnpluggedHostIsAlone(t *testing.T) {
+func TestUnpluggedHostReceivesNothing(t *testing.T) {
 	eachFamily(t, func(t *testing.T, b *Bed, f *traffic) {
 		f.clean(10)
 		plug := b.B.Unplug()
@@ -212,7 +213,7 @@ func TestUnpluggedHostIsAlone(t *testing.T) {
 		if _, err := f.to.WriteToUDPAddrPort([]byte("x"), f.from.LocalAddr().(*net.UDPAddr).AddrPort()); err == nil {
 			t.Error("a host without a link can send")
 		}
-		f.take()
+		f.receive()
 		if len(f.arrived) != 10 {
 			t.Errorf("%d arrived without a link", len(f.arrived)-10)
 		}
@@ -230,10 +231,11 @@ func TestLimitedCable(t *testing.T) {
 	slow := b.B.Limit(rate, 1<<20)
 	start := time.Now()
 	f.send(300, func() int { return f.sent - slow.Hits() })
-	// All but the burst had to wait for its turn: no machine is too slow for that.
+	// The limiter delayed all but the burst: no machine is too slow for
+	// that.
 	least := time.Duration((300*frame - burst) * 8 * int(time.Second) / rate)
-	if took := time.Since(start); slow.Hits() > 0 || took < least {
-		t.Errorf("%d bytes took %v, less than %v; %d were lost", 300*frame, took, least, slow.Hits())
+	if elapsed := time.Since(start); slow.Hits() > 0 || elapsed < least {
+		t.Errorf("%d bytes took %v, less than %v; %d were lost", 300*frame, elapsed, least, slow.Hits())
 	}
 	slow.Stop()
 	f.clean(100)

@@ -26,7 +26,7 @@ func (h *Host) Unplug() (plug func()) {
 const burst = 70_000
 
 // Limit makes the cable to the host slow: bits a second, with room for so many
-// bytes that wait. What finds no room is lost, and counted as hit.
+// bytes that wait. A packet that finds no room is lost, and counted as hit.
 func (h *Host) Limit(rate, room int) *Fault {
 	h.t.Helper()
 	from := h.peer

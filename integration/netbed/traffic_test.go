@@ -30,8 +30,8 @@ type traffic struct {
 	flipped  map[int][]int // offsets of wrong bytes, by number
 }
 
-// patience bounds how long something may take that will happen.
-const patience = 30 * time.Second
+// waitLimit bounds the wait for an expected event.
+const waitLimit = 30 * time.Second
 
 const opcodeAcknowledge = 0x11
 
@@ -43,10 +43,14 @@ func newTraffic(t *testing.T, b *Bed, family int) *traffic {
 		flipped: make(map[int][]int),
 	}
 	f.target = f.to.LocalAddr().(*net.UDPAddr).AddrPort()
+	// Until the kernel knows the neighbour, it holds only 200 KiB of datagrams.
+	f.send(1, f.all)
+	f.forget()
 	return f
 }
 
-// datagram is number i: its opcode, its number, and bytes that follow from both.
+// datagram is number i: its opcode, its number, and bytes that follow from
+// both.
 func (f *traffic) datagram(i int) []byte {
 	d := make([]byte, f.size)
 	for k := range d {
@@ -57,8 +61,8 @@ func (f *traffic) datagram(i int) []byte {
 	return d
 }
 
-// send sends n datagrams, a hundred at a time, and takes what arrives until there
-// is as much as want says: a law of conservation, not a time.
+// send sends n datagrams, a hundred at a time, and receives until the number of
+// datagrams is want: a law of conservation, not a time.
 func (f *traffic) send(n int, want func() int) {
 	f.t.Helper()
 	for n > 0 {
@@ -70,18 +74,18 @@ func (f *traffic) send(n int, want func() int) {
 			}
 			f.sent++
 		}
-		f.settle(want)
+		f.receiveUntil(want)
 	}
 }
 
-// settle takes what arrives until there is as much as want says.
-func (f *traffic) settle(want func() int) {
+// receiveUntil receives until the number of datagrams is want.
+func (f *traffic) receiveUntil(want func() int) {
 	f.t.Helper()
-	for deadline := time.Now().Add(patience); len(f.arrived) != want(); {
+	for deadline := time.Now().Add(waitLimit); len(f.arrived) != want(); {
 		if time.Now().After(deadline) {
 			f.t.Fatalf("%d of %d datagrams arrived, want %d", len(f.arrived), f.sent, want())
 		}
-		f.take()
+		f.receive()
 	}
 }
 
@@ -90,8 +94,8 @@ func (f *traffic) forget() {
 	f.arrived, f.sent, f.flipped = nil, 0, make(map[int][]int)
 }
 
-// take takes what has arrived.
-func (f *traffic) take() {
+// receive reads the datagrams that have arrived.
+func (f *traffic) receive() {
 	f.t.Helper()
 	b := make([]byte, 1<<16)
 	for {

@@ -25,8 +25,8 @@ const limit = 5 * time.Minute
 // built are the packages of one build, by name and format: "viablk.deb".
 type built map[string]string
 
-// builds are two builds of the sources as they are, in two folders, at two hours of
-// the day and by two people; made at first use and kept in place.
+// builds are two builds of the sources as they are, in two folders, at two
+// hours of the day and by two people; made at first use and kept in place.
 var (
 	place  string
 	builds = sync.OnceValues(func() ([2]built, error) {
@@ -171,7 +171,7 @@ func TestLint(t *testing.T) {
 				t.Errorf("exit code %d\n%s", code, out)
 			}
 		})
-		// Nobody has signed the package yet, and nfpm does not write which files are
+		// The package is not signed, and nfpm does not write which files are
 		// binaries.
 		allowed := []string{"no-signature", "no-binary"}
 		out, _ := attempt(t, "rpmlint", packageFile(t, name+".rpm"))

@@ -14,8 +14,9 @@ import (
 	"time"
 )
 
-// shells are what begins a shell so that it completes as packages has it, touches
-// ready when it can be typed to, and writes its line to result when it is typed ^X.
+// shells are what begins a shell so that it completes as packages has it,
+// touches ready when it can be typed to, and writes its line to result when it
+// is typed ^X.
 var shells = map[string]struct{ command, begin string }{
 	"bash": {"bash --noprofile --rcfile begin -i", `
 		PS1=; bind 'set completion-query-items 0'; bind 'set page-completions off'; bind 'set bell-style none'
@@ -36,8 +37,8 @@ var shells = map[string]struct{ command, begin string }{
 		function fish_prompt; touch ready; end`},
 }
 
-// What is typed up to a tab, and the line that it makes. Files are those of the folder
-// that the shell is in.
+// Input up to a tab, and the line that the shell makes of it. Files are those
+// of the folder that the shell is in.
 var completions = []struct{ typed, want, fish string }{
 	{typed: "viablk conf", want: "viablk config "},
 	{typed: "viablk config ch", want: "viablk config check "},
@@ -87,8 +88,11 @@ func startShell(t *testing.T, root, command, begin string) *shell {
 		must(t, os.WriteFile(filepath.Join(s.folder, name), []byte(text+"\n"), 0o600))
 	}
 	must(t, os.Mkdir(filepath.Join(s.folder, "certs"), 0o700))
+	// Without this folder fish fills it from all manuals, on a process that
+	// outlives the shell.
+	must(t, os.MkdirAll(filepath.Join(s.folder, "fish", "generated_completions"), 0o700))
 	var cancel context.CancelFunc
-	s.ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
+	s.ctx, cancel = context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 	cmd := exec.CommandContext(s.ctx, "script", "-qfec", command, "/dev/null")
 	cmd.Dir, cmd.WaitDelay = s.folder, time.Second
 	cmd.Env = append(os.Environ(), "ROOT="+root, "HOME="+s.folder, "ZDOTDIR="+s.folder, "XDG_CONFIG_HOME="+s.folder,
@@ -101,8 +105,8 @@ func startShell(t *testing.T, root, command, begin string) *shell {
 	must(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = terminal.Close() // which ends the shell
+		_ = cmd.Wait()       // a minute at most
 		cancel()
-		_ = cmd.Wait()
 		if t.Failed() {
 			t.Logf("terminal: %q", &screen)
 		}

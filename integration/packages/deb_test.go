@@ -18,8 +18,8 @@ func versionOf(t *testing.T, name string) string {
 	return strings.TrimSuffix(strings.TrimSpace(run(t, "dpkg-deb", "-f", packageFile(t, name), "Version")), "-1")
 }
 
-// In a root with neither systemd nor anything else that is not needed, the package is
-// installed alone, works, and goes without a trace.
+// In a root with neither systemd nor anything else that is not needed, the
+// package is installed alone, works, and goes without a trace.
 func TestDebWithoutSystemd(t *testing.T) {
 	t.Parallel()
 	r := newRoot(t)
@@ -86,7 +86,7 @@ func TestDebWithSystemd(t *testing.T) {
 	r.works(versionOf(t, "viablk.deb"))
 
 	must(t, os.MkdirAll(r.folder+"/var/lib/viablk", 0o700))
-	r.write("/var/lib/viablk/disk.img", "somebody's")
+	r.write("/var/lib/viablk/disk.img", "data")
 	r.run("dpkg", "--purge", "viablk")
 	if got := differences(before, r.files()); !slices.Equal(got, []string{
 		"+/etc/viablk", "+/etc/viablk/other.yaml", "+/var/lib/viablk", "+/var/lib/viablk/disk.img",
@@ -121,7 +121,7 @@ func TestDebVerbs(t *testing.T) {
 		t.Error(out)
 	}
 	r.checkSymbols()
-	// What is left of the package that is gone is not what the other one has.
+	// Purging the removed package leaves the files of the other one.
 	r.attempt("dpkg", "--purge", "viablk")
 	if text := r.read("/etc/viablk/target.yaml"); !strings.Contains(text, "connections: 7") {
 		t.Errorf("the configuration is %q", text)
@@ -137,7 +137,8 @@ func TestDebVerbs(t *testing.T) {
 	}
 }
 
-// checkSymbols checks that the binary needs no newer libc than its package says.
+// checkSymbols checks that the binary needs no newer libc than its package
+// says.
 func (r *root) checkSymbols() {
 	r.Helper()
 	f, err := elf.Open(filepath.Join(r.folder, "usr/bin/viablk"))

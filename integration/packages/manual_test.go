@@ -20,7 +20,8 @@ func unpack(t *testing.T, name string) string {
 	return folder
 }
 
-// The pages of the manual are understood by groff and by mandoc, and found by apropos.
+// The pages of the manual are understood by groff and by mandoc, and found by
+// apropos.
 func TestManual(t *testing.T) {
 	t.Parallel()
 	pages, err := filepath.Glob(unpack(t, "viablk.deb") + "/usr/share/man/man*/*.gz")
@@ -51,8 +52,8 @@ func TestManual(t *testing.T) {
 func TestManualOfBinary(t *testing.T) {
 	t.Parallel()
 	root := unpack(t, "viablk.deb")
-	var look func(args ...string) int
-	look = func(args ...string) int {
+	var walk func(args ...string) int
+	walk = func(args ...string) int {
 		page := filepath.Join(root, "usr/share/man/man1", strings.Join(append([]string{"viablk"}, args...), "-")+".1.gz")
 		if _, err := os.Stat(page); err != nil {
 			t.Errorf("the command %v has no page: %v", args, err)
@@ -63,12 +64,12 @@ func TestManualOfBinary(t *testing.T) {
 		list, _, _ = strings.Cut(list, "\n\n")
 		for line := range strings.Lines(list) {
 			if name := strings.Fields(line)[0]; name != "help" {
-				seen += look(append(args[:len(args):len(args)], name)...)
+				seen += walk(append(args[:len(args):len(args)], name)...)
 			}
 		}
 		return seen
 	}
-	if seen := look(); seen < 20 {
+	if seen := walk(); seen < 20 {
 		t.Errorf("%d commands", seen)
 	}
 }

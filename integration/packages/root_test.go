@@ -21,8 +21,8 @@ import (
 // release is the release of Debian that packages are installed in.
 const release = "bookworm"
 
-// cleanRoot makes a root of Debian once, from where the system has its own packages
-// from: dpkg, apt and what they need, and no systemd.
+// cleanRoot makes a root of Debian once, from where the system has its own
+// packages from: dpkg, apt and what they need, and no systemd.
 var cleanRoot = sync.OnceValues(func() (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -67,20 +67,22 @@ func newRoot(t *testing.T, packages ...string) *root {
 	return r
 }
 
-// inside returns a command that runs in the root, with processes and mounts of its
-// own, which end with it.
+// inside returns a command that runs in the root, with processes and mounts of
+// its own, which end with it.
 func (r *root) inside(name string, args []string) []string {
 	const begin = `mount -t proc proc "$0/proc" && mount -t tmpfs tmpfs "$0/run" && mount -t tmpfs tmpfs "$0/tmp" && mount --bind /dev "$0/dev" && exec chroot "$0" "$@"`
 	return append([]string{"--mount", "--pid", "--fork", "--kill-child", "sh", "-c", begin, r.folder, name}, args...)
 }
 
-// run runs a command in the root, which must succeed, and returns what it wrote.
+// run runs a command in the root, which must succeed, and returns what it
+// wrote.
 func (r *root) run(name string, args ...string) string {
 	r.Helper()
 	return run(r.T, "unshare", r.inside(name, args)...)
 }
 
-// attempt runs a command in the root and returns what it wrote and its exit code.
+// attempt runs a command in the root and returns what it wrote and its exit
+// code.
 func (r *root) attempt(name string, args ...string) (string, int) {
 	r.Helper()
 	return attempt(r.T, "unshare", r.inside(name, args)...)
@@ -109,8 +111,8 @@ func (r *root) read(path string) string {
 	return string(text)
 }
 
-// unwatched matches what the package managers, and those who make users, have for
-// themselves.
+// unwatched matches what the package managers, and those who make users, have
+// for themselves.
 var unwatched = regexp.MustCompile(`^/(packages|root/.rpmdb|proc|run|tmp|dev|var/lib/(dpkg|apt|rpm|systemd)|var/log|var/cache)(/|$)|^/etc/(passwd|group|shadow|gshadow|subuid|subgid)-?$|^/etc/\.pwd\.lock$`)
 
 // files lists the files of the root, each with what it is.
@@ -161,14 +163,14 @@ func differences(before, after map[string]string) []string {
 	return all
 }
 
-// works runs the binary in the root: it is the build of the package, and serves a disk
-// through the whole chain to a real client.
+// works runs the binary in the root: it is the build of the package, and serves
+// a disk through the whole chain to a real client.
 func (r *root) works(version string) {
 	r.Helper()
 	if out := r.run("viablk", "version"); !strings.Contains(out, version) {
 		r.Errorf("version %q: %s", version, out)
 	}
-	if out := r.run("viablk", "up", "--run", `viablk info "$uri" --size`); !strings.HasSuffix(out, "\n1073741824\n") {
+	if out := r.run("viablk", "up", "--run", `viablk info "$uri" --size`); out != "1073741824\n" {
 		r.Errorf("viablk up: %s", out)
 	}
 	if out := r.run("viablk", "config", "check", "/etc/viablk/target.yaml"); out != "" {

@@ -46,8 +46,8 @@ func TestRPM(t *testing.T) {
 	if code != 0 || !strings.Contains(out, "target.yaml saved as") {
 		t.Errorf("exit code %d: %s", code, out)
 	}
-	// What was changed is saved, and the rest is folders that other packages have in
-	// distributions with rpm.
+	// rpm saves a changed file, and the rest is folders that other packages
+	// have in distributions with rpm.
 	left := []string{"+/etc/viablk", "+/etc/viablk/target.yaml.rpmsave", "+/usr/lib/sysusers.d", "+/usr/share/fish", "+/usr/share/fish/vendor_completions.d", "+/usr/share/licenses", "+/usr/share/zsh", "+/usr/share/zsh/site-functions"}
 	if got := differences(before, r.files()); !slices.Equal(got, left) {
 		t.Errorf("removed: %q", got)

@@ -9,18 +9,18 @@ import (
 	"testing"
 )
 
-// End is an end of a network cable. It is plugged into one NIC, or the test takes
-// it by Conn.
+// End is an end of a network cable. It is plugged into one NIC, or the test
+// takes it by Conn.
 type End struct {
-	file *os.File // nil when somebody has it
+	file *os.File // nil when a NIC or the test has it
 }
 
-// cableBuffer is how much may be on its way in each direction, bytes, if the host
-// allows so much.
+// cableBuffer is how much may be on its way in each direction, bytes, if the
+// host allows so much.
 const cableBuffer = 4 << 20
 
-// Cable returns the two ends of a cable, each for a machine or the test. It loses
-// nothing: who sends faster than the other end takes has to wait.
+// Cable returns the two ends of a cable, each for a machine or the test. It
+// loses nothing: who sends faster than the other end takes has to wait.
 func Cable(t testing.TB) (*End, *End) {
 	t.Helper()
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
@@ -33,17 +33,17 @@ func Cable(t testing.TB) (*End, *End) {
 			t.Fatal(fmt.Errorf("set the buffer of a cable: %w", err))
 		}
 		ends[i] = &End{file: os.NewFile(uintptr(fd), "cable")}
-		t.Cleanup(ends[i].drop)
+		t.Cleanup(ends[i].close)
 	}
 	return ends[0], ends[1]
 }
 
 // Conn takes the end: each Write sends an Ethernet frame, without its checksum,
-// and each Read receives one. It is safe for concurrent use as a net.Conn is; the
-// caller closes it.
+// and each Read receives one. It is safe for concurrent use as a net.Conn is;
+// the caller closes it.
 func (e *End) Conn(t testing.TB) net.Conn {
 	t.Helper()
-	file := e.take()
+	file := e.detach()
 	if file == nil {
 		t.Fatal("the end of the cable is in use")
 	}
@@ -55,16 +55,16 @@ func (e *End) Conn(t testing.TB) net.Conn {
 	return conn
 }
 
-// take returns the file of an end that nobody has, else nil.
-func (e *End) take() *os.File {
+// detach returns the file of an end that is not in use, else nil.
+func (e *End) detach() *os.File {
 	file := e.file
 	e.file = nil
 	return file
 }
 
-// drop closes an end that nobody took.
-func (e *End) drop() {
-	if file := e.take(); file != nil {
+// close closes an end that is not in use.
+func (e *End) close() {
+	if file := e.detach(); file != nil {
 		_ = file.Close()
 	}
 }

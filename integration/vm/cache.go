@@ -12,9 +12,9 @@ import (
 // cacheVariable names the folder of the cache, if it is set.
 const cacheVariable = "VIABLK_VM_CACHE"
 
-// cache is a folder of folders that are expensive to make. Each appears complete
-// or not at all, so that several processes may use and fill a cache at the same
-// time; one that fills it locks out the others.
+// cache is a folder of folders that are expensive to make. Each appears
+// complete or not at all, so that several processes may use and fill a cache at
+// the same time; one that fills it locks out the others.
 type cache string
 
 // openCache returns the cache of this user.

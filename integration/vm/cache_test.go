@@ -45,7 +45,7 @@ func fillHelper(args []string) int {
 }
 
 // Several processes fill a cache at the same time: each entry is made once, and
-// nobody sees a part of one.
+// no process sees a part of one.
 func TestCacheIsFilledByManyProcesses(t *testing.T) {
 	place, notes := t.TempDir(), t.TempDir()
 	var all sync.WaitGroup
@@ -61,7 +61,7 @@ func TestCacheIsFilledByManyProcesses(t *testing.T) {
 	all.Wait()
 }
 
-// What could not be made is not there, and nothing is left of it.
+// A failed entry is absent, and leaves no file.
 func TestCacheAfterFailure(t *testing.T) {
 	c := cache(t.TempDir())
 	broken := errors.New("the network is down")

@@ -49,10 +49,10 @@ type Command struct {
 const outputLimit = 64 << 20
 
 // startLimit is how long the start of a command may take.
-const startLimit = 20 * time.Second
+const startLimit = time.Minute
 
 // killLimit is how long a command may take to end once it is killed.
-const killLimit = 20 * time.Second
+const killLimit = time.Minute
 
 // Run runs a command to its end, which must come before that of ctx: then it is
 // killed, with all that it started.
@@ -80,8 +80,9 @@ func (v *VM) Must(args ...string) string {
 	return r.Stdout
 }
 
-// Await runs a command again and again until it succeeds and its standard output
-// contains a text. It waits for what a server does not say: that it listens.
+// Await runs a command again and again until it succeeds and its standard
+// output contains a text. It waits for what a server does not say: that it
+// listens.
 //
 //	v.Await(ctx, ":18515 ", "netstat", "-ltn")
 //	v.Await(ctx, "LISTEN", "rdma", "resource", "show", "cm_id")
@@ -104,9 +105,8 @@ func (v *VM) Await(ctx context.Context, text string, args ...string) error {
 // pause is between two attempts of Await.
 const pause = 10 * time.Millisecond
 
-// Start starts a command, which is killed when ctx ends. What it leaves running
-// when it ends cannot write any more: long-lived programs are commands of their
-// own.
+// Start starts a command, which is killed when ctx ends. Processes that outlive
+// it cannot write any more: long-lived programs are commands of their own.
 func (v *VM) Start(ctx context.Context, args ...string) (*Command, error) {
 	c := &Command{v: v, ended: make(chan struct{}), changed: make(chan struct{}), result: Result{Args: args}}
 	if ctx.Err() != nil {
@@ -194,8 +194,8 @@ func (c *Command) written() int {
 	return len(c.stdout) + len(c.stderr)
 }
 
-// Await waits until the command has written a text to its standard output. It is
-// an error if the command, or ctx, ends before.
+// Await waits until the command has written a text to its standard output. It
+// is an error if the command, or ctx, ends before.
 func (c *Command) Await(ctx context.Context, text string) error {
 	for {
 		c.mu.Lock()

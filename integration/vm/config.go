@@ -16,15 +16,15 @@ type Config struct {
 	Memory int
 
 	// Modules are loaded at boot, in order, each with its parameters behind it:
-	// "nbd nbds_max=4". What they depend on comes with them. The kernel finds no
+	// "nbd nbds_max=4". Their dependencies come with them. The kernel finds no
 	// other modules.
 	Modules []string
 
-	// Tools are files out of Debian's packages: the package, a slash, and either
-	// the name of a program ("xfsprogs/mkfs.xfs") or the path of a file
-	// ("netbase/etc/protocols"), or of several with a pattern of path.Match. The
-	// libraries of programs come with them. There are always dash as /bin/sh,
-	// busybox's applets and a modprobe.
+	// Tools are files out of Debian's packages: the package, a slash, and
+	// either the name of a program ("xfsprogs/mkfs.xfs") or the path of a file
+	// ("netbase/etc/protocols"), or of several with a pattern of path.Match.
+	// The libraries of programs come with them. There are always dash as
+	// /bin/sh, busybox's applets and a modprobe.
 	Tools []string
 
 	// Files are files of the host by their paths in the machine. Programs among
@@ -38,9 +38,9 @@ type Config struct {
 	// NICs become eth0 and on.
 	NICs []NIC
 
-	// Init is a program of the machine that becomes its first process when modules are
-	// loaded and the agent runs, such as systemd; empty means that the harness's own
-	// stays it.
+	// Init is a program of the machine that becomes its first process when
+	// modules are loaded and the agent runs, such as systemd; empty means that
+	// the harness's own stays it.
 	Init string
 
 	// Limit is how long the machine may live; 0 means 5 minutes. Then it is
@@ -49,9 +49,8 @@ type Config struct {
 }
 
 // Disk is a disk of a machine. The machine believes that it has a write cache;
-// what it has written is in the file when the machine is killed, whether it was
-// flushed or not. What becomes of it at an NBD server is the server's business,
-// which is told of every flush.
+// written data is in the file when the machine is killed, flushed or not. An
+// NBD server gets every flush, and decides which data a kill loses.
 type Disk struct {
 	Path     string // of a file whose size is a multiple of 512 bytes
 	NBD      string // in place of a file: UNIX socket of an NBD server, the default export
@@ -75,9 +74,10 @@ type NIC struct {
 	MTU     int    // bytes; 0 means 1500
 }
 
-// WithRDMA returns a copy with what RDMA by the kernel's software device rdma_rxe
-// needs: after "rdma link add rxe0 type rxe netdev eth0" programs of libibverbs
-// and librdmacm work in the machine, ibv_devinfo and ibv_rc_pingpong among them.
+// WithRDMA returns a copy with what RDMA by the kernel's software device
+// rdma_rxe needs: after "rdma link add rxe0 type rxe netdev eth0" programs of
+// libibverbs and librdmacm work in the machine, ibv_devinfo and ibv_rc_pingpong
+// among them.
 func (c Config) WithRDMA() Config {
 	c.Modules = slices.Concat(c.Modules, []string{"rdma_rxe", "ib_uverbs", "rdma_ucm"})
 	c.Tools = slices.Concat(c.Tools, []string{
@@ -120,8 +120,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// packages returns the packages that the tools are in, and those of what programs
-// load without saying so.
+// packages returns the packages that the tools are in, and those of what
+// programs load without saying so.
 func (c Config) packages() []string {
 	names := []string{"libc6", "libgcc-s1"}
 	for _, tool := range c.Tools {

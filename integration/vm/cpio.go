@@ -6,8 +6,8 @@ import (
 )
 
 // cpioWriter writes a cpio archive in the format newc, see the kernel's
-// Documentation/driver-api/early-userspace/buffer-format.rst. An error stays and
-// is returned by close.
+// Documentation/driver-api/early-userspace/buffer-format.rst. An error stays
+// and is returned by close.
 type cpioWriter struct {
 	to    io.Writer
 	inode uint32

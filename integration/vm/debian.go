@@ -22,16 +22,16 @@ type debian struct {
 	kernel  string            // name of the kernel's package
 }
 
-// asked remembers what apt answered in this process: asking takes half of the time
-// of a boot.
+// asked remembers what apt answered in this process: asking takes half of the
+// time of a boot.
 var asked = struct {
 	sync.Mutex
 	answers map[string]*debian
 }{answers: make(map[string]*debian)}
 
 // fetchPackages brings the kernel, packages, and those of the libraries they
-// depend on into the cache. apt chooses the versions and checks what it downloads;
-// it needs no right to install anything.
+// depend on into the cache. apt chooses the versions and checks what it
+// downloads; it needs no right to install anything.
 func fetchPackages(c cache, names []string) (*debian, error) {
 	asked.Lock()
 	defer asked.Unlock()
@@ -70,8 +70,8 @@ func fetchPackages(c cache, names []string) (*debian, error) {
 func isKernel(name string) bool { return strings.HasPrefix(name, "linux-image-") }
 
 // withLibraries adds the packages of the kernel and of libraries that packages
-// depend on, directly or not. The name of a package says that it is a library's, a
-// rule of Debian's.
+// depend on, directly or not. The name of a package says that it is a
+// library's, a rule of Debian's.
 func withLibraries(graph map[string][]string, names []string) []string {
 	seen := make(map[string]bool)
 	var add func(name string)

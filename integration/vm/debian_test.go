@@ -65,8 +65,8 @@ func pack(t *testing.T, links map[string]string, files ...string) string {
 	return folder
 }
 
-// Links within a package lead to its files, absolute ones too, and none leads to
-// the host.
+// Links within a package lead to its files, absolute ones too, and none leads
+// to the host.
 func TestLibraryBehindLinks(t *testing.T) {
 	folder := pack(t, map[string]string{
 		"lib64/ld-linux.so.2":        "/lib/x/ld-linux.so.2",

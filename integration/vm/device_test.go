@@ -11,15 +11,16 @@ import (
 	"time"
 )
 
-// deviceBed is a machine with the kernel's nbd driver, ext4, and a target of disks.
+// deviceBed is a machine with the kernel's nbd driver, ext4, and a target of
+// disks.
 type deviceBed struct {
 	*VM
 	ctx    context.Context
 	target *Command
 }
 
-// targetSocket is where the target of a deviceBed listens, targetStatus its status
-// socket, and diskURI names a disk of it.
+// targetSocket is where the target of a deviceBed listens, targetStatus its
+// status socket, and diskURI names a disk of it.
 const (
 	targetSocket = "/run/t.sock"
 	targetStatus = "/run/target.sock"
@@ -27,8 +28,8 @@ const (
 
 func diskURI(name string) string { return "via+shm:///" + name + "?socket=" + targetSocket }
 
-// TestDevice is remote disks as block devices of the kernel. The order matters: the
-// driver is not there at first.
+// TestDevice is remote disks as block devices of the kernel. The order matters:
+// the driver is not there at first.
 func TestDevice(t *testing.T) {
 	v := Boot(t, Config{
 		Memory:  768,
@@ -42,7 +43,7 @@ func TestDevice(t *testing.T) {
 			"/etc/udev/rules.d/60-viablk.rules": "../../contrib/udev/60-viablk.rules",
 		},
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 8*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*waitLimit)
 	defer cancel()
 	bed := &deviceBed{VM: v, ctx: ctx}
 	v.Must("sh", "-c", "cd /tmp && truncate -s 64M disk && truncate -s 8M small && truncate -s 320M large && mkdir -p /mnt")
@@ -77,7 +78,7 @@ func (b *deviceBed) startTarget(t *testing.T) {
 	t.Helper()
 	var err error
 	b.target, err = b.Start(b.ctx, "viablk", "target", "--admin", targetStatus, "--listen", "via+shm:///?socket="+targetSocket,
-		"--heartbeat", "30s", // it is stopped for a while
+		"--keepalive", "30s", // it is stopped for a while
 		"--listen", "nbd://127.0.0.1/", "--export", "disk=file:/tmp/disk", "--export", "small=file:/tmp/small", "--export", "large=file:/tmp/large")
 	must(t, err)
 	b.await(t, "disk", "viablk", "list", "via+shm:///?socket="+targetSocket)
@@ -94,8 +95,8 @@ func (b *deviceBed) attach(t *testing.T, disk string, args ...string) *Command {
 	return c
 }
 
-// detach detaches the first device, after which the process that served it has ended
-// in peace.
+// detach detaches the first device, after which the process that served it has
+// ended in peace.
 func (b *deviceBed) detach(t *testing.T, served *Command) {
 	t.Helper()
 	b.run(t, "viablk", "detach", "/dev/nbd0")
@@ -113,7 +114,7 @@ func (b *deviceBed) script(t *testing.T, text string) string {
 // run runs a command that must succeed, and returns its output.
 func (b *deviceBed) run(t *testing.T, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := context.WithTimeout(b.ctx, waitLimit)
 	defer cancel()
 	r := b.Run(ctx, args...)
 	if !r.OK() {
@@ -125,7 +126,7 @@ func (b *deviceBed) run(t *testing.T, args ...string) string {
 // await waits until the output of a command contains a text.
 func (b *deviceBed) await(t *testing.T, text string, args ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := context.WithTimeout(b.ctx, waitLimit)
 	defer cancel()
 	must(t, b.Await(ctx, text, args...))
 }
@@ -133,7 +134,7 @@ func (b *deviceBed) await(t *testing.T, text string, args ...string) {
 // refused runs a command that is to be refused in one line with an exit code.
 func (b *deviceBed) refused(t *testing.T, code int, text string, args ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := context.WithTimeout(b.ctx, waitLimit)
 	defer cancel()
 	r := b.Run(ctx, args...)
 	if r.Err != nil || r.Code != code || !strings.Contains(r.Stderr, text) || strings.Count(r.Stderr, "\n") != 1 {
@@ -141,11 +142,12 @@ func (b *deviceBed) refused(t *testing.T, code int, text string, args ...string)
 	}
 }
 
-// fill writes a file of 8 MiB of noise to the file system at /mnt and its sum to /sum.
+// fill writes a file of 8 MiB of noise to the file system at /mnt and its sum
+// to /sum.
 const fill = "dd if=/dev/urandom of=/mnt/file bs=64k count=128 conv=fsync 2>/dev/null && sha256sum /mnt/file > /sum; "
 
-// testRefusals are mistakes, each answered by one line. At first the kernel has no
-// driver.
+// testRefusals are mistakes, each answered by one line. At first the kernel has
+// no driver.
 func (b *deviceBed) testRefusals(t *testing.T) {
 	attach := []string{"viablk", "attach", diskURI("disk"), "--device"}
 	b.run(t, "rmmod", "nbd")
@@ -156,7 +158,7 @@ func (b *deviceBed) testRefusals(t *testing.T) {
 	b.refused(t, 64, "is neither /dev/nbdN nor auto", append(attach, "/dev/sda")...)
 	b.refused(t, 64, "the kernel takes 4096 bytes at most", append(attach, "auto", "--minimum-block", "8k")...)
 	b.refused(t, 64, "leave out --maximum-payload", append(attach, "auto", "--maximum-payload", "1M")...)
-	b.refused(t, 75, "nobody listens at socket /run/away.sock", "viablk", "attach", "via+shm:///disk?socket=/run/away.sock", "--device", "auto")
+	b.refused(t, 75, "via+shm:///disk?socket=/run/away.sock: no process listens", "viablk", "attach", "via+shm:///disk?socket=/run/away.sock", "--device", "auto")
 	b.refused(t, 77, "the capability CAP_SYS_ADMIN", append([]string{"setpriv", "--reuid", "1000", "--clear-groups"}, append(attach, "auto")...)...)
 	b.refused(t, 75, "no such file", "viablk", "detach", "/run/away.sock")
 	b.refused(t, 64, "which attaches nothing: end it with SIGTERM", "viablk", "detach", targetStatus)
@@ -193,7 +195,7 @@ func (b *deviceBed) testLife(t *testing.T) {
 	if r := b.Run(b.ctx, "viablk", "status", "/dev/nbd0"); r.Code != 2 || !strings.Contains(r.Stdout, "detached") {
 		t.Error(r)
 	}
-	// What was written is at the target. SIGTERM detaches too.
+	// The target has the written data. SIGTERM detaches too.
 	c = b.attach(t, "disk")
 	b.script(t, "mount /dev/nbd0 /mnt && sha256sum -c /sum && umount /mnt")
 	must(t, c.Signal(syscall.SIGTERM))
@@ -230,9 +232,9 @@ func (b *deviceBed) testLoad(t *testing.T) {
 	b.detach(t, c)
 }
 
-// testProcessKilled kills the process of a mounted device in the middle of writes, and
-// another one goes on where it was. The target stands still meanwhile, so that there
-// are requests under way.
+// testProcessKilled kills the process of a mounted device in the middle of
+// writes, and another one goes on where it was. The target stands still
+// meanwhile, so that requests are in flight.
 func (b *deviceBed) testProcessKilled(t *testing.T) {
 	first := b.attach(t, "disk", "--io-timeout", "5s")
 	b.script(t, "mount /dev/nbd0 /mnt")
@@ -259,8 +261,8 @@ func (b *deviceBed) testProcessKilled(t *testing.T) {
 	b.detach(t, second)
 }
 
-// testProcessEnded ends the process of a mounted device with SIGTERM: the device stays
-// for the next one.
+// testProcessEnded ends the process of a mounted device with SIGTERM: the
+// device stays for the next one.
 func (b *deviceBed) testProcessEnded(t *testing.T) {
 	first := b.attach(t, "disk")
 	b.script(t, "mount /dev/nbd0 /mnt")
@@ -278,9 +280,10 @@ func (b *deviceBed) testProcessEnded(t *testing.T) {
 	b.detach(t, second)
 }
 
-// testStall has the target stand still for longer than the kernel waits: it gives the
-// connection up, gets another when the requests of that are over, and sends them again.
-// A device whose process is gone, and that nobody uses, is detached.
+// testStall has the target stand still for longer than the kernel's timeout:
+// the kernel drops the connection, gets another when its requests are over, and
+// requeues them. The kernel detaches a device that is not open and whose
+// process is gone.
 func (b *deviceBed) testStall(t *testing.T) {
 	const gaveUp = "Connection timed out, retrying"
 	before := strings.Count(b.Console(), gaveUp)
@@ -344,7 +347,7 @@ func (b *deviceBed) testGrow(t *testing.T) {
 	const socket = "/run/g.sock"
 	b.script(t, "truncate -s 16M /tmp/grows")
 	target, err := b.Start(b.ctx, "viablk", "target", "--admin", "none", "--listen", "via+shm:///?socket="+socket,
-		"--heartbeat", "500ms", "--export", "grows=file:/tmp/grows")
+		"--keepalive", "500ms", "--export", "grows=file:/tmp/grows")
 	must(t, err)
 	b.await(t, "grows", "viablk", "list", "via+shm:///?socket="+socket)
 	c, err := b.Start(b.ctx, "viablk", "attach", "via+shm:///grows?socket="+socket, "--device", "/dev/nbd0")
@@ -364,8 +367,9 @@ func (b *deviceBed) testGrow(t *testing.T) {
 	}
 }
 
-// testTargetKilled kills the target of a mounted device that does not wait for it:
-// requests fail, and what had been synchronised is there again when the target is.
+// testTargetKilled kills the target of a mounted device that does not wait for
+// it: requests fail, and what had been synchronised is there again when the
+// target is.
 func (b *deviceBed) testTargetKilled(t *testing.T) {
 	c := b.attach(t, "disk", "--ctrl-loss-tmo", "0s")
 	b.script(t, "mount /dev/nbd0 /mnt;"+fill)
@@ -376,7 +380,8 @@ func (b *deviceBed) testTargetKilled(t *testing.T) {
 	if r.OK() || !strings.Contains(r.Stderr, "Input/output error") {
 		t.Errorf("a read without target: %v", r)
 	}
-	// What ext4 answers depends on what it has to read first: EIO, EROFS or ENOSPC.
+	// The errno of ext4 depends on what it has to read first: EIO, EROFS or
+	// ENOSPC.
 	if r := b.Run(b.ctx, "dd", "if=/dev/zero", "of=/mnt/lost", "bs=64k", "count=4", "conv=fsync"); r.OK() {
 		t.Errorf("a write without target: %v", r)
 	}
@@ -392,20 +397,21 @@ func (b *deviceBed) testTargetKilled(t *testing.T) {
 	b.detach(t, c)
 }
 
-// testTargetReturns kills the target of a mounted device in the middle of writes, and
-// ends it in peace, and starts it again: the file system sees nothing of that.
+// testTargetReturns kills the target of a mounted device in the middle of
+// writes, and ends it in peace, and starts it again: the file system sees
+// nothing of that.
 func (b *deviceBed) testTargetReturns(t *testing.T) {
 	c := b.attach(t, "disk", "--reconnect-delay", "100ms", "--connections", "2")
 	b.script(t, "mount /dev/nbd0 /mnt")
 	for i, signal := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
-		must(t, b.target.Signal(syscall.SIGSTOP)) // so that requests are under way
+		must(t, b.target.Signal(syscall.SIGSTOP)) // so that requests are in flight
 		writer, err := b.Start(b.ctx, "sh", "-ec", fill)
 		must(t, err)
 		b.await(t, "busy", "sh", "-c", "read r w < /sys/block/nbd0/inflight; [ $((r + w)) -gt 0 ] && echo busy")
 		must(t, b.target.Signal(signal))
 		_ = b.target.Signal(syscall.SIGCONT) // of use to one that is not killed
 		b.target.Wait()
-		b.await(t, fmt.Sprintf(`"losses": %d`, i+1), "viablk", "status", "-o", "json")
+		b.await(t, fmt.Sprintf(`"session_losses": %d`, i+1), "viablk", "status", "-o", "json")
 		b.startTarget(t)
 		if r := writer.Wait(); !r.OK() {
 			t.Fatal(r)
@@ -419,7 +425,8 @@ func (b *deviceBed) testTargetReturns(t *testing.T) {
 	b.detach(t, c)
 }
 
-// testConnections gives the kernel several connections, has it lose some, and all.
+// testConnections gives the kernel several connections, has it lose some, and
+// all.
 func (b *deviceBed) testConnections(t *testing.T) {
 	first := b.attach(t, "disk", "--connections", "8", "--io-timeout", "5s") // and there are two processors
 	b.script(t, "mount /dev/nbd0 /mnt;"+fill)
@@ -432,8 +439,8 @@ func (b *deviceBed) testConnections(t *testing.T) {
 	b.detach(t, second)
 }
 
-// wantConnections expects the kernel to have so many connections, each of which it
-// can use.
+// wantConnections expects the kernel to have so many connections, each of which
+// it can use.
 func (b *deviceBed) wantConnections(t *testing.T, n int) {
 	t.Helper()
 	if out := b.run(t, "viablk", "status", "-o", "json"); !strings.Contains(out, fmt.Sprintf(`"connections": %d,`, n)) {
@@ -452,13 +459,13 @@ func (b *deviceBed) testForeignClient(t *testing.T) {
 	b.script(t, "mount /dev/nbd0 /mnt && sha256sum -c /sum;"+fill+"umount /mnt && e2fsck -fn /dev/nbd0 && nbd-client -d /dev/nbd0")
 	c := b.attach(t, "disk")
 	b.script(t, "mount /dev/nbd0 /mnt && sha256sum -c /sum && umount /mnt && nbd-client -d /dev/nbd0")
-	if r := c.Wait(); !r.OK() { // somebody detached the device
+	if r := c.Wait(); !r.OK() { // nbd-client detached the device
 		t.Error(r)
 	}
 }
 
-// testLinks has udev make links to a device that /etc/nbdtab describes, and to its
-// partition.
+// testLinks has udev make links to a device that /etc/nbdtab describes, and to
+// its partition.
 func (b *deviceBed) testLinks(t *testing.T) {
 	b.script(t, "/usr/lib/systemd/systemd-udevd --daemon --resolve-names=never && echo 'nbd0 /run/t.sock small _viablk_transport=shm,bs=4096' > /etc/nbdtab")
 	c, err := b.Start(b.ctx, "viablk", "attach", "nbd0")

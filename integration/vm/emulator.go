@@ -12,12 +12,13 @@ import (
 	"time"
 )
 
-// emulatorProgram is QEMU for the processor that Debian's kernel package is for.
+// emulatorProgram is QEMU for the processor that Debian's kernel package is
+// for.
 const emulatorProgram = "qemu-system-x86_64"
 
 // kernelArguments make the boot short and repeatable. An emulated processor has
-// nothing to mitigate; its clock is the host's, so that it needs no supervision,
-// which fails when the host is busy; a panic ends the machine.
+// nothing to mitigate; its clock is the host's, so that it needs no
+// supervision, which fails when the host is busy; a panic ends the machine.
 const kernelArguments = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr " +
 	"tsc=reliable no_timer_check cryptomgr.notests i8042.noprobe 8250.nr_uarts=1"
 
@@ -30,8 +31,8 @@ type emulator struct {
 	state   string        // how it ended, once it has
 }
 
-// startEmulator starts QEMU with a kernel and an archive. The ends of cables in c
-// are its own from now on.
+// startEmulator starts QEMU with a kernel and an archive. The ends of cables in
+// c are its own from now on.
 func startEmulator(c Config, k *kernel, archive string) (*emulator, error) {
 	path, err := exec.LookPath(emulatorProgram)
 	if err != nil {
@@ -67,7 +68,8 @@ func startEmulator(c Config, k *kernel, archive string) (*emulator, error) {
 	}
 	e.cmd.Stdout, e.cmd.Stderr = &e.console, &e.console
 	e.cmd.WaitDelay = time.Second
-	// Its own group, so that an interrupt from the terminal leaves it to the test.
+	// Its own group, so that an interrupt from the terminal leaves it to the
+	// test.
 	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)
 	go e.routineRun(started)
@@ -98,7 +100,7 @@ func (e *emulator) addDevices(c Config) error {
 		if n.End == nil || n.End.file == nil {
 			return fmt.Errorf("NIC %d: there is no cable, or its end is in use", i)
 		}
-		e.cmd.ExtraFiles = append(e.cmd.ExtraFiles, n.End.take())
+		e.cmd.ExtraFiles = append(e.cmd.ExtraFiles, n.End.detach())
 		e.cmd.Args = append(e.cmd.Args,
 			"-netdev", fmt.Sprintf("dgram,id=net%d,local.type=fd,local.str=%d", i, 2+len(e.cmd.ExtraFiles)),
 			"-device", fmt.Sprintf("virtio-net-pci,netdev=net%d,mac=%s,romfile=", i, n.MAC))
@@ -106,9 +108,9 @@ func (e *emulator) addDevices(c Config) error {
 	return nil
 }
 
-// routineRun starts the process and waits for it on one thread: the kernel kills
-// the process when the thread that started it is gone, so that it outlives no test
-// run that is killed.
+// routineRun starts the process and waits for it on one thread: the kernel
+// kills the process when the thread that started it is gone, so that it
+// outlives no test run that is killed.
 func (e *emulator) routineRun(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

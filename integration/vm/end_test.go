@@ -16,13 +16,13 @@ import (
 	"time"
 )
 
-// patience bounds how long a test waits for something that will happen.
-const patience = 30 * time.Second
+// waitLimit bounds how long a test waits for an expected event.
+const waitLimit = 30 * time.Second
 
 // setDeadline bounds how long a test waits for frames.
 func setDeadline(t testing.TB, conn net.Conn) error {
 	t.Helper()
-	return conn.SetDeadline(time.Now().Add(patience))
+	return conn.SetDeadline(time.Now().Add(waitLimit))
 }
 
 // exists reports whether a process is there.
@@ -31,8 +31,8 @@ func exists(pid int) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// A machine that is killed keeps what its disk was told, loses the rest, and
-// leaves nobody waiting.
+// A killed machine keeps the writes of its disk, loses the rest, and ends every
+// wait.
 func TestPowerCut(t *testing.T) {
 	disk := sparse(t, 1<<20)
 	v := Boot(t, Config{CPUs: 1, Memory: 256, Disks: []Disk{{Path: disk}}})
@@ -91,7 +91,7 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// What cannot be had is an error that says what, and no process is left.
+// A missing part is an error that names it, and no process is left.
 func TestBootFails(t *testing.T) {
 	a, _ := Cable(t)
 	for want, c := range map[string]Config{
@@ -151,7 +151,7 @@ func TestNoOrphan(t *testing.T) {
 	}
 	must(t, cmd.Process.Kill())
 	_ = cmd.Wait() // it was killed
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	for exists(pid) {
 		select {

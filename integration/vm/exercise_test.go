@@ -20,22 +20,22 @@ type exerciseBed struct {
 	seed uint64
 }
 
-// TestExercise has package exerciser at devices and at file systems on them, and counts
-// what requests cost.
+// TestExercise has package exerciser at devices and at file systems on them,
+// and counts what requests cost.
 func TestExercise(t *testing.T) {
 	v := Boot(t, Config{
 		Memory:  768,
-		Limit:   21 * patience, // of a host that is busy
+		Limit:   21 * waitLimit, // of a host that is busy
 		Modules: []string{"nbd nbds_max=4", "ext4", "xfs"},
 		Tools: []string{
 			"e2fsprogs/mkfs.ext4", "e2fsprogs/e2fsck", "xfsprogs/mkfs.xfs", "xfsprogs/xfs_repair", "fio/fio",
 		},
 		Files: map[string]string{
-			"/usr/bin/viablk":   Program(t, modulePath+"/cmd/viablk"),
-			"/usr/bin/exercise": Program(t, modulePath+"/integration/vm/exercise"),
+			"/usr/bin/viablk": Program(t, modulePath+"/cmd/viablk"),
+			"/usr/bin/worker": Program(t, modulePath+"/integration/vm/worker"),
 		},
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*waitLimit)
 	defer cancel()
 	bed := &exerciseBed{&deviceBed{VM: v, ctx: ctx}, *exerciseSeed}
 	if bed.seed == 0 {
@@ -63,7 +63,7 @@ func TestExercise(t *testing.T) {
 // exercise starts the program in a role.
 func (b *exerciseBed) exercise(t *testing.T, role string, args ...any) *Command {
 	t.Helper()
-	command := append([]string{"exercise", role, "-seed", fmt.Sprint(b.seed)}, strings.Fields(fmt.Sprintln(args...))...)
+	command := append([]string{"worker", role, "-seed", fmt.Sprint(b.seed)}, strings.Fields(fmt.Sprintln(args...))...)
 	c, err := b.Start(b.ctx, command...)
 	must(t, err)
 	return c
@@ -86,9 +86,9 @@ func (b *exerciseBed) testDisk(t *testing.T) {
 	b.detach(t, c)
 }
 
-// testFileSystem is a file and trees of files in a file system, at the same time, which
-// is looked at again when it has been unmounted, repaired if need be, which is a
-// failure, and mounted.
+// testFileSystem is a file and trees of files in a file system, at the same
+// time, which is looked at again when it has been unmounted, repaired if need
+// be, which is a failure, and mounted.
 func (b *exerciseBed) testFileSystem(t *testing.T, disk, mkfs, fsck string) {
 	c := b.attach(t, disk)
 	b.script(t, mkfs+" /dev/nbd0 && mount /dev/nbd0 /mnt && mkdir /mnt/trees")
@@ -103,9 +103,9 @@ func (b *exerciseBed) testFileSystem(t *testing.T, disk, mkfs, fsck string) {
 	b.detach(t, c)
 }
 
-// testReplaced kills the process of a device under load and has others take it over, at
-// last while the target is killed too, and started again. Then the target alone is. The
-// load waits, and sees no error.
+// testReplaced kills the process of a device under load and has others take it
+// over, at last while the target is killed too, and started again. Then the
+// target alone is. The load waits, and sees no error.
 func (b *exerciseBed) testReplaced(t *testing.T) {
 	const trees = "-folder /mnt/trees -workers 3 -operations 1000"
 	c := b.attach(t, "disk", "--io-timeout", "2s")

@@ -16,8 +16,8 @@ import (
 	"github.com/viablk/viablk/integration/vm/agent"
 )
 
-// image is the file tree with which a guest boots: entries by their paths in the
-// guest, without leading slash.
+// image is the file tree with which a guest boots: entries by their paths in
+// the guest, without leading slash.
 type image struct {
 	entries   map[string]entry
 	packages  map[string]string // folder of each by name

@@ -74,8 +74,8 @@ const (
 	headerEnd     = 0x250
 )
 
-// extractKernel takes the ELF file out of a bzImage. Emulated, the decompression
-// at boot takes longer than the rest of the boot.
+// extractKernel takes the ELF file out of a bzImage. Emulated, the
+// decompression at boot takes longer than the rest of the boot.
 func extractKernel(from, to string) error {
 	image, err := os.ReadFile(from)
 	if err != nil {

@@ -13,12 +13,12 @@ import (
 	"strings"
 )
 
-// libraries are the shared libraries of packages: the path of each by the name by
-// which programs ask for it.
+// libraries are the shared libraries of packages: the path of each by the name
+// by which programs ask for it.
 type libraries map[string]string
 
-// librariesOf finds the libraries of packages. Of two with the same name it takes
-// that of the first package.
+// librariesOf finds the libraries of packages. Of two with the same name it
+// takes that of the first package.
 func librariesOf(packages map[string]string) (libraries, error) {
 	found := make(libraries)
 	for _, name := range slices.Sorted(maps.Keys(packages)) {
@@ -72,8 +72,8 @@ type dynamic struct {
 	interpreter string   // path of the dynamic linker; empty for a library
 }
 
-// readDynamic reads what a file asks the dynamic linker for: nothing, if it is no
-// ELF file.
+// readDynamic reads what a file asks the dynamic linker for: nothing, if it is
+// no ELF file.
 func readDynamic(path string) (dynamic, error) {
 	f, err := elf.Open(path)
 	var format *elf.FormatError

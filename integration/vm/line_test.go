@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// line is a network between a machine that stays and one that comes and goes. What is
-// sent to a machine that is not there is lost.
+// line is a network between a machine that stays and one that comes and goes.
+// Frames to a machine that is off are lost.
 type line struct {
 	stays net.Conn
 
 	mu    sync.Mutex
-	comes net.Conn // nil while nobody is there
+	comes net.Conn // nil while the machine is off
 
 	relays sync.WaitGroup
 }
@@ -42,8 +42,8 @@ func newLine(t *testing.T) (*line, *End) {
 	return l, there
 }
 
-// plug returns the end for a machine that comes. The one before is gone, or its test
-// failed.
+// plug returns the end for a machine that comes. The one before is gone, or its
+// test failed.
 func (l *line) plug(t *testing.T) *End {
 	t.Helper()
 	l.unplug()
@@ -75,7 +75,7 @@ func relay(from net.Conn, to func() net.Conn) {
 			return
 		}
 		if conn := to(); conn != nil {
-			_, _ = conn.Write(frame[:n]) // nobody may be there any more
+			_, _ = conn.Write(frame[:n]) // the machine may be off by now
 		}
 	}
 }

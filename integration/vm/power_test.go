@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/viablk/viablk/integration/vm/ledger"
+	"github.com/viablk/viablk/integration/vm/crashcheck"
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/nbd"
 	"github.com/viablk/viablk/target/backend"
@@ -25,8 +25,8 @@ var (
 	powerCuts = flag.Int("power.cuts", 3, "power cuts of a target")
 )
 
-// powerBed is a machine with an initiator, which stays, and the line to a target, which
-// loses its power.
+// powerBed is a machine with an initiator, which stays, and the line to a
+// target, which loses its power.
 type powerBed struct {
 	*VM
 	ctx    context.Context
@@ -41,14 +41,15 @@ const (
 	targetHost = "10.77.1.1:4791"
 )
 
-// exports are the disks of a target, in the order of the machine's: a raw device, and a
-// sparse file of a file system.
+// exports are the disks of a target, in the order of the machine's: a raw
+// device, and a sparse file of a file system.
 var exports = []string{"raw", "file"}
 
-// TestTargetLosesPower cuts the power of a machine with a target in the middle of writes,
-// again and again. Under its disks lies an NBD server of ours that loses what was not
-// flushed, sector by sector: all of it, or some. What an initiator on another machine was
-// promised is there when the target is back, on a raw device and in a file of ext4.
+// TestTargetLosesPower cuts the power of a machine with a target in the middle
+// of writes, again and again. Under its disks lies an NBD server of ours that
+// loses what was not flushed, sector by sector: all of it, or some. The
+// promises to an initiator on another machine hold when the target is back, on
+// a raw device and in a file of ext4.
 //
 // A target without fsync, and without RWF_DSYNC, would fail the test.
 func TestTargetLosesPower(t *testing.T) {
@@ -58,17 +59,17 @@ func TestTargetLosesPower(t *testing.T) {
 	}
 	t.Logf("replay with -power.seed %d", seed)
 	line, end := newLine(t)
-	exercise := Program(t, modulePath+"/integration/vm/exercise")
+	worker := Program(t, modulePath+"/integration/vm/worker")
 	bed := &powerBed{
 		VM: Boot(t, Config{
-			CPUs: 1, Files: map[string]string{"/usr/bin/exercise": exercise}, Limit: 21 * patience, // of a host that is busy
+			CPUs: 1, Files: map[string]string{"/usr/bin/worker": worker}, Limit: 21 * waitLimit, // of a host that is busy
 			NICs: []NIC{{End: end, Address: "10.77.1.2/24", MTU: 4500}},
 		}),
 		line: line, random: rand.New(rand.NewPCG(seed, 0)),
 		files: map[string]string{"/usr/bin/viablk": Program(t, modulePath+"/cmd/viablk")},
 	}
 	var cancel context.CancelFunc
-	bed.ctx, cancel = context.WithTimeout(t.Context(), 20*patience)
+	bed.ctx, cancel = context.WithTimeout(t.Context(), 20*waitLimit)
 	defer cancel()
 	for _, c := range []struct {
 		name   string
@@ -85,20 +86,20 @@ func TestTargetLosesPower(t *testing.T) {
 	t.Run("initiator waits", bed.testWaits)
 }
 
-// test cuts the power of a target several times. loses says that promises will not have
-// been kept, on either disk.
+// test cuts the power of a target several times. loses says that promises will
+// not have been kept, on either disk.
 func (b *powerBed) test(t *testing.T, cuts int, prefix []string, loses bool) {
 	var disks []*losingDisk
 	for range exports {
 		disks = append(disks, newLosingDisk(t))
 	}
-	ledgers := fmt.Sprintf("/%d-", b.random.Uint32())
+	logs := fmt.Sprintf("/%d-", b.random.Uint32())
 	for cut := range cuts {
 		target := b.bootTarget(t, disks, cut == 0, prefix, cut%2 == 1)
 		if cut > 0 {
-			b.check(t, ledgers, false)
+			b.check(t, logs, false)
 		}
-		writers := []*Command{b.write(t, ledgers, "raw"), b.write(t, ledgers, "file")}
+		writers := []*Command{b.write(t, logs, "raw"), b.write(t, logs, "file")}
 		for i, w := range writers {
 			answers := 16 * (4 + b.random.IntN(12)) // of which it says so
 			if err := w.Await(b.ctx, fmt.Sprintf("answered %d\n", answers)); err != nil {
@@ -109,20 +110,21 @@ func (b *powerBed) test(t *testing.T, cuts int, prefix []string, loses bool) {
 		endWriters(t, writers)
 	}
 	target := b.bootTarget(t, disks, false, nil, false)
-	b.check(t, ledgers, loses)
+	b.check(t, logs, loses)
 	target.cut(t, b, disks, false)
 }
 
-// testWaits has initiators wait for a target that lost its power. Who had nothing to lose
-// goes on when it is back. Who was answered writes that no flush has covered is told, by
-// errors, that they may be lost: it ends, unless all happened to be covered. In either
-// case promises are kept, also those from after the return.
+// testWaits has initiators wait for a target that lost its power. An initiator
+// without unflushed writes goes on after the reconnect. An initiator with
+// unflushed writes gets errors, because they may be lost: it ends, unless all
+// happened to be covered. In either case promises are kept, also those from
+// after the reconnect.
 func (b *powerBed) testWaits(t *testing.T) {
 	disks := []*losingDisk{newLosingDisk(t), newLosingDisk(t)}
-	ledgers := fmt.Sprintf("/%d-", b.random.Uint32())
+	logs := fmt.Sprintf("/%d-", b.random.Uint32())
 	target := b.bootTarget(t, disks, true, nil, false)
-	careless := b.write(t, ledgers, "raw", "-wait", "1m")
-	careful := b.write(t, ledgers, "file", "-wait", "1m", "-durable")
+	careless := b.write(t, logs, "raw", "-wait", "1m")
+	careful := b.write(t, logs, "file", "-wait", "1m", "-durable")
 	for _, w := range []*Command{careless, careful} {
 		must(t, w.Await(b.ctx, "answered 64\n"))
 	}
@@ -136,22 +138,22 @@ func (b *powerBed) testWaits(t *testing.T) {
 	endWriters(t, []*Command{careless, careful})
 	t.Logf("the careless one was told: %v", strings.Contains(careless.Output(), "lost:"))
 	target = b.bootTarget(t, disks, false, nil, false)
-	b.check(t, ledgers, false)
+	b.check(t, logs, false)
 	target.cut(t, b, disks, false)
 }
 
 // write starts a writer.
-func (b *powerBed) write(t *testing.T, ledgers, export string, more ...string) *Command {
+func (b *powerBed) write(t *testing.T, logs, export string, more ...string) *Command {
 	t.Helper()
 	w, err := b.Start(b.ctx, append([]string{
-		"exercise", "ledger-write", "-host", targetHost, "-export", export,
-		"-ledger", ledgers + export, "-seed", fmt.Sprint(b.random.Uint64()), "-blocks", fmt.Sprint(exportSize / ledger.Block),
+		"worker", "log-write", "-host", targetHost, "-export", export,
+		"-log", logs + export, "-seed", fmt.Sprint(b.random.Uint64()), "-blocks", fmt.Sprint(exportSize / crashcheck.Block),
 	}, more...)...)
 	must(t, err)
 	return w
 }
 
-// endWriters has writers keep their ledgers.
+// endWriters has writers keep their logs.
 func endWriters(t *testing.T, writers []*Command) {
 	t.Helper()
 	for _, w := range writers {
@@ -165,10 +167,10 @@ func endWriters(t *testing.T, writers []*Command) {
 }
 
 // check compares the disks with what they promised.
-func (b *powerBed) check(t *testing.T, ledgers string, loses bool) {
+func (b *powerBed) check(t *testing.T, logs string, loses bool) {
 	t.Helper()
 	for _, export := range exports {
-		r := b.Run(b.ctx, "exercise", "ledger-check", "-host", targetHost, "-export", export, "-ledger", ledgers+export)
+		r := b.Run(b.ctx, "worker", "log-check", "-host", targetHost, "-export", export, "-log", logs+export)
 		if loses && r.Code == 1 && strings.Contains(r.Stderr, "was promised") {
 			t.Logf("%s: found out: %s", export, strings.SplitN(r.Stderr, "\n", 2)[0])
 		} else if loses || !r.OK() {
@@ -206,15 +208,15 @@ func (b *powerBed) bootTarget(t *testing.T, disks []*losingDisk, isNew bool, pre
 	if direct {
 		how = "?direct=1"
 	}
-	target, err := v.Start(b.ctx, append(prefix, "viablk", "target", "--listen", "via+roce://10.77.1.1/",
+	target, err := v.Start(b.ctx, append(prefix, "viablk", "target", "--insecure", "--listen", "via+roce://10.77.1.1/",
 		"--export", "raw=file:/dev/vda"+how, "--export", "file=file:/mnt/disk"+how)...)
 	must(t, err)
 	must(t, target.Await(b.ctx, "via+roce"))
 	return powerTarget{v}
 }
 
-// cut cuts the power of the machine and what its disks held in their caches: all of it,
-// or what chance decides.
+// cut cuts the power of the machine and what its disks held in their caches:
+// all of it, or what chance decides.
 func (p powerTarget) cut(t *testing.T, b *powerBed, disks []*losingDisk, some bool) {
 	t.Helper()
 	must(t, p.Kill())
@@ -224,13 +226,14 @@ func (p powerTarget) cut(t *testing.T, b *powerBed, disks []*losingDisk, some bo
 	}
 }
 
-// exportSize is what ledgers write to, and diskSize what is around it, bytes.
+// exportSize is what logs write to, and diskSize what is around it, bytes.
 const (
 	exportSize = 2 << 20
 	diskSize   = 64 << 20
 )
 
-// losingDisk is a disk with a volatile cache, served to one machine after the other.
+// losingDisk is a disk with a volatile cache, served to one machine after the
+// other.
 type losingDisk struct {
 	kept   block.Device
 	folder string

@@ -1,91 +1,73 @@
 package vm
 
 import (
-	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
+
+	"github.com/viablk/viablk/integration/program"
 )
 
 // modulePath is the import path of this module.
-const modulePath = "github.com/viablk/viablk"
+const modulePath = program.Module
 
 // guestProgram is the guest's first process, built at first use.
 var guestProgram = sync.OnceValues(func() ([]byte, error) {
-	folder, err := os.MkdirTemp("", "viablk-vm-")
+	path, err := forMachine(modulePath + "/integration/vm/guest").Path()
 	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(folder)
-	path := filepath.Join(folder, "guest")
-	if err := buildStatic(path, "build", modulePath+"/integration/vm/guest"); err != nil {
 		return nil, err
 	}
 	return os.ReadFile(path)
 })
 
-// Program builds a command of this module, by its import path, so that it runs in
-// a machine, and returns the path of the file.
+// Program builds a command of this module, by its import path, so that it runs
+// in a machine, and returns the path of the file. It needs no library.
 func Program(t testing.TB, importPath string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), filepath.Base(importPath))
-	if err := buildStatic(path, "build", importPath); err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return built(t, forMachine(importPath))
 }
 
 // TestProgram is Program for the tests of a package, with build tags.
 func TestProgram(t testing.TB, importPath, tags string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), filepath.Base(importPath)+".test")
-	if err := buildStatic(path, "test", "-c", "-tags", tags, importPath); err != nil {
-		t.Fatal(err)
-	}
-	return path
+	b := forMachine(importPath, "-tags", tags)
+	b.Test = true
+	return built(t, b)
 }
 
-// DynamicProgram is Program for a command that needs cgo and libraries, which packages
-// of Config.Tools have, with build tags.
+// DynamicProgram is Program for a command that needs cgo and libraries, which
+// packages of Config.Tools have, with build tags.
 func DynamicProgram(t testing.TB, importPath, tags string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), filepath.Base(importPath))
-	if err := buildDynamic(path, "build", "-tags", tags, importPath); err != nil {
-		t.Fatal(err)
-	}
-	return path
+	b := forMachine(importPath, "-tags", tags)
+	b.CGO = true
+	return built(t, b)
 }
 
 // DynamicTestProgram is the same for the tests of a package.
 func DynamicTestProgram(t testing.TB, importPath, tags string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), filepath.Base(importPath)+".test")
-	if err := buildDynamic(path, "test", "-c", "-tags", tags, importPath); err != nil {
+	b := forMachine(importPath, "-tags", tags)
+	b.Test, b.CGO = true, true
+	return built(t, b)
+}
+
+// forMachine builds a package for a machine, which is slow enough without the
+// race detector.
+func forMachine(importPath string, flags ...string) program.Build {
+	return program.Build{
+		Package: strings.TrimPrefix(importPath, modulePath+"/"),
+		Flags:   append([]string{"-trimpath", "-buildvcs=false", "-ldflags=-s -w"}, flags...),
+		Env:     []string{"GOOS=linux", "GOARCH=amd64"},
+	}
+}
+
+func built(t testing.TB, b program.Build) string {
+	t.Helper()
+	path, err := b.Path()
+	if err != nil {
 		t.Fatal(err)
 	}
 	return path
-}
-
-// buildDynamic runs the go command with cgo. A machine is slow enough without the race
-// detector.
-func buildDynamic(path, verb string, args ...string) error {
-	return build(path, "CGO_ENABLED=1", verb, args...)
-}
-
-// buildStatic runs the go command such that what it builds needs no library.
-func buildStatic(path, verb string, args ...string) error {
-	return build(path, "CGO_ENABLED=0", verb, args...)
-}
-
-// build runs the go command.
-func build(path, cgo, verb string, args ...string) error {
-	args = append([]string{verb, "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", path}, args...)
-	cmd := exec.Command("go", args...)
-	cmd.Env = append(os.Environ(), cgo, "GOOS=linux", "GOARCH=amd64")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w\n%s", cmd, err, out)
-	}
-	return nil
 }

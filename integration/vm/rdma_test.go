@@ -16,7 +16,7 @@ func TestTwoMachines(t *testing.T) {
 		Config{Tools: tools, NICs: []NIC{{End: a, Address: "10.77.0.1/24", MTU: 4500}}}.WithRDMA(),
 		Config{Tools: tools, NICs: []NIC{{End: b, Address: "10.77.0.2/24", MTU: 4500}}}.WithRDMA())
 	server, client := machines[0], machines[1]
-	ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 8*waitLimit)
 	defer cancel()
 	client.Must("ping", "-c", "3", "-i", "0.05", "-s", "4400", "10.77.0.1")
 	for _, v := range machines {
@@ -30,7 +30,7 @@ func TestTwoMachines(t *testing.T) {
 	for _, c := range []struct {
 		server, client string
 		listens        string
-		look           string
+		probe          string
 	}{
 		{"ibv_rc_pingpong -d rxe0 -g 1 -m 4096 -s 20000 -n 100 -c", "", ":18515 ", "netstat -ltn"},
 		{"ib_write_bw -d rxe0 -x 1 -m 4096 -s 65536 -n 100 -F", "", ":18515 ", "netstat -ltn"},
@@ -44,7 +44,7 @@ func TestTwoMachines(t *testing.T) {
 		}
 		s, err := server.Start(ctx, strings.Fields(c.server)...)
 		must(t, err)
-		must(t, server.Await(ctx, c.listens, strings.Fields(c.look)...))
+		must(t, server.Await(ctx, c.listens, strings.Fields(c.probe)...))
 		if r := client.Run(ctx, strings.Fields(c.client)...); !r.OK() {
 			t.Error(r)
 		}

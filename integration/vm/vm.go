@@ -133,7 +133,7 @@ func (v *VM) call(ctx context.Context, method string, argument, answer any) erro
 	}
 }
 
-// errGone says that a machine ended by itself.
+// errGone says that a machine ended without Close or Kill.
 var errGone = errors.New("the virtual machine ended")
 
 // gone says why the machine, which is ending, is.
@@ -171,7 +171,7 @@ func (v *VM) end(cause error) error {
 }
 
 // closeLimit is how long a machine may take to end in good order.
-const closeLimit = 30 * time.Second
+const closeLimit = time.Minute
 
 // Close ends the machine in good order: processes are killed, file systems are
 // unmounted. It is an error if the machine ended already, or does not end.

@@ -60,7 +60,8 @@ func testCommands(t *testing.T, v *VM) {
 		"kill -SEGV $$":                 {Code: 128 + 11},
 		"echo out; echo err >&2; false": {Code: 1, Stdout: "out\n", Stderr: "err\n"},
 		"id -u; ps -o pid,args | grep -c 'agent$'": {Stdout: "0\n1\n"},
-		// The first process reaps what its parent left: else it stayed for ever.
+		// The first process reaps what its parent left: else it stayed for
+		// ever.
 		"p=$(sh -c 'true >/dev/null & echo $!'); while [ -e /proc/$p ]; do sleep 0.01; done": {},
 	} {
 		got := v.Run(t.Context(), "sh", "-c", script)
@@ -227,7 +228,7 @@ func testFrames(t *testing.T, v *VM, end *End) {
 			break
 		}
 	}
-	// What is longer than an ordinary frame is one too.
+	// A jumbo frame is one frame too.
 	ping, err := v.Start(t.Context(), "ping", "-c", "1", "-s", "4400", "10.77.0.1")
 	must(t, err)
 	for n := 0; n < 4400; {

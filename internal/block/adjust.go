@@ -5,18 +5,18 @@ import (
 	"syscall"
 )
 
-// Adjustments are what the owner of a disk says otherwise than the disk itself.
-// The zero value changes nothing.
+// Adjustments override parts of the description of a disk. The zero value
+// changes nothing.
 type Adjustments struct {
 	MinimumBlock   uint32 // bytes, at least the disk's
 	PreferredBlock uint32 // bytes
 	MaximumPayload uint32 // bytes, at most the disk's
 	Rotational     *bool
-	MultiConn      *bool // only a disk that can do it may be told to
+	MultiConn      *bool // true only for a disk that supports it
 }
 
-// apply returns what the disk says with the adjustments, or what is wrong with
-// them: an error with errno EINVAL.
+// apply returns the description with the adjustments applied, or an error with
+// errno EINVAL.
 func (a Adjustments) apply(i Info) (Info, error) {
 	refuse := func(format string, args ...any) (Info, error) {
 		return i, fmt.Errorf(format+": %w", append(args, syscall.EINVAL)...)
@@ -51,7 +51,7 @@ func (a Adjustments) apply(i Info) (Info, error) {
 	return i, nil
 }
 
-// with returns f with a feature on or off, if that is said.
+// with returns f with a feature set or cleared; nil leaves it as it is.
 func (f Features) with(feature Features, on *bool) Features {
 	switch {
 	case on == nil:
@@ -76,21 +76,22 @@ func Adjust(device Device, a Adjustments) (Device, error) {
 	switch d := device.(type) {
 	case Mapped:
 		return &adjustedMapped{d, info}, nil
-	case Windowed:
-		return &adjustedWindowed{d, info}, nil
+	case FileMapped:
+		return &adjustedFileMapped{d, info}, nil
 	}
 	return &adjusted{device, info}, nil
 }
 
-// adjusted is a device with another description. Nothing else changes, so what is
-// under it may be used directly where it is memory, or mapped.
+// adjusted is a device with another description. Nothing else changes, so what
+// is under it may be used directly where it is memory, or mapped.
 type adjusted struct {
 	Device
 	info Info
 }
 
-func (d *adjusted) Info() Info         { return d.info.resized(d.Device.Info().Size) }
-func (d *adjusted) Survival() Survival { return SurvivalOf(d.Device) }
+func (d *adjusted) Info() Info             { return d.info.resized(d.Device.Info().Size) }
+func (d *adjusted) Durability() Durability { return DurabilityOf(d.Device) }
+func (d *adjusted) Identity() Identity     { return IdentityOf(d.Device) }
 
 // resized returns i with another size, as far as that is whole blocks.
 func (i Info) resized(size int64) Info {
@@ -103,13 +104,15 @@ type adjustedMapped struct {
 	info Info
 }
 
-func (d *adjustedMapped) Info() Info         { return d.info.resized(d.Mapped.Info().Size) }
-func (d *adjustedMapped) Survival() Survival { return SurvivalOf(d.Mapped) }
+func (d *adjustedMapped) Info() Info             { return d.info.resized(d.Mapped.Info().Size) }
+func (d *adjustedMapped) Durability() Durability { return DurabilityOf(d.Mapped) }
+func (d *adjustedMapped) Identity() Identity     { return IdentityOf(d.Mapped) }
 
-type adjustedWindowed struct {
-	Windowed
+type adjustedFileMapped struct {
+	FileMapped
 	info Info
 }
 
-func (d *adjustedWindowed) Info() Info         { return d.info.resized(d.Windowed.Info().Size) }
-func (d *adjustedWindowed) Survival() Survival { return SurvivalOf(d.Windowed) }
+func (d *adjustedFileMapped) Info() Info             { return d.info.resized(d.FileMapped.Info().Size) }
+func (d *adjustedFileMapped) Durability() Durability { return DurabilityOf(d.FileMapped) }
+func (d *adjustedFileMapped) Identity() Identity     { return IdentityOf(d.FileMapped) }

@@ -27,11 +27,11 @@ type mapped struct{ described }
 func (mapped) Memory() []byte        { return []byte("disk") }
 func (mapped) Ranges() *block.Ranges { return nil }
 
-type windowed struct{ described }
+type fileMapped struct{ described }
 
-func (windowed) Mapping() []byte            { return []byte("disk") }
-func (windowed) Resident(int64, int64) bool { return true }
-func (windowed) Ranges() *block.Ranges      { return nil }
+func (fileMapped) Mapping() []byte            { return []byte("disk") }
+func (fileMapped) Resident(int64, int64) bool { return true }
+func (fileMapped) Ranges() *block.Ranges      { return nil }
 
 // A disk that changes its size does so under its adjustments, in whole blocks.
 func TestAdjustedDiskIsResized(t *testing.T) {
@@ -39,7 +39,7 @@ func TestAdjustedDiskIsResized(t *testing.T) {
 	for name, d := range map[string]func(described) block.Device{
 		"plain":    func(d described) block.Device { return d },
 		"mapped":   func(d described) block.Device { return mapped{d} },
-		"windowed": func(d described) block.Device { return windowed{d} },
+		"windowed": func(d described) block.Device { return fileMapped{d} },
 	} {
 		disk := described{info: block.Info{MinimumBlock: 512, PreferredBlock: 4096, MaximumPayload: 32 << 20}, size: &size}
 		size = 1 << 20
@@ -94,7 +94,7 @@ func TestAdjust(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, device := range []block.Device{
-				described{info: disk}, mapped{described{info: disk}}, windowed{described{info: disk}},
+				described{info: disk}, mapped{described{info: disk}}, fileMapped{described{info: disk}},
 			} {
 				got, err := block.Adjust(device, row.a)
 				if row.want == nil {
@@ -110,8 +110,8 @@ func TestAdjust(t *testing.T) {
 				if _, is := got.(block.Mapped); is != was {
 					t.Errorf("mapped is %v", is)
 				}
-				_, was = device.(block.Windowed)
-				if _, is := got.(block.Windowed); is != was {
+				_, was = device.(block.FileMapped)
+				if _, is := got.(block.FileMapped); is != was {
 					t.Errorf("windowed is %v", is)
 				}
 			}

@@ -10,11 +10,14 @@
 //
 // A request travels
 //
-//	Reserve ─▶ (fill Data) ─▶ Submit ─▶ Kick ─▶ … ─▶ Reap ─▶ (use Data) ─▶ Release
+//	Reserve ─▶ (fill Data) ─▶ Submit ─▶ Kick ─▶ Reap ─▶ (use Data) ─▶ Release
 //
-// The package knows neither NBD nor VIA. What a request may ask is checked once,
-// by [Info.Check], at the boundary where it enters the process; behind that
-// nobody checks again.
+// between Submit and Reap it waits, then begins: from there on it has its
+// effect, whatever becomes of its owner.
+//
+// The package knows neither NBD nor VIA. [Info.Check] validates a request once,
+// at the boundary where it enters the process; the layers behind that boundary
+// do not validate again.
 package block
 
 import "time"
@@ -76,7 +79,7 @@ const (
 	CanFastZero             // FastZero is honoured
 	CanMultiConn            // a Flush on one queue covers writes answered on every queue
 	ReadOnly                // Write, Trim and WriteZeroes are refused with EPERM
-	Rotational              // seeks are dear
+	Rotational              // seeks are expensive
 	CanStatus               // Status is served
 	CanPrefetch             // Prefetch is served
 
@@ -91,9 +94,10 @@ const MaximumDepth = 1024
 // in bytes. Suites and clients in the field send requests of up to 50 MiB.
 const PayloadLimit = 64 << 20
 
-// Info describes a device. Nothing but Size changes while the device is open: a disk
-// that somebody makes longer or shorter has another Size from then on. Whoever tells
-// others of it, or checks requests, goes by one Info for as long as he serves them.
+// Info describes a device. Nothing but Size changes while the device is open: a
+// disk that is resized has another Size from then on. A server that announces
+// an Info to its clients, or checks their requests, uses one Info for the whole
+// session.
 type Info struct {
 	Size           int64  // bytes, a multiple of MinimumBlock
 	MinimumBlock   uint32 // bytes, power of two; offsets and lengths are multiples of it
@@ -116,9 +120,9 @@ type Request struct {
 	// [Queue.Reserve] for memory that the queue provides.
 	Data []byte
 
-	// Extents is the result of Status. The caller provides its memory, whose capacity
-	// bounds the answer; the device appends to what is before its length, which is 0.
-	// See [Request.AddExtent].
+	// Extents is the result of Status. The caller provides its memory, whose
+	// capacity bounds the answer; the device appends to what is before its
+	// length, which is 0. See [Request.AddExtent].
 	Extents []Extent
 
 	// Err is the result, valid once Reap returned the request: nil, or an error
@@ -132,9 +136,9 @@ type Request struct {
 
 // Device is a disk. Its methods are safe for concurrent use.
 type Device interface {
-	// Info returns the present description of the disk. It never blocks. A request
-	// that is right by an earlier one, and reaches behind the end of a disk that
-	// became shorter meanwhile, fails as [Info.Check] would have it.
+	// Info returns the present description of the disk. It never blocks. A
+	// request that is right by an earlier one, and reaches behind the end of a
+	// disk that became shorter meanwhile, fails as [Info.Check] would have it.
 	Info() Info
 
 	// NewQueue opens a queue that holds at most depth requests at a time,
@@ -147,62 +151,70 @@ type Device interface {
 
 // Queue is a submission and completion context of a device. One goroutine at a
 // time drives it, on whatever thread: no method is safe for concurrent use with
-// another, except where a file descriptor is polled. No method but Close blocks,
-// and in steady state none allocates.
+// another, except where a file descriptor is polled. No method but Close
+// blocks, and in steady state none allocates.
 //
-// Requests of one queue execute concurrently and complete in any order. Those that
-// overlap, on whichever queues of the device, are atomic in every [AtomicUnit]. A Flush
-// covers the writes that Reap returned before the Flush was submitted (with
-// CanMultiConn: on every queue of the device).
+// Requests of one queue execute concurrently and complete in any order. Those
+// that overlap, on whichever queues of the device, are atomic in every
+// [AtomicUnit]. A Flush covers the writes that Reap returned before the Flush
+// was submitted (with CanMultiConn: on every queue of the device).
 type Queue interface {
-	// Reserve provides memory for a Read or Write whose Op and Length are set: for
-	// Write it sets r.Data to r.Length bytes for the caller to fill; for Read it
-	// sets r.Data at once or when the request completes, as suits the queue. It
-	// returns false, and reserves nothing, while no memory is free: the caller
-	// tries again after it released something. A queue with nothing reserved
-	// grants any Length up to Info.MaximumPayload, unless the machine is out of
-	// memory: the caller then tries again after a moment.
-	// Memory handed out may hold stale bytes of the same queue, never others'.
+	// Reserve provides memory for a Read or Write whose Op and Length are set:
+	// for Write it sets r.Data to r.Length bytes for the caller to fill; for
+	// Read it sets r.Data at once or when the request completes, as suits the
+	// queue. It returns false, and reserves nothing, while no memory is free:
+	// the caller tries again after it released something. A queue with nothing
+	// reserved grants any Length up to Info.MaximumPayload, unless the machine
+	// is out of memory: the caller then tries again after a moment. Memory
+	// handed out may hold stale bytes of the same queue, never others'.
 	Reserve(r *Request) bool
 
 	// Release gives back what Reserve provided and clears r.Data. It is called
-	// after Reap, or instead of Submit. On a request with nothing reserved it does
-	// nothing.
+	// after Reap, or instead of Submit. On a request with nothing reserved it
+	// does nothing.
 	Release(r *Request)
 
-	// Submit hands r to the queue. It returns false if depth requests are under
-	// way; r is then still the caller's. The request may wait for Kick.
+	// Submit hands r to the queue. It returns false if depth requests are in
+	// flight; r is then still the caller's. The request may wait for Kick.
 	Submit(r *Request) bool
 
 	// Kick starts everything submitted so far: one doorbell for the batch.
 	Kick()
 
-	// Reap stores finished requests in dst and returns how many. It also gives the
-	// queue its turn to make progress: while requests are under way its owner keeps
+	// Reap stores finished requests in dst and returns how many. It also lets
+	// the queue make progress: while requests are in flight its owner keeps
 	// calling it.
 	Reap(dst []*Request) int
 
-	// Arm prepares the owner's sleep. It returns ok false if Reap has something to
-	// return or to do now. Otherwise FD becomes readable at the next completion, and the
-	// owner calls Reap again when it does, or after d (> 0) at the latest; d is
-	// negative if there is no such deadline.
+	// Arm prepares the owner's sleep. It returns ok false if Reap has something
+	// to return or to do now. Otherwise FD becomes readable at the next
+	// completion, and the owner calls Reap again when it does, or after d (> 0)
+	// at the latest; d is negative if there is no such deadline.
 	Arm() (d time.Duration, ok bool)
 
-	// FD returns a file descriptor to poll for reading after Arm, the same during
-	// the queue's life, or -1 if requests never are under way after Kick. The queue
-	// consumes what makes it readable; the owner only polls.
+	// FD returns a file descriptor to poll for reading after Arm, the same
+	// during the queue's life, or -1 if no request is ever in flight after
+	// Kick. The queue consumes what makes it readable; the owner only polls.
 	FD() int
 
-	// Close ends the queue. It waits until the device touches no memory of any
-	// request; requests under way are finished and forgotten.
+	// Abort drops what has not begun: Reap returns those requests with
+	// ECANCELED, and they have no effect, not even later. Requests that have
+	// begun go on to their end. The owner submits nothing afterwards.
+	Abort()
+
+	// Close aborts and ends the queue. It waits until the device touches no
+	// memory of any request: those that have begun are finished, and all are
+	// discarded.
 	Close() error
 }
 
-// Shedder is a Queue that can give memory back which it keeps for its next requests.
-type Shedder interface {
+// IdleReleaser is a Queue that keeps memory for its next requests and can
+// release it early.
+type IdleReleaser interface {
 	Queue
 
-	// Shed gives the memory back at once, instead of after a while. It does nothing
-	// while a request has memory reserved. The next Reserve gets it again.
-	Shed()
+	// ReleaseIdle releases the memory at once instead of after a delay. It does
+	// nothing while a request has memory reserved. The next Reserve maps it
+	// again.
+	ReleaseIdle()
 }

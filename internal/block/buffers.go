@@ -10,11 +10,12 @@ import (
 )
 
 const (
-	// bufferUnit is the smallest buffer, in bytes: a page, so that every buffer is
-	// aligned well enough for direct I/O.
+	// bufferUnit is the smallest buffer, in bytes: a page, so that every buffer
+	// is aligned well enough for direct I/O.
 	bufferUnit = 4096
 
-	// granule is the unit in which free memory goes back to the kernel, in bytes.
+	// granule is the unit in which free memory goes back to the kernel, in
+	// bytes.
 	granuleShift = 20
 	granule      = 1 << granuleShift
 
@@ -25,10 +26,11 @@ const (
 // Buffers is private memory for the requests of one queue whose device needs no
 // particular memory. It provides Reserve and Release for a queue to embed.
 //
-// The memory is one sparse anonymous mapping, with its book-keeping at the end: what
-// no request has used costs no page. It is made by the first Reserve. Whole MiB that
-// stay free are given back by [Buffers.Tidy], and with the last of them the mapping:
-// an idle queue has none. As with its queue, one goroutine at a time uses it.
+// The memory is one sparse anonymous mapping, with its book-keeping at the end:
+// what no request has used costs no page. It is made by the first Reserve.
+// Whole MiB that stay free are given back by [Buffers.Tidy], and with the last
+// of them the mapping: an idle queue has none. As with its queue, one goroutine
+// at a time uses it.
 type Buffers struct {
 	size     int    // of the memory, in bytes: a power of two
 	mapping  []byte // the memory, and the table of blocks; nil without any
@@ -47,9 +49,9 @@ type granuleUse struct {
 	recent bool   // used since the last sweep
 }
 
-// NewBuffers returns memory of limit bytes, rounded up to a power of two. A single
-// Reserve is granted up to that size, so limit is not less than the device's
-// MaximumPayload.
+// NewBuffers returns memory of limit bytes, rounded up to a power of two. A
+// single Reserve is granted up to that size, so limit is not less than the
+// device's MaximumPayload.
 func NewBuffers(limit int) (*Buffers, error) {
 	if limit <= 0 || limit > 1<<40 {
 		return nil, fmt.Errorf("map %d bytes for requests: %w", limit, unix.EINVAL)
@@ -57,8 +59,8 @@ func NewBuffers(limit int) (*Buffers, error) {
 	return &Buffers{size: max(granule, 1<<bits.Len(uint(limit-1))), now: time.Now}, nil
 }
 
-// obtain maps the memory. It reports false if there is none now.
-func (b *Buffers) obtain() bool {
+// mapMemory maps the memory. It reports false if the kernel has none now.
+func (b *Buffers) mapMemory() bool {
 	mapping, err := unix.Mmap(-1, 0, b.size+buddy.TableSize(b.size, bufferUnit), unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
@@ -72,8 +74,8 @@ func (b *Buffers) obtain() bool {
 	return true
 }
 
-// drop unmaps the memory, of which no request holds any.
-func (b *Buffers) drop() error {
+// unmap unmaps the memory, while no request holds any.
+func (b *Buffers) unmap() error {
 	mapping := b.mapping
 	b.mapping, b.memory, b.blocks = nil, nil, nil
 	clear(b.granules)
@@ -93,7 +95,7 @@ func (b *Buffers) Reserve(r *Request) bool {
 	if r.Memory != 0 {
 		panic("block: memory is reserved twice for one request")
 	}
-	if r.Length > int64(len(b.memory)) && (r.Length > int64(b.size) || !b.obtain()) {
+	if r.Length > int64(len(b.memory)) && (r.Length > int64(b.size) || !b.mapMemory()) {
 		return false
 	}
 	n := int(r.Length)
@@ -133,7 +135,7 @@ func (b *Buffers) Release(r *Request) {
 // Tidy gives memory back to the kernel that has stayed free for a while. It
 // returns how long from now it has to be called again, which a queue returns
 // from Arm, or a negative duration if that is not necessary. While nothing is
-// due it costs a comparison, or a look at the clock.
+// due it costs a comparison or a read of the clock.
 func (b *Buffers) Tidy() time.Duration {
 	if b.dirty == 0 {
 		return -1
@@ -150,8 +152,8 @@ func (b *Buffers) Tidy() time.Duration {
 	return idleAfter
 }
 
-// Shed is [Shedder.Shed].
-func (b *Buffers) Shed() {
+// ReleaseIdle is [IdleReleaser.ReleaseIdle].
+func (b *Buffers) ReleaseIdle() {
 	if b.mapping == nil {
 		return
 	}
@@ -160,13 +162,13 @@ func (b *Buffers) Shed() {
 			return
 		}
 	}
-	_ = b.drop() // a mapping that is whole can be unmapped
+	_ = b.unmap() // a mapping that is whole can be unmapped
 }
 
-// sweep punches the granules that nobody has used since the sweep before, or drops
-// the memory if those are all there are.
+// sweep punches the granules that have not been used since the previous sweep,
+// or unmaps the memory if no granule has been used.
 func (b *Buffers) sweep() {
-	if b.untouched() && b.drop() == nil {
+	if b.untouched() && b.unmap() == nil {
 		return
 	}
 	start := -1 // of the run of granules to punch
@@ -191,7 +193,7 @@ func (b *Buffers) sweep() {
 	}
 }
 
-// idle reports whether nobody has used the granule since the sweep before.
+// idle reports whether the granule has not been used since the previous sweep.
 func (u *granuleUse) idle() bool { return u.live == 0 && !u.recent }
 
 // untouched reports whether all granules are idle.
@@ -215,5 +217,5 @@ func (b *Buffers) Close() error {
 	if b.mapping == nil {
 		return nil
 	}
-	return b.drop()
+	return b.unmap()
 }

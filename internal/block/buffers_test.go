@@ -81,7 +81,7 @@ func TestReservedMemoryIsExclusive(t *testing.T) {
 				b.now = func() time.Time { return b.swept.Add(2 * idleAfter) }
 				b.Tidy()
 			},
-			"shed": func(*rapid.T) { b.Shed() },
+			"shed": func(*rapid.T) { b.ReleaseIdle() },
 		})
 		for _, r := range held {
 			b.Release(r)
@@ -116,7 +116,8 @@ func TestIdleMemoryGoesBack(t *testing.T) {
 	b.Tidy()
 	b.Release(big)
 
-	// Used since the last sweep: it stays warm. Freed for a whole period: it goes.
+	// Used since the last sweep: it stays warm. Freed for a whole period: it
+	// goes.
 	big = reserve(t, b, Write, 2*granule)
 	b.Release(big)
 	if d := later(); d != idleAfter || again[0] != 2 {
@@ -168,18 +169,18 @@ func TestIdleBuffersHaveNoMapping(t *testing.T) {
 	}
 }
 
-// Shed waits for no time, but for the last request.
+// ReleaseIdle waits for no time, but for the last request.
 func TestShedBuffers(t *testing.T) {
 	b := newTestBuffers(t, PayloadLimit)
-	b.Shed()
+	b.ReleaseIdle()
 	r := reserve(t, b, Write, 4096)
 	r.Data[0] = 7
-	b.Shed()
+	b.ReleaseIdle()
 	if r.Data[0] != 7 {
 		t.Error("memory in use was given back")
 	}
 	b.Release(r)
-	b.Shed()
+	b.ReleaseIdle()
 	if d := b.Tidy(); d >= 0 || b.mapping != nil {
 		t.Errorf("next look in %v, %d bytes are mapped; want none", d, len(b.mapping))
 	}

@@ -35,7 +35,7 @@ func (c *Counts) Count(op Op, n uint64) {
 	}
 }
 
-// Add adds what another user counted.
+// Add adds the counts of another user.
 func (c *Counts) Add(o *Counts) {
 	c.Reads += o.Reads
 	c.Writes += o.Writes

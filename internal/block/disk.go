@@ -15,9 +15,9 @@ var _ backend.Backend = (*Disk)(nil)
 // diskQueues bounds the calls that a Disk runs at a time.
 const diskQueues = 4
 
-// Disk is the synchronous view of a Device: the device as Go programs know files.
-// Every method blocks until the device has answered, and all are safe for
-// concurrent use. [Errno] takes the errno of the device from their errors.
+// Disk is the synchronous view of a Device: the device as Go programs know
+// files. Every method blocks until the device has answered, and all are safe
+// for concurrent use. [Errno] takes the errno of the device from their errors.
 //
 // Calls run on queues of the disk's own, in parallel if a Flush of one queue
 // covers the others, and one at a time otherwise. Offsets and lengths are
@@ -26,11 +26,15 @@ type Disk struct {
 	device Device
 	info   Info
 
-	mu     sync.Mutex
-	freed  sync.Cond
-	idle   []*lane
-	lanes  int // opened
-	limit  int
+	mu    sync.Mutex
+	freed sync.Cond
+	// +checklocks:mu
+	idle []*syncQueue
+	// +checklocks:mu
+	opened int // opened
+	// +checklocks:mu
+	limit int
+	// +checklocks:mu
 	closed bool
 }
 
@@ -42,19 +46,19 @@ func NewDisk(device Device) (*Disk, error) {
 		d.limit = diskQueues
 	}
 	d.freed.L = &d.mu
-	l, err := d.acquire() // so that a device that has no queues is found out now
+	q, err := d.acquire() // a device without queues is refused here
 	if err != nil {
 		return nil, err
 	}
-	d.release(l)
+	d.release(q)
 	return d, nil
 }
 
 // Size returns the size of the disk in bytes.
 func (d *Disk) Size() (int64, error) { return d.info.Size, nil }
 
-// ReadAt implements [io.ReaderAt]: at the end of the disk it reads what there is
-// and returns [io.EOF].
+// ReadAt implements [io.ReaderAt]: at the end of the disk it reads what there
+// is and returns [io.EOF].
 func (d *Disk) ReadAt(p []byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, fmt.Errorf("read at %d: %w", off, syscall.EINVAL)
@@ -76,8 +80,8 @@ func (d *Disk) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
-// WriteAt implements [io.WriterAt]. Beyond the end of the disk it writes nothing
-// and returns ENOSPC.
+// WriteAt implements [io.WriterAt]. Beyond the end of the disk it writes
+// nothing and returns ENOSPC.
 func (d *Disk) WriteAt(p []byte, off int64) (int, error) {
 	return d.transfer(Write, 0, p, off)
 }
@@ -108,29 +112,29 @@ func (d *Disk) Trim(off, length int64) error {
 	return d.one(Trim, 0, off, length)
 }
 
-// WriteZeroes makes length bytes at off read as zeroes. The flags are FUA, NoHole
-// and FastZero.
+// WriteZeroes makes length bytes at off read as zeroes. The flags are FUA,
+// NoHole and FastZero.
 func (d *Disk) WriteZeroes(off, length int64, flags Flags) error {
 	return d.one(WriteZeroes, flags, off, length)
 }
 
-// Close closes the queues of the disk, after the calls under way. Later calls
+// Close closes the queues of the disk, after the calls in progress. Later calls
 // fail with [os.ErrClosed].
 func (d *Disk) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.closed = true
 	d.freed.Broadcast()
-	for len(d.idle) < d.lanes {
+	for len(d.idle) < d.opened {
 		d.freed.Wait()
 	}
 	var first error
-	for _, l := range d.idle {
-		if err := l.queue.Close(); err != nil && first == nil {
+	for _, q := range d.idle {
+		if err := q.queue.Close(); err != nil && first == nil {
 			first = err
 		}
 	}
-	d.idle, d.lanes = nil, 0
+	d.idle, d.opened = nil, 0
 	return first
 }
 
@@ -142,16 +146,16 @@ func (d *Disk) one(op Op, flags Flags, off, length int64) error {
 	if e := d.info.Check(op, flags, uint64(off), uint64(length)); e != 0 {
 		return describe(op, off, e)
 	}
-	l, err := d.acquire()
+	q, err := d.acquire()
 	if err != nil {
 		return err
 	}
-	defer d.release(l)
-	return l.run(op, flags, nil, off, length)
+	defer d.release(q)
+	return q.run(op, flags, nil, off, length)
 }
 
-// transfer runs a Read or Write of any length and returns how much of p was
-// certainly transferred.
+// transfer runs a Read or Write of any length and returns how many bytes of p
+// were certainly transferred.
 func (d *Disk) transfer(op Op, flags Flags, p []byte, off int64) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -164,15 +168,15 @@ func (d *Disk) transfer(op Op, flags Flags, p []byte, off int64) (int, error) {
 	if e != 0 {
 		return 0, describe(op, off, e)
 	}
-	l, err := d.acquire()
+	q, err := d.acquire()
 	if err != nil {
 		return 0, err
 	}
-	defer d.release(l)
+	defer d.release(q)
 	longest := int(d.info.MaximumPayload &^ (max(d.info.MinimumBlock, 1) - 1))
 	for done := 0; done < len(p); {
 		n := min(len(p)-done, longest)
-		if err := l.run(op, flags, p[done:done+n], off+int64(done), int64(n)); err != nil {
+		if err := q.run(op, flags, p[done:done+n], off+int64(done), int64(n)); err != nil {
 			return done, err
 		}
 		done += n
@@ -180,13 +184,13 @@ func (d *Disk) transfer(op Op, flags Flags, p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-// describe adds to an error what failed.
+// describe adds the operation and the offset to an error.
 func describe(op Op, off int64, err error) error {
 	return fmt.Errorf("%s at %d: %w", op, off, err)
 }
 
 // acquire takes a queue for one call.
-func (d *Disk) acquire() (*lane, error) {
+func (d *Disk) acquire() (*syncQueue, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for {
@@ -194,32 +198,32 @@ func (d *Disk) acquire() (*lane, error) {
 		case d.closed:
 			return nil, os.ErrClosed
 		case n > 0:
-			l := d.idle[n-1]
+			q := d.idle[n-1]
 			d.idle = d.idle[:n-1]
-			return l, nil
-		case d.lanes < d.limit:
-			d.lanes++
+			return q, nil
+		case d.opened < d.limit:
+			d.opened++
 			d.mu.Unlock()
 			queue, err := d.device.NewQueue(1)
 			d.mu.Lock()
 			if err == nil {
-				return &lane{queue: queue}, nil
+				return &syncQueue{queue: queue}, nil
 			}
-			d.lanes--
+			d.opened--
 			d.freed.Broadcast()
-			if d.lanes == 0 {
+			if d.opened == 0 {
 				return nil, fmt.Errorf("open a queue: %w", err)
 			}
-			d.limit = d.lanes // make do with those there are
+			d.limit = d.opened // continue with the queues that are open
 		default:
 			d.freed.Wait()
 		}
 	}
 }
 
-func (d *Disk) release(l *lane) {
+func (d *Disk) release(q *syncQueue) {
 	d.mu.Lock()
-	d.idle = append(d.idle, l)
+	d.idle = append(d.idle, q)
 	d.mu.Unlock()
 	d.freed.Broadcast()
 }

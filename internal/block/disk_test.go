@@ -39,7 +39,8 @@ func newDisk(t testing.TB, b backend.Backend, options BackendOptions) *Disk {
 func TestDiskAgainstModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const size = 1 << 20
-		// Twice over: a Disk is a go-nbd backend, so a Disk of a Disk is one too.
+		// Twice over: a Disk is a go-nbd backend, so a Disk of a Disk is one
+		// too.
 		inner := newDisk(t, backend.NewMemoryBackend(make([]byte, size)), BackendOptions{})
 		disk := newDisk(t, inner, BackendOptions{})
 		model := make([]byte, size)
@@ -239,7 +240,7 @@ func TestPanicOfBackendIsAnError(t *testing.T) {
 		t.Errorf("write after panics: %v", err)
 	}
 	if told.Load() != 3 {
-		t.Errorf("told of %d panics, want 3", told.Load())
+		t.Errorf("got %d panics, want 3", told.Load())
 	}
 }
 

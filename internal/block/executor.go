@@ -1,22 +1,27 @@
 package block
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/viablk/viablk/internal/contain"
+	"github.com/viablk/viablk/internal/ring"
 )
 
 // Engine is what a device of an [Executor] does with one request.
 type Engine interface {
-	// Attempt runs r to its end, sets r.Err and returns true if r certainly needs
-	// no waiting; otherwise it returns false and r goes to Execute. It may leave a
-	// note on its progress in r.Token, which is zero before. The owner of the queue
-	// calls it, so owners of different queues call it at the same time.
+	// Attempt runs r to its end, sets r.Err and returns true if r certainly
+	// needs no waiting; otherwise it returns false and r goes to Execute. It
+	// may record its progress in r.Token, which is zero before. The owner of
+	// the queue calls it, so owners of different queues call it at the same
+	// time.
 	Attempt(r *Request) bool
 
-	// Execute runs r to its end, blocking as it must, and returns the result. It
-	// is called by many goroutines at a time, except for Flush, which is called by
-	// one at a time.
+	// Execute runs r to its end, blocking as it must, and returns the result.
+	// It is called by many goroutines at a time, except for Flush, which is
+	// called by one at a time.
 	Execute(r *Request) error
 }
 
@@ -26,7 +31,7 @@ type Engine interface {
 // A request travels
 //
 //	1 Submit    the owner of the queue tries [Engine.Attempt], and for a write
-//	            [Prompter.Prompt] while that is short
+//	            [InlineEngine.ExecuteInline] while that is short
 //	2 Kick      what is left goes to the executor, as one batch
 //	3 work      a worker takes it, runs [Engine.Execute]
 //	4 complete  the worker hands it back to its queue, and wakes the owner if
@@ -39,53 +44,73 @@ type Engine interface {
 // Flush that arrived before it started, on whichever queue. The others wait
 // without occupying a worker.
 //
-// Workers start when there is work for them and stop with [Executor.Close]. How
-// many work depends on how long operations take. As long as they take longer than
-// waking a thread, a worker that starts wakes the next one while work is left.
-// While they are short (writes to the page cache), the workers that are awake do
-// all of them, and wake a sleeping owner once for many. Writes of 4 KiB to a file
-// at depth 32 on two processors: 6.0 µs each if every operation may get a worker
-// of its own, 3.3 µs so, of which pwrite takes 2.9 µs.
+// Workers start when there is work for them and stop with [Executor.Close].
+// Their number depends on how long operations take. As long as they take longer
+// than waking a thread, a worker that starts wakes the next one while work is
+// left. While they are short (writes to the page cache), the workers that are
+// awake do all of them, and wake a sleeping owner once for many. Writes of 4
+// KiB to a file at depth 32 on two processors: 6.0 µs each if every operation
+// may get a worker of its own, 3.3 µs so, of which pwrite takes 2.9 µs.
 //
-// An operation among short ones may block all the same. Then the owner of a queue
-// that waits notices, after patience, and has the executor work as if operations
-// took long.
+// An operation among short ones may still block. The owner of the waiting queue
+// detects that after shortTimeout and makes the executor treat operations as
+// long.
+//
+// A panic of [Engine.Execute] is an EIO of its request alone. After that of a
+// Flush or FUA no later one succeeds.
 //
 // With [Executor.Guard], what reads or changes data holds its range meanwhile.
 // A request that has to wait for its range does so without occupying a worker.
 type Executor struct {
-	engine Engine
+	engine   Engine
+	panicked Latch // of a Flush or FUA that panicked: what is durable is not known
+
+	// +checklocks:mu
 	limit  int // workers
 	short  atomic.Bool
 	ranges *Ranges // nil without Guard
 
-	prompts prompts
+	inline inlinePolicy
 
-	mu       sync.Mutex
-	roused   time.Time     // when a worker was last woken
-	average  time.Duration // of recent operations
-	wake     sync.Cond
-	ready    taskRing
-	flushes  []task // waiting for the next group commit
-	group    []task // those of the commit under way
+	mu sync.Mutex
+	// +checklocks:mu
+	wokenAt time.Time // when a worker was last woken
+	// +checklocks:mu
+	average time.Duration // of recent operations
+	// +checklocks:mu
+	wake sync.Cond
+	// +checklocks:mu
+	ready ring.Ring[task]
+	// +checklocks:mu
+	flushes []task // waiting for the next group commit
+	// +checklocks:mu
+	group []task // those of the commit in progress
+	// +checklocks:mu
 	flushing bool
-	idle     int // workers that sleep and have not been woken
-	workers  int
-	closed   bool
-	parking  []*parked // not in use
+	// +checklocks:mu
+	idle int // workers that sleep and have not been woken
+	// +checklocks:mu
+	workers int
+	// +checklocks:mu
+	closed bool
+	// +checklocks:mu
+	parking []*parked // not in use
 
 	stopped sync.WaitGroup
 }
 
 // task is one request on its way through the executor.
 type task struct {
-	queue *executed
+	queue *executorQueue
 	r     *Request
 	done  int64 // bytes of its range
 	held  bool  // it has what it needs to go on from there
+
+	aborts uint32 // of the queue, when the task was kicked
 }
 
-// DefaultWorkers is the number of workers of an executor that nobody told.
+// DefaultWorkers is the number of workers of an executor unless the caller sets
+// one.
 const DefaultWorkers = 32
 
 const (
@@ -93,11 +118,11 @@ const (
 	// spread over threads.
 	shortOperation = 8 * time.Microsecond
 
-	// patience is how long an owner waits for short operations.
-	patience = 100 * time.Microsecond
+	// shortTimeout is how long an owner waits for short operations.
+	shortTimeout = 100 * time.Microsecond
 
-	// batchOfShort is after how many short operations a worker announces them. With
-	// four times as many ahead of it, it is given help.
+	// batchOfShort is after how many short operations a worker announces them.
+	// With four times as many ahead of it, it is given help.
 	batchOfShort = 16
 )
 
@@ -108,7 +133,7 @@ func NewExecutor(engine Engine, workers int) *Executor {
 		workers = DefaultWorkers
 	}
 	e := &Executor{engine: engine, limit: workers, average: time.Millisecond}
-	e.prompts.engine, _ = engine.(Prompter)
+	e.inline.engine, _ = engine.(InlineEngine)
 	e.wake.L = &e.mu
 	return e
 }
@@ -123,38 +148,72 @@ func (e *Executor) Close() {
 	e.stopped.Wait()
 }
 
-// Guard has requests hold their range of the disk while the engine executes them.
-// What the engine does in Attempt it guards itself. It is called before the first
-// queue is opened.
+// Guard has requests hold their range of the disk while the engine executes
+// them. In Attempt the engine holds its ranges itself. It is called before
+// the first queue is opened.
 func (e *Executor) Guard(ranges *Ranges) { e.ranges = ranges }
 
+// OnLost has f called, once, when a Flush or FUA panics: earlier writes may be
+// lost. It is called before the first queue is opened.
+func (e *Executor) OnLost(f func(cause error)) { e.panicked.Lost = f }
+
 // start hands a batch of q to the workers.
-func (e *Executor) start(q *executed, batch []*Request) {
+func (e *Executor) start(q *executorQueue, batch []*Request) {
+	defer contain.Shared()
+	aborts := q.aborts.Load()
 	e.mu.Lock()
 	for _, r := range batch {
 		if r.Op == Flush {
-			e.flushes = append(e.flushes, task{queue: q, r: r})
+			e.flushes = append(e.flushes, task{queue: q, r: r, aborts: aborts})
 		} else {
-			e.ready.push(task{queue: q, r: r})
+			e.enqueue(task{queue: q, r: r, aborts: aborts})
 		}
 	}
 	e.addedLocked()
 	e.mu.Unlock()
 }
 
-// addedLocked wakes a worker for new work if those that are awake do not suffice.
+// discard removes the tasks of q that no worker has and no range is held for,
+// and appends their requests to dst.
+func (e *Executor) discard(q *executorQueue, dst []*Request) []*Request {
+	defer contain.Shared()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for range e.ready.Len() {
+		t := e.ready.Pop()
+		if t.queue != q || t.held || t.done > 0 {
+			e.ready.Push(t)
+			continue
+		}
+		dst = append(dst, t.r)
+	}
+	e.flushes = slices.DeleteFunc(e.flushes, func(t task) bool {
+		if t.queue == q {
+			dst = append(dst, t.r)
+		}
+		return t.queue == q
+	})
+	return dst
+}
+
+// addedLocked wakes a worker for new work if those that are awake do not
+// suffice.
+//
+// +checklocks:e.mu
 func (e *Executor) addedLocked() {
 	awake := e.workers - e.idle
 	if e.flushing {
 		awake-- // a flush is never short
 	}
-	if !e.short.Load() || awake == 0 || e.ready.n > 4*batchOfShort*awake {
+	if !e.short.Load() || awake == 0 || e.ready.Len() > 4*batchOfShort*awake {
 		e.wakeLocked()
 	}
 }
 
-// hurry is called by an owner that has waited for long enough.
-func (e *Executor) hurry() {
+// assumeLong treats operations as long until they are measured short again. An
+// owner calls it after shortTimeout.
+func (e *Executor) assumeLong() {
+	defer contain.Shared()
 	e.mu.Lock()
 	e.average = time.Millisecond
 	e.short.Store(false)
@@ -162,9 +221,11 @@ func (e *Executor) hurry() {
 	e.mu.Unlock()
 }
 
-// tookLocked learns how long an operation took. When it finds that operations are
-// not short any more, it wakes a worker, which wakes the others.
-func (e *Executor) tookLocked(d time.Duration) {
+// recordLocked adds the duration of an operation to the average. When
+// operations are no longer short, it wakes a worker, which wakes the others.
+//
+// +checklocks:e.mu
+func (e *Executor) recordLocked(d time.Duration) {
 	e.average += (min(d, time.Millisecond) - e.average) / 8
 	short := e.average < shortOperation
 	if was := e.short.Load(); was != short {
@@ -175,24 +236,27 @@ func (e *Executor) tookLocked(d time.Duration) {
 	}
 }
 
-// wakeLocked sets one more worker to work, if there is work and a worker.
+// wakeLocked wakes or starts one more worker, if there is work for it.
+//
+// +checklocks:e.mu
 func (e *Executor) wakeLocked() {
 	switch {
 	case !e.runnableLocked():
 	case e.idle > 0:
 		e.idle--
-		e.roused = time.Now()
+		e.wokenAt = time.Now()
 		e.wake.Signal()
 	case e.workers < e.limit:
 		e.workers++
-		e.roused = time.Now()
+		e.wokenAt = time.Now()
 		e.stopped.Add(1)
 		go e.work()
 	}
 }
 
+// +checklocks:e.mu
 func (e *Executor) runnableLocked() bool {
-	return e.ready.n > 0 || len(e.flushes) > 0 && !e.flushing
+	return !e.ready.Empty() || len(e.flushes) > 0 && !e.flushing
 }
 
 // work is a worker.
@@ -220,12 +284,14 @@ func (e *Executor) work() {
 	}
 }
 
-// runLocked runs one task, and the short ones of the same queue that follow. It
-// drops the lock while it does.
+// runLocked runs one task, and the short ones of the same queue that follow,
+// without the lock.
+//
+// +checklocks:e.mu
 func (e *Executor) runLocked(woken bool) {
-	t := e.ready.pop()
+	t := e.ready.Pop()
 	if woken {
-		e.prompts.woke(time.Since(e.roused))
+		e.inline.recordWakeup(time.Since(e.wokenAt))
 		if !e.short.Load() {
 			e.wakeLocked()
 		}
@@ -236,34 +302,36 @@ func (e *Executor) runLocked(woken bool) {
 		began := time.Now()
 		if !e.run(&t) {
 			e.mu.Lock()
-			break // it is not this worker's any more
+			break // the task waits for its range
 		}
-		took := time.Since(began)
-		mayWait := took < shortOperation && quiet < batchOfShort
-		q.complete(t.r, mayWait)
+		elapsed := time.Since(began)
+		mayDefer := elapsed < shortOperation && quiet < batchOfShort
+		q.complete(t.r, mayDefer)
 		e.mu.Lock()
-		e.tookLocked(took)
-		if !mayWait {
+		e.recordLocked(elapsed)
+		if !mayDefer {
 			return
 		}
-		if e.ready.n == 0 || e.ready.peek().queue != q || !e.short.Load() {
+		if e.ready.Empty() || e.ready.First().queue != q || !e.short.Load() {
 			break
 		}
-		t = e.ready.pop()
+		t = e.ready.Pop()
 	}
 	e.mu.Unlock()
 	q.announce()
 	e.mu.Lock()
 }
 
-// flushLocked runs one group commit. It drops the lock while it does.
+// flushLocked runs one group commit, without the lock.
+//
+// +checklocks:e.mu
 func (e *Executor) flushLocked() {
 	e.flushing = true
 	e.group, e.flushes = e.flushes, e.group[:0]
 	e.wakeLocked() // for what is ready meanwhile
 	group := e.group
 	e.mu.Unlock()
-	err := e.engine.Execute(group[0].r)
+	err := e.call(group[0].r)
 	for i, t := range group {
 		t.r.Err = err
 		group[i] = task{}
@@ -273,32 +341,12 @@ func (e *Executor) flushLocked() {
 	e.flushing = false
 }
 
-// taskRing is a ring of tasks that grows to the most that ever waited.
-type taskRing struct {
-	items []task // a power of two
-	head  int    // next to pop; taken modulo the ring
-	n     int
-}
-
-func (t *taskRing) push(x task) {
-	if t.n == len(t.items) {
-		grown := make([]task, max(64, 2*len(t.items)))
-		for i := range t.n {
-			grown[i] = t.items[(t.head+i)&(len(t.items)-1)]
-		}
-		t.items, t.head = grown, 0
+// enqueue adds a task that a worker will execute, with e.mu held.
+//
+// +checklocks:e.mu
+func (e *Executor) enqueue(t task) {
+	if e.ready.Full() {
+		e.ready.Grow(max(64, 2*e.ready.Cap()))
 	}
-	t.items[(t.head+t.n)&(len(t.items)-1)] = x
-	t.n++
-}
-
-func (t *taskRing) peek() *task { return &t.items[t.head&(len(t.items)-1)] }
-
-func (t *taskRing) pop() task {
-	at := t.head & (len(t.items) - 1)
-	x := t.items[at]
-	t.items[at] = task{}
-	t.head++
-	t.n--
-	return x
+	e.ready.Push(t)
 }

@@ -11,6 +11,8 @@ import (
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/viablk/viablk/internal/eventfd"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -37,13 +39,13 @@ func (e *engine) Execute(r *Request) error {
 // anything.
 const watchdog = 30 * time.Second
 
-func newExecuted(t testing.TB, e *Executor, depth int) *executed {
+func newExecuted(t testing.TB, e *Executor, depth int) *executorQueue {
 	t.Helper()
 	q, err := e.NewQueue(depth, granule)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return q.(*executed)
+	return q.(*executorQueue)
 }
 
 // sleep polls the queue and reports whether it became readable.
@@ -161,7 +163,7 @@ func TestSleepCostsOneWriteAndWakingNone(t *testing.T) {
 
 	submit()
 	finished()
-	if n := q.event.drain(); n != 0 {
+	if n := eventfd.Drain(q.event); n != 0 {
 		t.Errorf("%d writes for an owner that is awake", n)
 	}
 	collect(t, q, len(requests))
@@ -174,10 +176,10 @@ func TestSleepCostsOneWriteAndWakingNone(t *testing.T) {
 	if !sleep(t, q, watchdog) {
 		t.Fatal("no wake-up")
 	}
-	if n := q.event.drain(); n != 1 {
+	if n := eventfd.Drain(q.event); n != 1 {
 		t.Errorf("%d writes for one sleep", n)
 	}
-	q.event.signal() // as it was
+	eventfd.Ring(q.event) // as it was
 	collect(t, q, len(requests))
 	if _, ok := q.Arm(); !ok || sleep(t, q, 0) {
 		t.Error("an empty queue stays readable")
@@ -200,7 +202,7 @@ func TestArmRefusesWhileSomethingIsFinished(t *testing.T) {
 }
 
 // makeShort teaches the executor that operations are short.
-func makeShort(t *testing.T, e *Executor, q *executed) {
+func makeShort(t *testing.T, e *Executor, q *executorQueue) {
 	t.Helper()
 	requests := make([]Request, 8)
 	for start := time.Now(); !e.short.Load(); {
@@ -231,8 +233,9 @@ func TestLongOperationAmongShortOnes(t *testing.T) {
 			defer q.Close()
 			makeShort(t, e, q)
 
-			// One that blocks between others: whether these were done before, and their
-			// announcement put off, or wait behind it, the owner gets them.
+			// One that blocks between others: whether these were done before,
+			// and their announcement put off, or wait behind it, the owner gets
+			// them.
 			requests := make([]Request, 32)
 			for i := range requests {
 				requests[i] = Request{Op: Write}
@@ -276,7 +279,7 @@ func TestFlushesAreCommittedInGroups(t *testing.T) {
 		return nil
 	}}, 8)
 	defer e.Close()
-	queues := [2]*executed{newExecuted(t, e, 8), newExecuted(t, e, 8)}
+	queues := [2]*executorQueue{newExecuted(t, e, 8), newExecuted(t, e, 8)}
 	defer queues[0].Close()
 	defer queues[1].Close()
 
@@ -316,35 +319,52 @@ func TestFlushesAreCommittedInGroups(t *testing.T) {
 }
 
 func TestCloseWaitsForWorkers(t *testing.T) {
-	gate := make(chan struct{})
+	begun, gate := make(chan struct{}, 8), make(chan struct{})
 	var finished atomic.Int32
-	e := NewExecutor(&engine{execute: func(*Request) error { <-gate; finished.Add(1); return nil }}, 2)
+	e := NewExecutor(&engine{execute: func(*Request) error {
+		begun <- struct{}{}
+		<-gate
+		finished.Add(1)
+		return nil
+	}}, 2)
 	q := newExecuted(t, e, 8)
 	requests := make([]Request, 8)
 	for i := range requests {
 		if i == 6 {
-			q.Kick() // what follows never starts
+			q.Kick() // what follows is not kicked
 		}
 		requests[i].Op = Write
 		q.Submit(&requests[i])
 	}
+	<-begun
+	<-begun // both workers have one
 	q.Arm()
 	closed := make(chan error)
 	go func() { closed <- q.Close() }()
-	for range 6 {
+	for e.queued() > 0 { // Close has dropped what no worker has
+		time.Sleep(time.Millisecond)
+	}
+	for range 2 {
 		select {
 		case <-closed:
-			t.Fatal("Close returned with requests under way")
+			t.Fatal("Close returned with requests in flight")
 		case gate <- struct{}{}:
 		}
 	}
 	if err := <-closed; err != nil {
 		t.Error(err)
 	}
-	if n := finished.Load(); n != 6 {
-		t.Errorf("%d requests ran, want 6", n)
+	if n := finished.Load(); n != 2 {
+		t.Errorf("%d requests ran, want 2", n)
 	}
 	e.Close()
+}
+
+// queued returns how many tasks wait for a worker.
+func (e *Executor) queued() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.ready.Len()
 }
 
 func TestDepths(t *testing.T) {
@@ -431,4 +451,75 @@ func BenchmarkExecutor(b *testing.B) {
 		q.Kick()
 		c.collect(b, q, len(requests))
 	}
+}
+
+// TestAbortDropsWhatNoWorkerHas: a request that waits for a worker, for its
+// range or for Kick has no effect; one that a worker has ends as always, and
+// requests of other queues do too.
+func TestAbortDropsWhatNoWorkerHas(t *testing.T) {
+	begun, gate := make(chan uint64, 16), make(chan struct{})
+	e := NewExecutor(&engine{execute: func(r *Request) error {
+		begun <- r.User
+		<-gate
+		return nil
+	}}, 2)
+	defer e.Close()
+	ranges := NewRanges()
+	e.Guard(ranges)
+	q, other := newExecuted(t, e, 8), newExecuted(t, e, 8)
+	defer q.Close()
+	defer other.Close()
+	write := func(user uint64, unit int64) *Request {
+		return &Request{Op: Write, Offset: unit * AtomicUnit, Length: AtomicUnit, User: user}
+	}
+	if !ranges.TryAcquire(3*AtomicUnit, AtomicUnit, true) {
+		t.Fatal("the range is not free")
+	}
+	q.Submit(write(1, 3)) // its range is taken
+	q.Kick()
+	for _, r := range []*Request{write(2, 0), write(3, 1)} {
+		q.Submit(r)
+		q.Kick()
+		if user := <-begun; user != r.User { // it has a worker
+			t.Fatalf("request %d begins, not %d", user, r.User)
+		}
+	}
+	q.Submit(write(4, 4))
+	q.Submit(&Request{Op: Flush, User: 5})
+	q.Kick()
+	other.Submit(write(6, 5))
+	other.Kick()
+	q.Submit(write(7, 6)) // not kicked
+	q.Abort()
+	ended := make(map[uint64]error)
+	for _, r := range reapEnded(q) {
+		ended[r.User] = r.Err
+	}
+	if len(ended) != 3 {
+		t.Errorf("%v ended at once, not those without a worker", ended)
+	}
+	ranges.Release(3*AtomicUnit, AtomicUnit, true)
+	close(gate)
+	for len(ended) < 6 {
+		sleep(t, q, time.Second)
+		for _, r := range reapEnded(q) {
+			ended[r.User] = r.Err
+		}
+	}
+	for user, err := range ended {
+		if dropped := user != 2 && user != 3; errors.Is(err, syscall.ECANCELED) != dropped || !dropped && err != nil {
+			t.Errorf("request %d: %v", user, err)
+		}
+	}
+	collect(t, other, 1)
+	if user := <-begun; user != 6 || len(begun) != 0 {
+		t.Errorf("request %d began, and %d more", user, len(begun))
+	}
+}
+
+// reapEnded returns what Reap has.
+func reapEnded(q Queue) []*Request {
+	q.Arm()
+	dst := make([]*Request, 16)
+	return dst[:q.Reap(dst)]
 }

@@ -1,7 +1,7 @@
 package block
 
-// ExtentFlags say what is known of a part of a disk. The numbers are those of the
-// NBD protocol ("base:allocation metadata context"). 0 is always true.
+// ExtentFlags say what is known of a part of a disk. The numbers are those of
+// the NBD protocol ("base:allocation metadata context"). 0 is always true.
 type ExtentFlags uint32
 
 // The flags.
@@ -20,10 +20,10 @@ type Extent struct {
 }
 
 // AddExtent appends what is known of the next length bytes to the answer of a
-// Status, or makes the last extent longer if that is the same. What lies beyond
-// the request's range is left out. It returns false when no more is wanted: the
-// range is covered, or the caller's memory is full. An answer covers the beginning
-// of the range, at least one byte and no gap.
+// Status, or makes the last extent longer if that is the same. The part beyond
+// the request's range is ignored. It returns false when no more is wanted: the
+// range is covered, or the caller's memory is full. An answer covers the
+// beginning of the range, at least one byte and no gap.
 func (r *Request) AddExtent(length int64, flags ExtentFlags) bool {
 	left := r.Length - r.Covered()
 	length = min(length, left)
@@ -51,10 +51,10 @@ func (r *Request) Covered() int64 {
 	return sum
 }
 
-// AlignExtents appends extents to dst, up to its capacity, with lengths that are
-// multiples of align, which is a power of two and divides the offset of the first.
-// A block of several extents has the flags that all of them have. What is not known
-// of a block as a whole at the end is dropped; a single such block has no flags.
+// AlignExtents appends extents to dst, up to its capacity, with lengths that
+// are multiples of align, which is a power of two and divides the offset of the
+// first. A block of several extents has the flags that all of them have. An
+// incomplete block at the end is dropped; a single such block has no flags.
 func AlignExtents(dst, extents []Extent, align int64) []Extent {
 	answer := Request{Length: 1 << 62, Extents: dst[:0]}
 	var part int64 // bytes of a block that began

@@ -40,8 +40,8 @@ func TestAddExtent(t *testing.T) {
 	}
 }
 
-// Aligned extents claim of each block what its bytes have in common, and nothing
-// of a block that is not covered.
+// Aligned extents claim of each block what its bytes have in common, and
+// nothing of a block that is not covered.
 func TestAlignExtents(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const align = 8

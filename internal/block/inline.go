@@ -4,13 +4,15 @@ import (
 	"fmt"
 	"syscall"
 	"time"
+
+	"github.com/viablk/viablk/internal/ring"
 )
 
 // inline is a queue of a device that never waits: Submit runs the request.
 type inline struct {
 	*Buffers
 	run  func(*Request) error
-	done fifo
+	done ring.Ring[*Request]
 	cap  int // depth
 }
 
@@ -25,7 +27,7 @@ func NewInlineQueue(depth, memory int, run func(*Request) error) (Queue, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &inline{Buffers: buffers, run: run, done: newFIFO(depth), cap: depth}, nil
+	return &inline{Buffers: buffers, run: run, done: ring.New[*Request](depth), cap: depth}, nil
 }
 
 // CheckDepth refuses a depth that no queue may have.
@@ -37,20 +39,23 @@ func CheckDepth(depth int) error {
 }
 
 func (q *inline) Submit(r *Request) bool {
-	if q.done.n == q.cap {
+	if q.done.Len() == q.cap {
 		return false
 	}
 	r.Err = q.run(r)
-	q.done.push(r)
+	q.done.Push(r)
 	return true
 }
 
 func (q *inline) Kick() {}
 
-func (q *inline) Reap(dst []*Request) int { return q.done.pop(dst) }
+// Abort implements [Queue]: every request has ended.
+func (q *inline) Abort() {}
+
+func (q *inline) Reap(dst []*Request) int { return q.done.PopInto(dst) }
 
 func (q *inline) Arm() (time.Duration, bool) {
-	if q.done.n > 0 {
+	if !q.done.Empty() {
 		return 0, false
 	}
 	return q.Tidy(), true

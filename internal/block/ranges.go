@@ -1,10 +1,14 @@
 package block
 
-import "sync"
+import (
+	"sync"
 
-// AtomicUnit is what requests that overlap read and write whole, in bytes: of each
-// block of the disk that begins at a multiple of it, a Read sees all of a Write or
-// nothing, and of two Writes one stays as a whole.
+	"github.com/viablk/viablk/internal/contain"
+)
+
+// AtomicUnit is the unit in bytes in which overlapping requests are atomic: in
+// each aligned unit, a Read sees all of a Write or nothing, and of two Writes
+// one wins as a whole.
 const AtomicUnit = 1 << unitShift
 
 const (
@@ -12,29 +16,38 @@ const (
 	zoneUnits  = 64 // as many as a word has bits
 	rangesHash = 6  // bits of the table's index
 
-	// readerPlanes bounds how many readers of a unit are counted. One more waits.
+	// readerPlanes bounds how many readers of a unit are counted. One more
+	// waits.
 	readerPlanes = 7
+
+	// unusedZones bounds the zones that a bucket keeps without users: every
+	// access passes those of its bucket, and a long range has used many.
+	unusedZones = 8
 )
 
 // Ranges are the parts of a disk that requests are moving data from and to, in
-// units of [AtomicUnit]: readers of a unit share it, a writer has it alone. It keeps
-// accesses that overlap apart, and costs those that do not two short visits to a
-// table each. Waiting is in order: nobody overtakes a waiter that he overlaps.
+// units of [AtomicUnit]: readers of a unit share it, a writer has it alone.
+// Overlapping accesses are serialized; others cost two short table operations
+// each. Waiters are granted in order: no request overtakes a waiter whose range
+// it overlaps.
 //
-// Nobody who waits holds up a thread, see [Ranges.Acquire]; and whoever holds a
-// range waits for nothing but what moves its data, or for ranges further up the
-// disk, so that there is no circle of waiters.
+// A waiter blocks no thread, see [Ranges.Acquire]. A holder waits only for its
+// own data transfer, or for ranges at higher offsets, so deadlock is
+// impossible.
 //
-// A nil *Ranges keeps nothing apart. All methods are safe for concurrent use.
+// A nil *Ranges serializes nothing. All methods are safe for concurrent use.
 type Ranges struct {
 	table [1 << rangesHash]bucket
 }
 
-// bucket is the zones with the same hash: one place, and more behind it if several
-// were ever in use at a time.
+// bucket is the zones with the same hash: one entry, and a chain of more if
+// several were in use at a time.
 type bucket struct {
-	mu    sync.Mutex
+	mu sync.Mutex
+	// +checklocks:mu
 	first zone // guarded by mu, and so are those behind it
+	// +checklocks:mu
+	chained int // zones behind the first
 }
 
 // zone is 64 units of the disk, a bit of each word for each.
@@ -43,8 +56,8 @@ type zone struct {
 	users   int    // holders and waiters; without any it may become another zone
 	writers uint64 // units that a writer has
 
-	// readers counts the readers of all units at once: bit i of plane p is bit p of
-	// the count of unit i.
+	// readers counts the readers of all units at once: bit i of plane p is bit
+	// p of the count of unit i.
 	readers [readerPlanes]uint64
 
 	// Units that waiters want, in the order of arrival.
@@ -57,11 +70,11 @@ type zone struct {
 // NewRanges returns the ranges of a disk, of which nothing is held.
 func NewRanges() *Ranges { return new(Ranges) }
 
-// Wait is a place in the queue for a range. Who waits provides it, and it is his
+// Wait is a place in the queue for a range. The waiter provides it, and owns it
 // again when Granted is called.
 type Wait struct {
-	// Granted is called once, when the range is held. The goroutine that calls it
-	// holds no lock and has other things to do.
+	// Granted is called once, when the range is held. The goroutine that calls
+	// it holds no lock and has other things to do.
 	Granted func()
 
 	span unitSpan
@@ -99,8 +112,8 @@ func (r *Ranges) TryAcquire(off, n int64, write bool) bool {
 	s := spanOf(off, n, write)
 	first, last := s.zones()
 	for number := first; number <= last; number++ {
-		if !r.enter(number, s.mask(number), write) {
-			r.leave(&s, first, number-1)
+		if !r.acquireZone(number, s.mask(number), write) {
+			r.releaseZones(&s, first, number-1)
 			return false
 		}
 	}
@@ -109,14 +122,15 @@ func (r *Ranges) TryAcquire(off, n int64, write bool) bool {
 
 // Acquire holds n > 0 bytes at off and returns true, or returns false and has
 // w.Granted called later, which may be before it returns. It does not block. A
-// request takes ranges one at a time: who holds one does not wait for another.
+// request acquires one range at a time: it holds none while it waits for
+// another.
 func (r *Ranges) Acquire(w *Wait, off, n int64, write bool) bool {
 	if r == nil {
 		return true
 	}
 	w.span = spanOf(off, n, write)
 	w.at, _ = w.span.zones()
-	return r.proceed(w)
+	return r.acquireRest(w)
 }
 
 // Release ends a hold. off, n and write are those of its beginning.
@@ -126,7 +140,7 @@ func (r *Ranges) Release(off, n int64, write bool) {
 	}
 	s := spanOf(off, n, write)
 	first, last := s.zones()
-	r.leave(&s, first, last)
+	r.releaseZones(&s, first, last)
 }
 
 // bucket returns where a zone is.
@@ -134,56 +148,63 @@ func (r *Ranges) bucket(number int64) *bucket {
 	return &r.table[uint64(number)*0x9e3779b97f4a7c15>>(64-rangesHash)]
 }
 
-// enter takes units of a zone, if they are free.
-func (r *Ranges) enter(number int64, mask uint64, write bool) bool {
+// acquireZone acquires units of a zone if they are free.
+func (r *Ranges) acquireZone(number int64, mask uint64, write bool) bool {
+	defer contain.Shared()
 	b := r.bucket(number)
 	b.mu.Lock()
 	z := b.zone(number)
-	ok := !z.taken(mask, write)
+	ok := !z.conflicts(mask, write)
 	if ok {
-		z.hold(mask, write)
+		z.addHolder(mask, write)
 		z.users++
 	}
 	b.mu.Unlock()
 	return ok
 }
 
-// proceed takes the zones that a waiter still wants, in order. It returns false when
-// it has to wait for one; the waiter is then not to be touched any more.
-func (r *Ranges) proceed(w *Wait) bool {
+// acquireRest acquires the remaining zones of a waiter, in order. It returns
+// false when it has to wait for one; the caller must not touch the waiter after
+// that.
+func (r *Ranges) acquireRest(w *Wait) bool {
+	defer contain.Shared()
 	for _, last := w.span.zones(); w.at <= last; w.at++ {
 		b, mask := r.bucket(w.at), w.span.mask(w.at)
 		b.mu.Lock()
 		z := b.zone(w.at)
 		z.users++
-		if z.taken(mask, w.span.write) {
-			z.push(w, mask)
+		if z.conflicts(mask, w.span.write) {
+			z.addWaiter(w, mask)
 			b.mu.Unlock()
 			return false
 		}
-		z.hold(mask, w.span.write)
+		z.addHolder(mask, w.span.write)
 		b.mu.Unlock()
 	}
 	return true
 }
 
-// leave gives the zones from first to last back, and lets waiters go on.
-func (r *Ranges) leave(s *unitSpan, first, last int64) {
+// releaseZones releases the zones from first to last and grants waiters.
+func (r *Ranges) releaseZones(s *unitSpan, first, last int64) {
+	defer contain.Shared()
 	for number := first; number <= last; number++ {
 		b := r.bucket(number)
 		b.mu.Lock()
 		z := b.zone(number)
-		z.drop(s.mask(number), s.write)
+		z.removeHolder(s.mask(number), s.write)
 		z.users--
 		var granted *Wait
 		if z.head != nil {
 			granted = z.grant()
 		}
+		if z.users == 0 && b.chained > unusedZones {
+			b.remove(z)
+		}
 		b.mu.Unlock()
 		for granted != nil {
 			w := granted
 			granted, w.next = w.next, nil
-			if w.at++; r.proceed(w) {
+			if w.at++; r.acquireRest(w) {
 				w.Granted()
 			}
 		}
@@ -191,6 +212,9 @@ func (r *Ranges) leave(s *unitSpan, first, last int64) {
 }
 
 // zone returns a zone of the bucket, a new one if it has no users.
+//
+// The caller holds b.mu and passes on a pointer into b.
+// +checklocksignore
 func (b *bucket) zone(number int64) *zone {
 	var free *zone
 	for z := &b.first; ; z = z.next {
@@ -204,6 +228,7 @@ func (b *bucket) zone(number int64) *zone {
 			if free == nil {
 				free = new(zone)
 				z.next = free
+				b.chained++
 			}
 			free.number = number
 			return free
@@ -211,9 +236,23 @@ func (b *bucket) zone(number int64) *zone {
 	}
 }
 
-// taken reports whether units are held by, or wanted by, somebody who does not share
-// them.
-func (z *zone) taken(mask uint64, write bool) bool {
+// remove removes a zone without users from the chain.
+//
+// The caller holds b.mu.
+// +checklocksignore
+func (b *bucket) remove(unused *zone) {
+	for z := &b.first; z.next != nil; z = z.next {
+		if z.next == unused {
+			z.next = unused.next
+			b.chained--
+			return
+		}
+	}
+}
+
+// conflicts reports whether units are held or wanted by an access that does not
+// share them.
+func (z *zone) conflicts(mask uint64, write bool) bool {
 	units := z.writers | z.wantWrite
 	if write {
 		units |= z.wantRead
@@ -229,8 +268,8 @@ func (z *zone) taken(mask uint64, write bool) bool {
 	return mask&units|full != 0
 }
 
-// hold books a holder of units that are not taken.
-func (z *zone) hold(mask uint64, write bool) {
+// addHolder records a holder of units without conflict.
+func (z *zone) addHolder(mask uint64, write bool) {
 	if write {
 		z.writers |= mask
 		return
@@ -241,8 +280,8 @@ func (z *zone) hold(mask uint64, write bool) {
 	}
 }
 
-// drop removes a holder.
-func (z *zone) drop(mask uint64, write bool) {
+// removeHolder removes a holder.
+func (z *zone) removeHolder(mask uint64, write bool) {
 	if write {
 		z.writers &^= mask
 		return
@@ -253,8 +292,8 @@ func (z *zone) drop(mask uint64, write bool) {
 	}
 }
 
-// push adds a waiter.
-func (z *zone) push(w *Wait, mask uint64) {
+// addWaiter adds a waiter.
+func (z *zone) addWaiter(w *Wait, mask uint64) {
 	if w.next = nil; z.head == nil {
 		z.head = w
 	} else {
@@ -264,7 +303,7 @@ func (z *zone) push(w *Wait, mask uint64) {
 	z.want(mask, w.span.write)
 }
 
-// want books units that a waiter wants.
+// want records units that a waiter wants.
 func (z *zone) want(mask uint64, write bool) {
 	if write {
 		z.wantWrite |= mask
@@ -273,16 +312,16 @@ func (z *zone) want(mask uint64, write bool) {
 	}
 }
 
-// grant takes out of the queue, and returns, those who hold their units now.
+// grant dequeues and returns the waiters that hold their units now.
 func (z *zone) grant() (granted *Wait) {
 	end, waiters := &granted, z.head
 	z.head, z.tail, z.wantRead, z.wantWrite = nil, nil, 0, 0
 	for w := waiters; w != nil; {
 		next, mask := w.next, w.span.mask(z.number)
-		if z.taken(mask, w.span.write) {
-			z.push(w, mask)
+		if z.conflicts(mask, w.span.write) {
+			z.addWaiter(w, mask)
 		} else {
-			z.hold(mask, w.span.write)
+			z.addHolder(mask, w.span.write)
 			w.next = nil
 			*end, end = w, &w.next
 		}

@@ -11,8 +11,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// held returns how many units are held and how many waiters there are: none in a
-// disk that nobody uses.
+// held returns how many units are held and how many waiters there are: none in
+// an unused disk.
 func (r *Ranges) held() (units, waiters int) {
 	for i := range r.table {
 		b := &r.table[i]
@@ -32,7 +32,7 @@ func (r *Ranges) held() (units, waiters int) {
 	return units, waiters
 }
 
-// access is what somebody wants or has, in the plain model of Ranges: a list of
+// access is a waiter or a holder in the plain model of Ranges: a list of
 // units for each zone.
 type access struct {
 	off, n  int64
@@ -109,7 +109,7 @@ func (m *rangesModel) try(a *access) bool {
 	return true
 }
 
-// proceed takes zones until one is not free.
+// acquireRest takes zones until one is not free.
 func (m *rangesModel) proceed(a *access, zone int64) {
 	for _, last := a.zones(); zone <= last; zone++ {
 		if !m.free(a, zone, len(m.waits[zone])) {
@@ -150,7 +150,7 @@ func TestRangesAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r, m := NewRanges(), &rangesModel{map[int64][]*access{}, map[int64][]*access{}}
 		stride := rapid.SampledFrom([]int64{1, 7, 1 << 20}).Draw(t, "stride") * zoneUnits * AtomicUnit
-		var got, want []*access // the same, in the same order; nobody who has gone
+		var got, want []*access // the same, in the same order; none that is released
 		granted := map[*access]int{}
 		for range rapid.IntRange(1, 120).Draw(t, "steps") {
 			if ready := slices.IndexFunc(want, func(a *access) bool { return a.granted }); ready >= 0 && rapid.IntRange(0, 2).Draw(t, "end") == 0 {
@@ -206,8 +206,8 @@ func TestRangesAgainstModel(t *testing.T) {
 	})
 }
 
-// TestReadersAboveTheCountWait: as many share a unit as are counted, and one more
-// waits like anybody.
+// TestReadersAboveTheCountWait: as many share a unit as are counted, and one
+// more waits like any other access.
 func TestReadersAboveTheCountWait(t *testing.T) {
 	const most = 1<<readerPlanes - 1
 	r := NewRanges()
@@ -230,8 +230,8 @@ func TestReadersAboveTheCountWait(t *testing.T) {
 	}
 }
 
-// TestRangesKeepApart has goroutines use plain memory that only Ranges guard: the
-// race detector is the judge.
+// TestRangesKeepApart has goroutines use plain memory that only Ranges guard:
+// the race detector is the judge.
 func TestRangesKeepApart(t *testing.T) {
 	const units = 3 * zoneUnits
 	r := NewRanges()
@@ -273,7 +273,7 @@ func TestRangesKeepApart(t *testing.T) {
 	}
 }
 
-// TestRangesAllocNothing where nobody waits.
+// TestRangesAllocNothing without waiters.
 func TestRangesAllocNothing(t *testing.T) {
 	r := NewRanges()
 	off := int64(0)
@@ -288,7 +288,7 @@ func TestRangesAllocNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkRanges is what a request pays that overlaps nobody.
+// BenchmarkRanges is the cost for a request without overlap.
 func BenchmarkRanges(b *testing.B) {
 	for _, size := range []int64{4 << 10, 128 << 10, 1 << 20} {
 		for _, write := range []bool{false, true} {
@@ -316,4 +316,29 @@ func BenchmarkRanges(b *testing.B) {
 			}
 		})
 	})
+}
+
+// TestLongRangesLeaveShortChains: a long range leaves no long chains behind,
+// which every later access would pass.
+func TestLongRangesLeaveShortChains(t *testing.T) {
+	r := NewRanges()
+	if !r.TryAcquire(0, 4<<30, true) {
+		t.Fatal("refused")
+	}
+	if r.TryAcquire(4<<30-AtomicUnit, 2*AtomicUnit, false) {
+		t.Fatal("the end of the range is not held")
+	}
+	r.Release(0, 4<<30, true)
+	for i := range r.table {
+		n := 0
+		for z := r.table[i].first.next; z != nil; z = z.next {
+			n++
+		}
+		if n > unusedZones || n != r.table[i].chained {
+			t.Fatalf("bucket %d has %d zones, counts %d", i, n, r.table[i].chained)
+		}
+	}
+	if units, _ := r.held(); units != 0 {
+		t.Errorf("%d units are held", units)
+	}
 }

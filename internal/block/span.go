@@ -2,13 +2,14 @@ package block
 
 import "syscall"
 
-// maximumRange bounds the length of what has no payload: every offset plus length
-// then stays far from overflow.
+// maximumRange bounds the length of requests without payload, so that offset
+// plus length cannot overflow.
 const maximumRange = 1 << 62
 
 // Check validates a request that came from outside against the device: its
-// operation, flags, alignment and range. It returns 0, or the errno that the NBD
-// protocol prescribes. It is called once, where the request enters the process.
+// operation, flags, alignment and range. It returns 0, or the errno that the
+// NBD protocol prescribes. It is called once, where the request enters the
+// process.
 func (i *Info) Check(op Op, flags Flags, offset, length uint64) syscall.Errno {
 	if e := i.checkOp(op, flags); e != 0 {
 		return e

@@ -2,12 +2,12 @@
 //
 // It knows no memory: it divides the numbers [0, size) into blocks of powers of
 // two, whatever the size, so one allocator serves private memory, registered
-// memory and anything else that has a beginning and a length. A freed block joins
-// its free buddy at once, and the block freed last is given out first, because its
-// lines may still be in a cache of the processor.
+// memory and anything else that has a beginning and a length. A freed block
+// joins its free buddy at once, and the block freed last is given out first,
+// because its lines may still be in a cache of the processor.
 //
-// The book-keeping is nine bytes per smallest block, made once, on the heap or in
-// memory of the caller's. Alloc and Free allocate nothing and take
+// The book-keeping is nine bytes per smallest block, made once, on the heap or
+// in memory of the caller's. Alloc and Free allocate nothing and take
 // O(log(size/minBlock)) steps.
 package buddy
 
@@ -41,10 +41,10 @@ type Allocator struct {
 	state      []uint8
 }
 
-// New returns an allocator for size bytes in blocks of at least minBlock bytes, a
-// power of two of which size is a multiple; anything else is a mistake of the
-// program and panics. A size that is no power of two has no block that is all of it:
-// the largest are those of its binary digits.
+// New returns an allocator for size bytes in blocks of at least minBlock bytes,
+// a power of two of which size is a multiple; anything else is a mistake of the
+// program and panics. A size that is no power of two has no block that is all
+// of it: the largest are those of its binary digits.
 func New(size, minBlock int) *Allocator {
 	units := size >> unitShift(size, minBlock)
 	links := make([]uint32, 2*units)
@@ -57,9 +57,9 @@ func TableSize(size, minBlock int) int {
 }
 
 // NewIn is New with the book-keeping in table, TableSize bytes of zeroes that
-// begin at a multiple of four. The caller leaves it alone, and mapped, for as long
-// as it uses the allocator. Of a table that is fresh pages the allocator touches
-// few until blocks are allocated all over the region.
+// begin at a multiple of four. The caller leaves it alone, and mapped, for as
+// long as it uses the allocator. Of a table that is fresh pages the allocator
+// touches few until blocks are allocated all over the region.
 func NewIn(table []byte, size, minBlock int) *Allocator {
 	units := size >> unitShift(size, minBlock)
 	links, state := split(table[:bytesPerUnit*units], units)
@@ -81,8 +81,8 @@ func unitShift(size, minBlock int) uint {
 	return shift
 }
 
-// newAllocator makes an allocator of zeroed tables: two links and a state for each
-// unit.
+// newAllocator makes an allocator of zeroed tables: two links and a state for
+// each unit.
 func newAllocator(size, minBlock int, links []uint32, state []uint8) *Allocator {
 	units := len(state)
 	top := uint(bits.Len(uint(units)) - 1)
@@ -105,8 +105,8 @@ func newAllocator(size, minBlock int, links []uint32, state []uint8) *Allocator 
 
 // Alloc reserves a block of at least n bytes, n > 0, and returns its offset,
 // which is a multiple of the block's size. It returns false if no free block is
-// large enough. The block's size is n rounded up to a power of two, and not less
-// than the smallest block.
+// large enough. The block's size is n rounded up to a power of two, and not
+// less than the smallest block.
 func (a *Allocator) Alloc(n int) (off int, ok bool) {
 	if n <= 0 || n > 1<<(a.top+a.shift) {
 		return 0, false

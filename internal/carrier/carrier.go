@@ -11,19 +11,26 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
+	"github.com/viablk/viablk/internal/seal"
 	"github.com/viablk/viablk/via"
 )
 
 // HeadSize is how much of an arriving message lands in Receive.Head; the rest
-// lands, page-aligned, in Receive.Data, so that payload can go on without a copy.
+// lands, page-aligned, in Receive.Data, so that payload can go on without a
+// copy.
 const HeadSize = 64 // bytes
 
-// Config describes a carrier. Depths bound what AddReceives and AddSends may add
-// in all.
+// Config describes a carrier. Depths bound what AddReceives and AddSends may
+// add in all.
 type Config struct {
 	Attributes           via.ViAttributes // the tag is the carrier's to choose
 	SendDepth, RecvDepth int              // descriptors
+
+	// Sealable lays messages out so that Seal can have them sealed and opened
+	// in place: one segment each, with room for what a seal adds.
+	Sealable bool
 }
 
 // Carrier is one VI with its memory.
@@ -38,6 +45,14 @@ type Carrier struct {
 	sends    []Send
 	free     []uint32 // sends
 	past     Traffic  // of earlier connections
+
+	sealable    bool
+	sealer      *seal.Sealer // nil while messages are in clear
+	opener      *seal.Opener
+	generation  uint64    // of the sealer, since began
+	began       time.Time // zero: not known
+	sealedBytes uint64
+	forged      uint64
 }
 
 // memory is an arena that is registered for local use only.
@@ -55,10 +70,14 @@ type Receive struct {
 	headAddr uint64
 	dataAddr uint64
 	handle   uint32
+
+	// Of a carrier that is Sealable.
+	region []byte // prefix, Head, Data and tag
+	clear  bool   // posted for a message in clear: it arrives in Head
 }
 
-// Send is a descriptor with room for a header, taken with TakeSend and given
-// back with FreeSend.
+// Send is a descriptor with room for a header, acquired with AcquireSend and
+// given back with FreeSend.
 type Send struct {
 	Head []byte
 
@@ -70,6 +89,7 @@ type Send struct {
 	index    uint32
 	headAddr uint64
 	handle   uint32
+	room     []byte // Head with the room for a seal; nil unless Sealable
 }
 
 // Span is registered local memory.
@@ -82,7 +102,7 @@ type Span struct {
 // New creates an idle carrier with a protection tag of its own: memory
 // registered under the tag is this connection's alone.
 func New(nic *via.NIC, cfg Config) (*Carrier, error) {
-	c := &Carrier{nic: nic}
+	c := &Carrier{nic: nic, sealable: cfg.Sealable}
 	if err := c.open(cfg); err != nil {
 		return nil, errors.Join(err, c.release())
 	}
@@ -126,28 +146,31 @@ func (c *Carrier) mapMemory(size int) (*via.Memory, error) {
 
 // AddReceives adds and posts n receives for messages of HeadSize+data bytes.
 func (c *Carrier) AddReceives(n, data int) error {
-	const fixed = via.DescriptorAlignment + HeadSize
-	stride := (data + 63) &^ 63
-	if data >= 4096 {
-		stride = (data + 4095) &^ 4095
-	}
-	heads := (n*fixed + 4095) &^ 4095
-	mem, err := c.mapMemory(heads + n*stride)
+	l := c.layOut(n, data)
+	mem, err := c.mapMemory(l.size)
 	if err != nil {
 		return fmt.Errorf("memory for %d receives of %d bytes: %w", n, data, err)
 	}
 	first := len(c.receives)
 	for i := range n {
-		desc, err := mem.NewDescriptor(i*fixed, via.DescriptorAlignment)
+		desc, err := mem.NewDescriptor(i*l.fixed, via.DescriptorAlignment)
 		if err != nil {
 			return err
 		}
 		desc.User = uint64(first + i)
-		head, at := i*fixed+via.DescriptorAlignment, heads+i*stride
-		c.receives = append(c.receives, Receive{
-			Head: mem.Bytes()[head : head+HeadSize], Data: mem.Bytes()[at : at+data],
+		at := l.begin + i*l.stride
+		head := at - HeadSize
+		if !c.sealable {
+			head = i*l.fixed + via.DescriptorAlignment
+		}
+		r := Receive{
+			Head: mem.Bytes()[head : head+HeadSize], Data: mem.Bytes()[at : at+data : at+data],
 			desc: desc, handle: mem.Handle(), headAddr: mem.Addr() + uint64(head), dataAddr: mem.Addr() + uint64(at),
-		})
+		}
+		if c.sealable {
+			r.region = mem.Bytes()[head-prefix : at+data+sealTail]
+		}
+		c.receives = append(c.receives, r)
 	}
 	for i := first; i < len(c.receives); i++ {
 		if err := c.Post(&c.receives[i]); err != nil {
@@ -157,9 +180,41 @@ func (c *Carrier) AddReceives(n, data int) error {
 	return nil
 }
 
+// layout is where the parts of receives are in their memory.
+type layout struct {
+	fixed  int // bytes of a descriptor, with the head unless that is before its data
+	begin  int // of the first data
+	stride int // from data to data
+	size   int
+}
+
+// layOut lays out n receives. The heads are apart from the data, which is
+// page-aligned if it is a page or more; a carrier that is Sealable has each
+// head directly before its data.
+func (c *Carrier) layOut(n, data int) layout {
+	l := layout{fixed: via.DescriptorAlignment + HeadSize, stride: data}
+	before := 0
+	if c.sealable {
+		l.fixed, before = via.DescriptorAlignment, prefix+HeadSize
+		l.stride += before + sealTail
+	}
+	unit := 64
+	if data >= 4096 {
+		unit = 4096
+	}
+	l.stride = (l.stride + unit - 1) &^ (unit - 1)
+	l.begin = (n*l.fixed + before + 4095) &^ 4095
+	l.size = l.begin + n*l.stride
+	return l
+}
+
 // AddSends adds n sends with room for a header of head bytes.
 func (c *Carrier) AddSends(n, head int) error {
-	stride := via.DescriptorAlignment + (head+63)&^63
+	at, size := via.DescriptorAlignment, head
+	if c.sealable {
+		at, size = at+64, head+seal.TagSize // the prefix ends where the head begins
+	}
+	stride := at + (size+63)&^63
 	mem, err := c.mapMemory(n * stride)
 	if err != nil {
 		return fmt.Errorf("memory for %d sends: %w", n, err)
@@ -171,11 +226,15 @@ func (c *Carrier) AddSends(n, head int) error {
 			return err
 		}
 		desc.User = uint64(first + i)
-		at := i*stride + via.DescriptorAlignment
-		c.sends = append(c.sends, Send{
-			Head: mem.Bytes()[at : at+head], desc: desc, index: uint32(first + i),
+		at := i*stride + at
+		s := Send{
+			Head: mem.Bytes()[at : at+head : at+head], desc: desc, index: uint32(first + i),
 			handle: mem.Handle(), headAddr: mem.Addr() + uint64(at),
-		})
+		}
+		if c.sealable {
+			s.room = mem.Bytes()[at-prefix : at+head+seal.TagSize]
+		}
+		c.sends = append(c.sends, s)
 	}
 	for i := len(c.sends) - 1; i >= first; i-- {
 		c.free = append(c.free, uint32(i))
@@ -199,10 +258,11 @@ func (c *Carrier) Accept(ctx context.Context, r *via.ConnRequest) error {
 	return r.Accept(ctx, c.vi)
 }
 
-// Renew readies a carrier that is disconnected for another connection: all sends are
-// free, and all receives are posted but those at the indexes in kept, where the owner
-// still uses what arrived.
+// Renew readies a carrier that is disconnected for another connection, whose
+// messages are in clear again: all sends are free, and all receives are posted
+// but those at the indexes in kept, where the owner still uses what arrived.
 func (c *Carrier) Renew(kept []uint32) error {
+	c.sealer, c.opener = nil, nil
 	c.free = c.free[:0]
 	for i := len(c.sends) - 1; i >= 0; i-- {
 		c.free = append(c.free, uint32(i))
@@ -234,7 +294,7 @@ func (c *Carrier) FD() int { return c.cq.FD() }
 func (c *Carrier) Doorbell() { c.vi.Doorbell() }
 
 // Close disconnects and releases everything. Nothing of the carrier's memory
-// may be in use by anyone else.
+// may be in use elsewhere.
 func (c *Carrier) Close() error {
 	err := c.vi.Disconnect()
 	c.drain()
@@ -248,11 +308,14 @@ func (c *Carrier) drain() {
 	}
 }
 
-// Disconnect ends the connection; the memory stays until Close. Nothing that was
-// staged is under way any more when it returns.
-func (c *Carrier) Disconnect() {
-	_ = c.vi.Disconnect() // fails only while a connect is pending, which the owner awaits
+// Disconnect ends the connection; the memory stays until Close. Nothing that
+// was staged is in flight any more when it returns. An error that wraps
+// via.ErrStillAccessed says that the peer may be inside memory of the
+// connection's tag, see [via.VI.Disconnect]; the connection has ended.
+func (c *Carrier) Disconnect() error {
+	err := c.vi.Disconnect()
 	c.drain()
+	return err
 }
 
 func (c *Carrier) release() error {

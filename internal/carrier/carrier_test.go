@@ -17,13 +17,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 20 * time.Second
+const waitTimeout = 20 * time.Second
 
 // pair is two connected carriers, with everything a test needs of each.
 type pair struct {
 	t    testing.TB
 	a, b *carrier.Carrier
 	nics [2]*via.NIC
+	done [4]via.Completion
 }
 
 const (
@@ -32,9 +33,20 @@ const (
 	sends    = 3
 )
 
-// newPair connects two carriers; they are closed with the test, and then nothing
-// of them is left in their NICs.
+// newPair connects two carriers; they are closed with the test, and then
+// nothing of them is left in their NICs.
 func newPair(t testing.TB) *pair {
+	t.Helper()
+	return connectPair(t, false)
+}
+
+// newSealablePair connects two carriers that can seal.
+func newSealablePair(t testing.TB) *pair {
+	t.Helper()
+	return connectPair(t, true)
+}
+
+func connectPair(t testing.TB, sealable bool) *pair {
 	t.Helper()
 	p := &pair{t: t}
 	attrs := via.ViAttributes{Reliability: via.ReliableDelivery, EnableRdmaWrite: true, EnableRdmaRead: true}
@@ -43,16 +55,16 @@ func newPair(t testing.TB) *pair {
 		p.nics[i], err = via.OpenNic(shm.New(shm.Options{}), "")
 		must(t, err)
 		p.nics[i].ErrorCallback(func(via.AsyncError) {})
-		*c, err = carrier.New(p.nics[i], carrier.Config{Attributes: attrs, SendDepth: sends + 1, RecvDepth: receives})
+		*c, err = carrier.New(p.nics[i], carrier.Config{Attributes: attrs, SendDepth: sends + 1, RecvDepth: receives, Sealable: sealable})
 		must(t, err)
 		must(t, (*c).AddReceives(receives, data))
 		must(t, (*c).AddSends(sends, 64))
-		must(t, (*c).AddSends(1, data))
+		must(t, (*c).AddSends(1, data+128))
 	}
 	addr := via.Address{Host: filepath.Join(t.TempDir(), "socket"), Discriminator: "test"}
 	l, err := p.nics[1].Listen(addr)
 	must(t, err)
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
 	accepted := make(chan error, 1)
 	go func() {
@@ -85,7 +97,7 @@ func must(t testing.TB, err error) {
 func next(t testing.TB, c *carrier.Carrier) via.Completion {
 	t.Helper()
 	var done [1]via.Completion
-	for deadline := time.Now().Add(patience); c.Poll(done[:]) == 0; {
+	for deadline := time.Now().Add(waitTimeout); c.Poll(done[:]) == 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("nothing completes")
 		}
@@ -112,7 +124,7 @@ func sent(t testing.TB, c *carrier.Carrier) {
 func TestMessageIsSplitBehindItsHead(t *testing.T) {
 	p := newPair(t)
 	for _, n := range []int{0, 1, 63, 64, 65, 4096, data} {
-		s := p.a.TakeLargeSend(data)
+		s := p.a.AcquireLargeSend(data)
 		for i := range s.Head[:n] {
 			s.Head[i] = byte(i*7 + n)
 		}
@@ -141,7 +153,7 @@ func TestPayloadFollowsTheHead(t *testing.T) {
 	p := newPair(t)
 	from := p.expose(0, 4096, via.MemAttributes{})
 	copy(from.Bytes(), bytes.Repeat([]byte("payload!"), 512))
-	s := p.a.TakeSend()
+	s := p.a.AcquireSend()
 	copy(s.Head, "head")
 	s.User, s.Step = 17, 3
 	must(t, p.a.StageMessage(s, 64, carrier.Span{Addr: from.Addr() + 8, Handle: from.Handle(), Length: 4000}))
@@ -175,8 +187,8 @@ func (p *pair) expose(side, n int, attrs via.MemAttributes) *via.Memory {
 	return m
 }
 
-// TestRdma: writes and reads move memory, an immediate arrives alone or with the
-// last write.
+// TestRdma: writes and reads move memory, an immediate arrives alone or with
+// the last write.
 func TestRdma(t *testing.T) {
 	p := newPair(t)
 	local := p.expose(0, 64<<10, via.MemAttributes{})
@@ -185,10 +197,10 @@ func TestRdma(t *testing.T) {
 		local.Bytes()[i] = byte(i >> 4)
 	}
 	span := carrier.Span{Addr: local.Addr(), Handle: local.Handle(), Length: 4096}
-	must(t, p.a.StageWrite(p.a.TakeSend(), span, remote.Addr(), remote.Handle()))
-	must(t, p.a.StageWriteImmediate(p.a.TakeSend(), span, remote.Addr()+4096, remote.Handle(), 0xabcd))
-	must(t, p.a.StageImmediate(p.a.TakeSend(), 0x1234))
-	if s := p.a.TakeSend(); s == nil || p.a.TakeSend() != nil || p.a.FreeSends() != 0 {
+	must(t, p.a.StageWrite(p.a.AcquireSend(), span, remote.Addr(), remote.Handle()))
+	must(t, p.a.StageWriteImmediate(p.a.AcquireSend(), span, remote.Addr()+4096, remote.Handle(), 0xabcd))
+	must(t, p.a.StageImmediate(p.a.AcquireSend(), 0x1234))
+	if s := p.a.AcquireSend(); s == nil || p.a.AcquireSend() != nil || p.a.FreeSends() != 0 {
 		t.Fatal("there are more sends than were added")
 	} else {
 		p.a.FreeSend(s)
@@ -212,22 +224,22 @@ func TestRdma(t *testing.T) {
 		t.Error("other bytes than were written")
 	}
 	copy(remote.Bytes(), "from over there")
-	must(t, p.a.StageRead(p.a.TakeSend(), carrier.Span{Addr: local.Addr() + 100, Handle: local.Handle(), Length: 15}, remote.Addr(), remote.Handle()))
+	must(t, p.a.StageRead(p.a.AcquireSend(), carrier.Span{Addr: local.Addr() + 100, Handle: local.Handle(), Length: 15}, remote.Addr(), remote.Handle()))
 	p.a.Doorbell()
 	sent(t, p.a)
 	if got := string(local.Bytes()[100:115]); got != "from over there" {
 		t.Errorf("read %q", got)
 	}
 	if !p.a.Idle() {
-		t.Error("sends are under way when all have completed")
+		t.Error("sends are in flight when all have completed")
 	}
 }
 
-// TestDisconnect: what is under way ends with it, the memory stays, and the other
+// TestDisconnect: sends in flight end with it, the memory stays, and the other
 // end learns.
 func TestDisconnect(t *testing.T) {
 	p := newPair(t)
-	s := p.a.TakeSend()
+	s := p.a.AcquireSend()
 	copy(s.Head, "never")
 	p.a.Disconnect()
 	if p.a.Connected() {
@@ -270,7 +282,7 @@ func TestExchangeAllocatesNothing(t *testing.T) {
 	p := newPair(t)
 	var done [4]via.Completion
 	run := func() {
-		s := p.a.TakeSend()
+		s := p.a.AcquireSend()
 		_ = p.a.StageMessage(s, 64, carrier.Span{})
 		p.a.Doorbell()
 		for n := 0; n < 2; {

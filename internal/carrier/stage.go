@@ -6,6 +6,10 @@ import "github.com/viablk/viablk/via"
 func (c *Carrier) Post(r *Receive) error {
 	d := r.desc
 	d.Reset(via.OpRecv)
+	if c.sealable {
+		c.openSegment(r)
+		return c.vi.PostRecv(d)
+	}
 	d.AddSegment(r.headAddr, r.handle, HeadSize)
 	if len(r.Data) > 0 {
 		d.AddSegment(r.dataAddr, r.handle, uint32(len(r.Data)))
@@ -25,8 +29,8 @@ func (r *Receive) Index() uint32 { return uint32(r.desc.User) }
 // Receive returns the receive of an index.
 func (c *Carrier) Receive(index uint32) *Receive { return &c.receives[index] }
 
-// TakeSend takes a send, or returns nil while all are under way.
-func (c *Carrier) TakeSend() *Send {
+// AcquireSend returns a send, or returns nil while all are in flight.
+func (c *Carrier) AcquireSend() *Send {
 	k := len(c.free)
 	if k == 0 {
 		return nil
@@ -36,9 +40,9 @@ func (c *Carrier) TakeSend() *Send {
 	return s
 }
 
-// TakeLargeSend takes a send whose head has room for n bytes, or returns nil. It
-// is for control messages: it searches.
-func (c *Carrier) TakeLargeSend(n int) *Send {
+// AcquireLargeSend returns a send whose head has room for n bytes, or returns
+// nil. It is for control messages: it searches.
+func (c *Carrier) AcquireLargeSend(n int) *Send {
 	for i, index := range c.free {
 		if s := &c.sends[index]; len(s.Head) >= n {
 			c.free = append(c.free[:i], c.free[i+1:]...)
@@ -48,18 +52,21 @@ func (c *Carrier) TakeLargeSend(n int) *Send {
 	return nil
 }
 
-// FreeSends returns how many sends TakeSend could take.
+// FreeSends returns how many sends AcquireSend could return.
 func (c *Carrier) FreeSends() int { return len(c.free) }
 
-// Idle reports whether no send is under way.
+// Idle reports whether no send is in flight.
 func (c *Carrier) Idle() bool { return len(c.free) == len(c.sends) }
 
 // FreeSend gives a send back.
 func (c *Carrier) FreeSend(s *Send) { c.free = append(c.free, s.index) }
 
 // StageMessage stages a Send of the first n bytes of the head and, if it has a
-// length, a payload.
+// length, a payload. A sealed message has its payload in the head.
 func (c *Carrier) StageMessage(s *Send, n int, payload Span) error {
+	if c.sealer != nil {
+		return c.stageSealed(s, n, payload)
+	}
 	d := s.desc
 	d.Reset(via.OpSend)
 	d.AddSegment(s.headAddr, s.handle, uint32(n))
@@ -71,6 +78,9 @@ func (c *Carrier) StageMessage(s *Send, n int, payload Span) error {
 
 // StageImmediate stages an empty Send with immediate data.
 func (c *Carrier) StageImmediate(s *Send, immediate uint32) error {
+	if c.sealer != nil {
+		return errInClear
+	}
 	d := s.desc
 	d.Reset(via.OpSend)
 	d.SetImmediate(immediate)
@@ -86,6 +96,9 @@ func (c *Carrier) StageWrite(s *Send, local Span, addr uint64, handle uint32) er
 // StageWriteImmediate stages an RDMA Write that ends with immediate data: it
 // consumes a receive of the peer.
 func (c *Carrier) StageWriteImmediate(s *Send, local Span, addr uint64, handle, immediate uint32) error {
+	if c.sealer != nil {
+		return errInClear
+	}
 	s.write(local, addr, handle)
 	s.desc.SetImmediate(immediate)
 	return c.vi.StageSend(s.desc)

@@ -10,12 +10,15 @@ type Traffic struct {
 	RdmaReads        uint64 `json:"rdma_reads"`
 	Doorbells        uint64 `json:"doorbells"` // system calls that woke the peer
 	BytesCopied      uint64 `json:"bytes_copied"`
-	Stalls           uint64 `json:"stalls"` // times the fabric had no room
+	Stalls           uint64 `json:"stalls"`       // times the fabric had no room
+	SealedBytes      uint64 `json:"sealed_bytes"` // ciphertext, both directions
+	Forged           uint64 `json:"forged"`       // messages and payload that a seal refused
 }
 
 // Traffic returns the counters of the carrier's connections.
 func (c *Carrier) Traffic() Traffic {
 	t := trafficOf(c.vi.Stats())
+	t.SealedBytes, t.Forged = c.sealedBytes, c.forged
 	t.Add(&c.past)
 	return t
 }
@@ -36,4 +39,6 @@ func (t *Traffic) Add(o *Traffic) {
 	t.Doorbells += o.Doorbells
 	t.BytesCopied += o.BytesCopied
 	t.Stalls += o.Stalls
+	t.SealedBytes += o.SealedBytes
+	t.Forged += o.Forged
 }

@@ -3,6 +3,8 @@ package nbd
 import (
 	"bytes"
 	"strings"
+
+	"github.com/viablk/viablk/internal/nbd/nbdtest"
 )
 
 // set is a script behind structured replies with one SET_META_CONTEXT.
@@ -36,10 +38,11 @@ func (p *peer) wantContexts(option uint32, want ...string) {
 	}
 }
 
-// enterSelected enters an export, and checks whether BLOCK_STATUS is served.
-func (p *peer) enterSelected(export string, selected bool) {
+// startSelected begins transmission on an export, and checks whether
+// BLOCK_STATUS is served.
+func (p *peer) startSelected(export string, selected bool) {
 	p.t.Helper()
-	p.option(optGo, goData(export, infoBlockSize))
+	p.option(optGo, nbdtest.GoData(export, infoBlockSize))
 	p.infos(optGo)
 	if selected {
 		p.want(0, 0, cmdBlockStatus, 0, 4096)
@@ -52,7 +55,7 @@ func (p *peer) enterSelected(export string, selected bool) {
 func wantBlind(p *peer) {
 	p.t.Helper()
 	p.wantInSync()
-	p.enterSelected("disk", false)
+	p.startSelected("disk", false)
 }
 
 // agreements are the statements about options that change what follows.
@@ -65,23 +68,23 @@ var agreements = []struct {
 		p.option(optStructuredReply)
 		p.wantReply(optStructuredReply, repErrExtHeaderReqd)
 		p.wantInSync()
-		p.enterSelected("disk", false)
+		p.startSelected("disk", false)
 	})},
 	{"H-17 SET_META_CONTEXT without structured replies", greeted(func(p *peer) {
-		p.option(optSetMeta, metaData("disk", contextName))
+		p.option(optSetMeta, nbdtest.MetaData("disk", contextName))
 		p.wantReply(optSetMeta, repErrInvalid)
 		p.wantInSync()
 	})},
 	{"H-17 LIST_META_CONTEXT without structured replies", greeted(func(p *peer) {
-		p.option(optListMeta, metaData("disk"))
+		p.option(optListMeta, nbdtest.MetaData("disk"))
 		p.wantContexts(optListMeta, contextName)
 		p.wantInSync()
 	})},
 	{"H-17 SET_META_CONTEXT after EXTENDED_HEADERS", greeted(func(p *peer) {
 		p.speak(extended)
-		p.option(optSetMeta, metaData("", contextName))
+		p.option(optSetMeta, nbdtest.MetaData("", contextName))
 		p.wantContexts(optSetMeta, contextName)
-		p.enterSelected("disk", true)
+		p.startSelected("disk", true)
 	})},
 	{"H-18 LIST of a namespace", set(func(p *peer) {
 		p.wantContexts(optSetMeta)
@@ -96,25 +99,25 @@ var agreements = []struct {
 			{[]string{"base:bogus"}, nil},
 			{[]string{"base"}, nil},
 			{[]string{"base:allocations"}, nil},
-			{[]string{"x-nobody:", "qemu:dirty-bitmap:b", ""}, nil},
+			{[]string{"x-unknown:", "qemu:dirty-bitmap:b", ""}, nil},
 		} {
-			p.option(optListMeta, metaData("disk", row.queries...))
+			p.option(optListMeta, nbdtest.MetaData("disk", row.queries...))
 			p.wantContexts(optListMeta, row.want...)
 		}
 		p.wantInSync()
-	}, metaData("disk"))},
+	}, nbdtest.MetaData("disk"))},
 	{"H-18 SET with a namespace selects nothing", set(func(p *peer) {
 		p.wantContexts(optSetMeta)
-		p.enterSelected("disk", false)
-	}, metaData("disk", "base:"))},
+		p.startSelected("disk", false)
+	}, nbdtest.MetaData("disk", "base:"))},
 	{"H-18 SET without queries selects nothing", set(func(p *peer) {
 		p.wantContexts(optSetMeta)
-		p.enterSelected("disk", false)
-	}, metaData("disk"))},
+		p.startSelected("disk", false)
+	}, nbdtest.MetaData("disk"))},
 	{"H-18 SET ignores what it does not know", set(func(p *peer) {
 		p.wantContexts(optSetMeta, contextName)
-		p.enterSelected("disk", true)
-	}, metaData("disk", "base:bogus", "x-other:thing", contextName, contextName))},
+		p.startSelected("disk", true)
+	}, nbdtest.MetaData("disk", "base:bogus", "x-other:thing", contextName, contextName))},
 	{"H-18 a million queries", set(func(p *peer) {
 		p.wantReply(optSetMeta, repErrInvalid)
 		wantBlind(p)
@@ -134,11 +137,11 @@ var agreements = []struct {
 	{"H-18 query of 4097 bytes", set(func(p *peer) {
 		p.wantReply(optSetMeta, repErrInvalid)
 		wantBlind(p)
-	}, metaData("disk", contextName, strings.Repeat("q", 4097)))},
+	}, nbdtest.MetaData("disk", contextName, strings.Repeat("q", 4097)))},
 	{"H-18 bytes behind the queries", set(func(p *peer) {
 		p.wantReply(optSetMeta, repErrInvalid)
 		wantBlind(p)
-	}, metaData("disk", contextName), []byte{0})},
+	}, nbdtest.MetaData("disk", contextName), []byte{0})},
 	{"H-18 name longer than the option", set(func(p *peer) {
 		p.wantReply(optSetMeta, repErrInvalid)
 		wantBlind(p)
@@ -149,59 +152,59 @@ var agreements = []struct {
 	})},
 	{"H-18 contexts of an unknown export", set(func(p *peer) {
 		p.wantReply(optSetMeta, repErrUnknown)
-		p.option(optListMeta, metaData("nobody"))
+		p.option(optListMeta, nbdtest.MetaData("absent"))
 		p.wantReply(optListMeta, repErrUnknown)
 		wantBlind(p)
-	}, metaData("nobody", contextName))},
+	}, nbdtest.MetaData("absent", contextName))},
 	{"H-18 an export that cannot tell has no contexts", set(func(p *peer) {
 		p.wantContexts(optSetMeta)
-		p.enterSelected("plain", false)
-	}, metaData("plain", contextName))},
+		p.startSelected("plain", false)
+	}, nbdtest.MetaData("plain", contextName))},
 	{"H-19 a failing SET clears the selection", set(func(p *peer) {
 		p.wantContexts(optSetMeta, contextName)
-		p.option(optSetMeta, metaData("nobody", contextName))
+		p.option(optSetMeta, nbdtest.MetaData("absent", contextName))
 		p.wantReply(optSetMeta, repErrUnknown)
-		p.enterSelected("disk", false)
-	}, metaData("disk", contextName))},
+		p.startSelected("disk", false)
+	}, nbdtest.MetaData("disk", contextName))},
 	{"H-19 a malformed SET clears the selection", set(func(p *peer) {
 		p.wantContexts(optSetMeta, contextName)
 		p.option(optSetMeta, []byte("?"))
 		p.wantReply(optSetMeta, repErrInvalid)
-		p.enterSelected("disk", false)
-	}, metaData("disk", contextName))},
+		p.startSelected("disk", false)
+	}, nbdtest.MetaData("disk", contextName))},
 	{"H-19 SET for one export, GO for another", set(func(p *peer) {
 		p.wantContexts(optSetMeta, contextName)
-		p.enterSelected("single", false)
-	}, metaData("disk", contextName))},
+		p.startSelected("single", false)
+	}, nbdtest.MetaData("disk", contextName))},
 	{"H-19 LIST leaves the selection alone", set(func(p *peer) {
 		p.wantContexts(optSetMeta, contextName)
-		p.option(optListMeta, metaData("nobody"))
+		p.option(optListMeta, nbdtest.MetaData("absent"))
 		p.wantReply(optListMeta, repErrUnknown)
-		p.enterSelected("disk", true)
-	}, metaData("disk", contextName))},
+		p.startSelected("disk", true)
+	}, nbdtest.MetaData("disk", contextName))},
 	{"H-19 SET for the default export selects it by name too", set(func(p *peer) {
 		p.wantContexts(optSetMeta, contextName)
-		p.enterSelected("disk", true)
-	}, metaData("", contextName))},
+		p.startSelected("disk", true)
+	}, nbdtest.MetaData("", contextName))},
 	{"H-19 SET and then EXPORT_NAME", set(func(p *peer) {
 		p.wantContexts(optSetMeta, contextName)
 		p.option(optExportName, []byte("disk"))
 		p.get(10)
 		p.want(0, 0, cmdBlockStatus, 0, 4096)
-	}, metaData("disk", contextName))},
+	}, nbdtest.MetaData("disk", contextName))},
 	{"H-22 EXTENDED_HEADERS with data", refused(optExtendedHeaders, repErrInvalid, []byte("x"))},
 	{"H-22 EXTENDED_HEADERS twice", greeted(func(p *peer) {
 		p.speak(extended)
 		p.option(optExtendedHeaders)
 		p.wantReply(optExtendedHeaders, repErrInvalid)
-		p.option(optGo, goData(""))
+		p.option(optGo, nbdtest.GoData(""))
 		p.infos(optGo)
 		p.wantAlive()
 	})},
 	{"H-22 EXTENDED_HEADERS after STRUCTURED_REPLY", greeted(func(p *peer) {
 		p.speak(structured)
 		p.speak(extended)
-		p.option(optGo, goData(""))
+		p.option(optGo, nbdtest.GoData(""))
 		if flags := p.infos(optGo)[infoExport][8:]; !bytes.Equal(flags, be16(fullFlags|flagSendDF)) {
 			p.t.Fatalf("flags % x", flags)
 		}
@@ -214,13 +217,13 @@ var agreements = []struct {
 	})},
 	{"S-7 the payload of BLOCK_STATUS is offered where it is of use", greeted(func(p *peer) {
 		p.speak(extended)
-		p.option(optSetMeta, metaData("disk", contextName))
+		p.option(optSetMeta, nbdtest.MetaData("disk", contextName))
 		p.wantContexts(optSetMeta, contextName)
 		for name, want := range map[string]uint16{
 			"disk":   fullFlags | flagSendDF | flagStatusPayload,
 			"single": fullFlags | flagSendDF,
 		} {
-			p.option(optInfo, goData(name))
+			p.option(optInfo, nbdtest.GoData(name))
 			if flags := p.infos(optInfo)[infoExport][8:]; !bytes.Equal(flags, be16(want)) {
 				p.t.Fatalf("%s: flags % x, want %#x", name, flags, want)
 			}

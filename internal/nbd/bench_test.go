@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// load keeps depth requests under way on one connection, without allocating.
+// load keeps depth requests in flight on one connection, without allocating.
 type load struct {
 	conn     net.Conn
 	requests []byte // depth of them
@@ -53,10 +53,10 @@ func start(t testing.TB, m *memory) net.Conn {
 	return client
 }
 
-// A queue with nothing under way gets its turn when it asks for it.
-func TestIdleQueueGetsItsTurn(t *testing.T) {
+// A queue with nothing in flight is reaped when it asks for it.
+func TestIdleQueueIsReaped(t *testing.T) {
 	m := newMemory(1 << 20)
-	m.beat = time.Millisecond
+	m.interval = time.Millisecond
 	start(t, m)
 	for m.idle.Load() < 10 {
 		time.Sleep(time.Millisecond)

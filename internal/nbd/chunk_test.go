@@ -11,20 +11,21 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/nbd/nbdtest"
 )
 
 // inChunks runs a test with both shapes of a queue and the dialects that have
 // chunks.
 func inChunks(t *testing.T, test func(t *testing.T, f *fixture, m *memory, p *peer)) {
 	shapes(t, Limits{}, func(t *testing.T, f *fixture, m *memory, p *peer) {
-		if p.dialect != simple {
+		if p.replyMode != simple {
 			test(t, f, m, p)
 		}
 	})
 }
 
-// S-3 the chunks of a READ cover it exactly, holes read as zeroes, and a READ with
-// DF is one chunk.
+// S-3 the chunks of a READ cover it exactly, holes read as zeroes, and a READ
+// with DF is one chunk.
 func TestHoles(t *testing.T) {
 	inChunks(t, func(t *testing.T, f *fixture, m *memory, p *peer) {
 		disk := make([]byte, 8<<20)
@@ -71,7 +72,7 @@ func TestHoles(t *testing.T) {
 	})
 }
 
-// Whatever is on the disk, chunks say what is there.
+// Chunks describe any content of the disk.
 func TestPieces(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var data []byte
@@ -137,8 +138,8 @@ func TestBlockStatus(t *testing.T) {
 	})
 }
 
-// A client may have as many BLOCK_STATUS under way as other requests, and each has
-// a bounded answer.
+// A client may have as many BLOCK_STATUS in flight as other requests, and each
+// has a bounded answer.
 func TestManyExtents(t *testing.T) {
 	inChunks(t, func(t *testing.T, f *fixture, m *memory, p *peer) {
 		for i := range uint64(1024) {
@@ -156,7 +157,7 @@ func TestManyExtents(t *testing.T) {
 			for _, e := range a.extents {
 				sum += e.Length
 			}
-			if a.errno != 0 || len(a.extents) != extentsAtOnce || sum != extentsAtOnce*4096 {
+			if a.errno != 0 || len(a.extents) != maximumExtents || sum != maximumExtents*4096 {
 				t.Fatalf("errno %d, %d extents of %d bytes", a.errno, len(a.extents), sum)
 			}
 		}
@@ -168,7 +169,7 @@ func TestManyExtents(t *testing.T) {
 func TestLargeExtents(t *testing.T) {
 	d := nothing{size: 1 << 40}
 	f := serve(t, Limits{}, Export{Name: "disk", Device: d})
-	p := f.enter("disk", extended)
+	p := f.connectExport("disk", extended)
 	for _, length := range []uint64{1<<32 - 1, 1 << 32, 1<<32 + 1, 5 << 30, 1 << 40} {
 		a := p.ask(extendedRequest(0, cmdBlockStatus, cookie, 0, length), cmdBlockStatus, 0)
 		if a.errno != 0 || len(a.extents) != 1 || a.extents[0].Length != int64(length) {
@@ -198,7 +199,7 @@ func TestLargeExtents(t *testing.T) {
 			t.Errorf("command %d, %d at %d: errno %d, want %d", row.command, row.length, row.offset, a.errno, row.want)
 		}
 	}
-	q := f.enter("disk", structured)
+	q := f.connectExport("disk", structured)
 	if a := q.do(0, cmdBlockStatus, 0, math.MaxUint32); a.errno != 0 || a.extents[0].Length != math.MaxUint32 {
 		t.Errorf("structured: errno %d, %v", a.errno, a.extents)
 	}
@@ -208,7 +209,7 @@ func TestLargeExtents(t *testing.T) {
 func TestPayloadFlag(t *testing.T) {
 	m := newMemory(8 << 20)
 	f := serve(t, Limits{}, Export{Name: "disk", Device: m})
-	p := f.enter("disk", extended)
+	p := f.connectExport("disk", extended)
 	filter := func(length uint64, ids ...uint32) []byte {
 		b := be64(length)
 		for _, id := range ids {
@@ -260,7 +261,7 @@ func TestPayloadFlag(t *testing.T) {
 	blind := f.dial()
 	blind.greet(bothFlags)
 	blind.speak(extended)
-	blind.option(optGo, goData("disk"))
+	blind.option(optGo, nbdtest.GoData("disk"))
 	blind.infos(optGo)
 	a := blind.ask(extendedRequest(with, cmdBlockStatus, cookie, 0, 12), cmdFlush, 0, filter(4096, contextID))
 	if a.errno != einval || !strings.Contains(a.text, "context") {
@@ -268,7 +269,7 @@ func TestPayloadFlag(t *testing.T) {
 	}
 	blind.wantAlive()
 	for _, length := range []uint64{128<<20 + 1, 1 << 40, math.MaxUint64} {
-		p := f.enter("disk", extended)
+		p := f.connectExport("disk", extended)
 		p.put(extendedRequest(with, cmdTrim, 1, 0, length))
 		p.wantEnd()
 	}
@@ -281,8 +282,8 @@ func TestAlignedExtents(t *testing.T) {
 	m := newMemory(8 << 20)
 	m.info.MinimumBlock, m.info.PreferredBlock = 64<<10, 64<<10
 	f := serve(t, Limits{}, Export{Name: "disk", Device: m})
-	for _, d := range []dialect{structured, extended} {
-		p := f.enter("disk", d)
+	for _, d := range []replyMode{structured, extended} {
+		p := f.connectExport("disk", d)
 		m.mu.Lock()
 		m.data[128<<10+5000] = 1
 		m.mu.Unlock()

@@ -75,7 +75,8 @@ func (e *RefusedError) Error() string {
 
 // Client asks servers. The zero value speaks in the clear.
 type Client struct {
-	// TLS is started before anything else is said; a server without TLS is an error.
+	// TLS is started before anything else is said; a server without TLS is an
+	// error.
 	TLS *tls.Config
 }
 
@@ -99,7 +100,8 @@ func (c Client) List(ctx context.Context, conn net.Conn) ([]ExportInfo, error) {
 			if err != nil {
 				return fmt.Errorf("ask for export %q: %w", list[i].Name, err)
 			}
-			// The server may give an export's canonical name; the list's stands.
+			// The server may give an export's canonical name; the list's
+			// stands.
 			told.Name = list[i].Name
 			if told.Description == "" {
 				told.Description = list[i].Description
@@ -111,9 +113,9 @@ func (c Client) List(ctx context.Context, conn net.Conn) ([]ExportInfo, error) {
 	return list, err
 }
 
-// Info asks the server at the other end of conn for the description of an export;
-// "" is its default export. It takes the connection: conn is closed when it
-// returns. An export that the server does not give is a [RefusedError].
+// Info asks the server at the other end of conn for the description of an
+// export; "" is its default export. It takes the connection: conn is closed
+// when it returns. An export that the server does not give is a [RefusedError].
 func (c Client) Info(ctx context.Context, conn net.Conn, name string) (ExportInfo, error) {
 	var told ExportInfo
 	if err := validName(name, maximumText); err != nil {
@@ -145,7 +147,8 @@ func (c Client) haggle(ctx context.Context, conn net.Conn, f func(*haggler) erro
 	err := h.open(conn, c.TLS)
 	if err == nil {
 		if err = f(h); err == nil {
-			// The exports are known: how the server takes the farewell is its affair.
+			// The exports are known: what the server makes of the ABORT is
+			// its affair.
 			_ = h.send(optAbort, nil)
 		}
 	}
@@ -155,8 +158,9 @@ func (c Client) haggle(ctx context.Context, conn net.Conn, f func(*haggler) erro
 	return err
 }
 
-// open exchanges the flags of both sides, starts TLS if that is wanted, and asks for structured replies, so that
-// what a server offers only with them is told.
+// open exchanges the flags of both sides, starts TLS if that is wanted, and
+// asks for structured replies, so that what a server offers only with them is
+// told.
 func (h *haggler) open(conn net.Conn, config *tls.Config) error {
 	b := make([]byte, greetingSize)
 	if _, err := io.ReadFull(h.conn, b); err != nil {
@@ -259,15 +263,15 @@ func (h *haggler) info(name string) (ExportInfo, error) {
 			return e, fmt.Errorf("unexpected reply %d of %d bytes", kind, len(data))
 		}
 		told = told || binary.BigEndian.Uint16(data) == infoExport
-		if err := e.take(data); err != nil {
+		if err := e.store(data); err != nil {
 			return e, err
 		}
 	}
 	return e, fmt.Errorf("more than %d replies", maximumReplies)
 }
 
-// take stores one information reply. Types that it does not know are ignored.
-func (e *ExportInfo) take(data []byte) error {
+// store stores one information reply. Types that it does not know are ignored.
+func (e *ExportInfo) store(data []byte) error {
 	id := binary.BigEndian.Uint16(data)
 	data = data[2:]
 	switch id {

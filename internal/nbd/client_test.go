@@ -38,7 +38,7 @@ func TestInfo(t *testing.T) {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
 	var refused *RefusedError
-	if _, err := new(Client).Info(t.Context(), f.connect(), "nobody"); !errors.As(err, &refused) || refused.Reply != repErrUnknown {
+	if _, err := new(Client).Info(t.Context(), f.connect(), "absent"); !errors.As(err, &refused) || refused.Reply != repErrUnknown {
 		t.Errorf("unknown export: %v", err)
 	}
 	if _, err := new(Client).Info(t.Context(), f.connect(), "a\x00b"); err == nil {
@@ -108,7 +108,7 @@ func optionReply(option, kind uint32, data ...[]byte) []byte {
 	return append(appendReplyHeader(nil, option, kind, len(all)), all...)
 }
 
-// What servers say before they get to the point.
+// Replies of servers before the final one.
 var (
 	greeting = []byte("NBDMAGICIHAVEOPT\x00\x03")
 	ack      = optionReply(optStructuredReply, repAck)
@@ -119,8 +119,8 @@ func exportInformation(n uint64) []byte {
 	return append(append(be16(infoExport), be64(n)...), be16(1)...)
 }
 
-// badServers lie about lengths, leave, or say what makes no sense: C-1, C-2, C-4 and
-// the class of CVE-2023-5215.
+// badServers lie about lengths, leave, or say what makes no sense: C-1, C-2,
+// C-4 and the class of CVE-2023-5215.
 var badServers = []struct {
 	name   string
 	list   bool
@@ -160,12 +160,12 @@ func TestBadServers(t *testing.T) {
 			server, client := pair(t)
 			go func() {
 				server.Write(bytes.Join(row.stream, nil))
-				// What the client says does not matter to this server.
+				// This server ignores the requests of the client.
 				server.(*net.UnixConn).CloseWrite()
 				io.Copy(io.Discard, server)
 				server.Close()
 			}()
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 			defer cancel()
 			var err error
 			if row.list {
@@ -180,8 +180,8 @@ func TestBadServers(t *testing.T) {
 	}
 }
 
-// plainServers have no TLS, or somebody on the way says so: C-3, the class of
-// CVE-2019-14842.
+// plainServers have no TLS, or an attacker on the path says so: C-3, the class
+// of CVE-2019-14842.
 var plainServers = []struct {
 	name  string
 	reply [][]byte // to STARTTLS
@@ -210,7 +210,7 @@ func TestClientNeverFallsBackToPlaintext(t *testing.T) {
 				server.Close()
 				heard <- b
 			}()
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 			defer cancel()
 			c := Client{TLS: certificates(t).clients["alice"]}
 			if _, err := c.Info(ctx, client, "secret name"); err == nil || !strings.Contains(err.Error(), row.want) {
@@ -225,7 +225,7 @@ func TestClientNeverFallsBackToPlaintext(t *testing.T) {
 	}
 }
 
-// A certificate for somebody else is as good as none: C-3, the class of
+// A certificate for another host is refused: C-3, the class of
 // CVE-2024-7383.
 func TestClientChecksWhoTheServerIs(t *testing.T) {
 	f := serveTLS(t, TLS{Config: certificates(t).server, Required: true}, Limits{}, disks()...)

@@ -5,52 +5,60 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/viablk/viablk/internal/access"
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/contain"
+	"github.com/viablk/viablk/internal/eventfd"
 )
 
 // conn is a connection from accept to close. Its goroutine owns everything but
 // what is marked; the rest of the server only tells it to end.
 type conn struct {
-	server *Server
-	limits *Limits
-	remote string
-	origin string // whom it counts for, if the server has accepted it
-	since  time.Time
-	chosen bool // the goroutine's: the handshake has ended with an export
+	server       *Server
+	limits       *Limits
+	remote       string
+	local        bool // a process of this host, if the server has accepted it
+	since        time.Time
+	exportChosen bool // the goroutine's: the handshake has ended with an export
 
 	stopped  atomic.Bool  // end at once
 	listener net.Listener // that accepted it; nil if none of the server's did
 
 	// Guarded by Server.mu.
-	stage    stage
-	spoke    bool          // it has said its first words
-	place    *list.Element // of a handshake, among those of its origin
-	export   string
-	counters *exportCounters // not nil while the connection is in the export
+	clientID     string // whom it counts for, if the server has accepted it
+	stage        stage
+	dataReceived bool          // it has sent its first bytes
+	element      *list.Element // of a handshake, among those of its client
+	export       string
+	counters     *exportCounters // not nil while the connection is in the export
 
-	// Counters while the connection is in the export: the pointer is guarded, what it
-	// points at is written by the goroutine and read by anyone.
-	published *published
+	// Counters while the connection is in the export: the pointer is guarded,
+	// what it points at is written by the goroutine and read by all.
+	published *publishedCounters
 
-	mu     sync.Mutex
-	net    net.Conn // of the handshake; nil afterwards
-	bell   *bell    // of the transmission; nil before and afterwards
-	parked watched  // the socket of a parked connection; else nil
+	mu sync.Mutex
+	// +checklocks:mu
+	net net.Conn // of the handshake; nil afterwards
+	// +checklocks:mu
+	secure *secure // of the transmission; nil before it, and without TLS
+	// +checklocks:mu
+	bell   *int         // eventfd of the transmission; nil before and afterwards
+	parked polledSocket // the socket of a parked connection; else nil
 }
 
 // drainGrace is the time that a client in its handshake has, when the server
 // drains, to hear that it does.
 const drainGrace = 500 * time.Millisecond
 
-// longAgo is a deadline that wakes whoever waits.
-var longAgo = time.Unix(1, 0)
+// expiredDeadline is a deadline in the past: it ends every wait.
+var expiredDeadline = time.Unix(1, 0)
 
 // errStopped is the end of a connection that the server cut off.
 var errStopped = errors.New("connection cut off by the server")
@@ -74,21 +82,40 @@ func (c *conn) stop() {
 	c.interrupt()
 }
 
+// preempted ends the connection because another client takes its disk. It may
+// be called from any goroutine, and again while the connection ends.
+func (c *conn) preempted(by string) {
+	if !c.stopped.Swap(true) {
+		c.server.log().Warn("connection ended: another client preempted it", "client", c.remote, "by", by)
+	}
+	c.interrupt()
+}
+
 // interrupt makes the connection look at what changed: that it is stopped, or
 // that the server drains. It may be called from any goroutine.
 func (c *conn) interrupt() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.parked != nil {
-		c.parked.SetReadDeadline(longAgo)
+		c.parked.SetReadDeadline(expiredDeadline)
 	}
 	switch {
 	case c.bell != nil:
-		c.bell.ring()
+		eventfd.Ring(*c.bell)
 	case c.net != nil && c.stopped.Load():
-		c.net.SetDeadline(longAgo)
+		c.net.SetDeadline(expiredDeadline)
 	case c.net != nil:
 		c.net.SetReadDeadline(time.Now().Add(drainGrace))
+	}
+}
+
+// allowAnswer lets a handshake whose time is over send an answer, unless the
+// server has ended the connection.
+func (c *conn) allowAnswer() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.net != nil && !c.stopped.Load() {
+		c.net.SetWriteDeadline(time.Now().Add(drainGrace))
 	}
 }
 
@@ -103,98 +130,124 @@ func (c *conn) run() (err error) {
 		return errStopped
 	}
 	n := negotiation{
-		conn:     nc,
-		exports:  c.server.Exports,
-		limits:   c.limits,
-		tls:      &c.server.TLS,
-		draining: c.server.draining.Load,
-		open:     c.open,
-		spoke:    func() { c.server.heard(c) },
+		conn:         nc,
+		exports:      c.server.Exports,
+		limits:       c.limits,
+		tls:          &c.server.TLS,
+		draining:     c.server.draining.Load,
+		open:         c.open,
+		dataReceived: func() { c.server.handshakeActive(c) },
+		identity:     kernelIdentity(nc, c.listener),
+		logRefused:   c.logRefused,
+		allowAnswer:  c.allowAnswer,
 	}
 	s, err := n.run()
 	if s == nil {
 		return err
 	}
-	c.chosen = true
+	c.exportChosen = true
 	defer c.close(s)
+	if err == nil {
+		err = c.setSecure(s.secure)
+	}
 	if err != nil {
 		return err
 	}
 	return c.transmit(s)
 }
 
-// runTransmission serves the connection without handshake. It calls ready, if that is
-// there, when it has all that it needs.
+// runTransmission serves the connection without handshake. It calls ready, if
+// that is there, when it has all that it needs.
 func (c *conn) runTransmission(e *Export, ready func()) (err error) {
 	defer c.closeHandshake()
 	defer c.recover(&err)
-	s, err := c.open(e, nil)
+	s, err := c.open(granted{Export: e}, access.Identity{}) // the caller's own
 	if err != nil {
 		return err
 	}
 	defer c.close(s)
-	s.follow = true
+	s.followSize = true
 	if ready != nil {
 		ready()
 	}
 	return c.transmit(s)
 }
 
-// open counts the connection in at the export, opens a queue on its device for the
-// client, who is behind TLS if secure is there, and gets all that transmission needs:
-// a client that was told of its export has it.
-func (c *conn) open(e *Export, secure *secure) (*session, error) {
-	if err := c.server.enter(c, e); err != nil {
+// open counts the connection in at the export, opens a queue on its device for
+// the client, and gets all that transmission needs: a client that was told of
+// its export has it.
+func (c *conn) open(e granted, i access.Identity) (*session, error) {
+	if err := c.server.joinExport(c, e.Export, i.Key()); err != nil {
 		return nil, fmt.Errorf("export %q: %w", e.Name, err)
 	}
-	s := &session{export: e, info: e.clientInfo(c.limits), sock: -1, bell: -1}
-	client, err := c.equip(s, secure)
+	s, opened := &session{export: e.Export, sock: -1, bell: -1}, false
+	defer func() {
+		if !opened { // an error, or a panic of the device
+			c.close(s)
+		}
+	}()
+	s.info = e.clientInfo(c.limits)
+	client, err := c.openFDs(s, i)
+	if err == nil && e.Reserve != nil {
+		if s.reservation, err = e.Reserve(c.remote, e.readOnly, c.preempted); err != nil {
+			err = fmt.Errorf("%w: %w", errReserved, err)
+		} else if s.reservation.ReadOnly() {
+			s.info.Features = readOnlyFeatures(s.info.Features)
+		}
+	}
 	if err == nil {
 		if s.queue, err = block.NewQueueFor(e.Device, client, c.limits.Depth); err == nil {
+			opened = true
 			return s, nil
 		}
 		err = fmt.Errorf("open queue: %w", err)
 	}
-	c.close(s)
 	return nil, fmt.Errorf("export %q: %w", e.Name, err)
 }
 
-// equip gets the descriptors that the loop needs, and says who the client is.
-func (c *conn) equip(s *session, secure *secure) (client string, err error) {
+// openFDs gets the descriptors that the loop needs, and says who the client is.
+func (c *conn) openFDs(s *session, i access.Identity) (client string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.net == nil {
 		return "", errStopped
 	}
-	if s.sock, err = takeSocket(c.net); err == nil {
-		s.bell, err = newBell()
+	if s.sock, err = dupSocket(c.net); err == nil {
+		s.bell, err = eventfd.New()
 	}
-	return identity(c.net, secure), err
+	return deviceClient(c.net, i), err
 }
 
-// close ends what open began.
+// close ends what open began. If the queue panics, the device may still access
+// the disk, and the reservation stays.
 func (c *conn) close(s *session) {
+	defer func() {
+		s.closeFDs()
+		c.server.releaseExport(c)
+	}()
 	if s.queue != nil {
 		if err := s.queue.Close(); err != nil {
 			c.server.log().Warn("close queue", "client", c.remote, "export", s.export.Name, "error", err)
 		}
 	}
-	s.hangUp()
-	c.server.leave(c)
+	if s.reservation != nil {
+		s.reservation.Release()
+	}
 }
 
-// hangUp closes the descriptors.
-func (s *session) hangUp() {
+// closeFDs closes the descriptors.
+func (s *session) closeFDs() {
 	s.sock.close()
-	s.bell.close()
+	_ = eventfd.Close(s.bell)
 	s.sock, s.bell = -1, -1
 }
 
-// transmit takes the socket from the runtime's poller and serves the client on it.
+// transmit takes the socket from the runtime's poller and serves the client on
+// it.
 func (c *conn) transmit(s *session) error {
 	c.mu.Lock()
 	c.bell = &s.bell
-	if w, ok := c.net.(watched); ok && s.secure == nil {
+	if w, ok := c.net.(polledSocket); ok && s.secure == nil {
 		c.parked = w // the first thing that a client without TLS does is wait
 	} else {
 		c.net.Close()
@@ -206,7 +259,7 @@ func (c *conn) transmit(s *session) error {
 		defer c.mu.Unlock()
 		c.unwatchLocked()
 		c.bell = nil
-		s.hangUp() // now: a device that hangs does not keep the client
+		s.closeFDs() // now: a device that hangs does not keep the client
 	}()
 	c.server.log().Debug("client entered export", "client", c.remote, "export", s.export.Name)
 	return newTransmission(c, s).serve()
@@ -225,26 +278,42 @@ func (c *conn) closeHandshake() {
 // recover turns a panic, in a device most likely, into the end of this one
 // connection.
 func (c *conn) recover(err *error) {
-	if p := recover(); p != nil {
-		*err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+	if value := recover(); value != nil {
+		p := contain.Caught(value)
+		c.server.panics.Add(1)
+		p.Log(c.server.log(), "panic: the connection ends", "client", c.remote)
+		*err = p
 	}
+}
+
+// logRefused logs that a client does not get an export.
+func (c *conn) logRefused(export string, client access.Identity, reason string) {
+	c.logCaused(c.server.log(), "export not given", "client", c.remote, "identity", client, "export", export, "reason", reason)
+}
+
+// logCaused logs a line that the client causes, within the rate limit of whom
+// the connection counts for.
+func (c *conn) logCaused(log *slog.Logger, text string, args ...any) {
+	c.server.caused.Log(time.Now(), c.server.clientOf(c), log, slog.LevelWarn, text, args...)
 }
 
 // logEnd logs why the connection ended.
 func (c *conn) logEnd(err error) {
 	log := c.server.log().With("client", c.remote)
+	var logged *contain.Panic
 	switch {
-	case err == nil, c.stopped.Load(), hasLeft(err), errors.Is(err, errStopped):
+	case err == nil, c.stopped.Load(), clientDisconnected(err), errors.Is(err, errStopped), errors.As(err, &logged):
 		log.Debug("connection ended", "reason", err)
-	case !c.chosen: // anybody may do that, as often as he likes
+	case !c.exportChosen: // unauthenticated peers can cause this
 		c.server.refusals.Warn(log, "handshake ended", "error", err)
 	default:
-		log.Warn("connection ended", "error", err)
+		c.logCaused(log, "connection ended", "error", err)
 	}
 }
 
-// hasLeft reports whether the end of a connection is that the client went away.
-func hasLeft(err error) bool {
+// clientDisconnected reports whether the end of a connection is that the client
+// went away.
+func clientDisconnected(err error) bool {
 	for _, end := range [...]error{errAborted, io.EOF, io.ErrUnexpectedEOF, syscall.EPIPE, syscall.ECONNRESET} {
 		if errors.Is(err, end) {
 			return true

@@ -10,8 +10,7 @@ import (
 
 // metaContext answers LIST_META_CONTEXT and SET_META_CONTEXT. There is one
 // context, base:allocation, on exports whose device tells what it consists of.
-// Whatever SET asks for, and even if it fails, what was selected before is not any
-// more.
+// SET clears the earlier selection for every request, even if it fails.
 func (n *negotiation) metaContext(option uint32, data []byte) error {
 	set := option == optSetMeta
 	if set {
@@ -21,7 +20,7 @@ func (n *negotiation) metaContext(option uint32, data []byte) error {
 	if err == nil {
 		err = validName(name, n.limits.NameBytes)
 	}
-	if err == nil && set && n.dialect == simple {
+	if err == nil && set && n.replyMode == simple {
 		err = fmt.Errorf("metadata contexts need structured replies")
 	}
 	if err != nil {
@@ -45,15 +44,16 @@ func (n *negotiation) metaContext(option uint32, data []byte) error {
 	return n.write(appendReplyHeader(b, option, repAck, 0))
 }
 
-// metaQueries are the queries of a metadata context option: strings, each behind
-// its length, which fit.
+// metaQueries are the queries of a metadata context option: strings, each
+// behind its length, which fit.
 type metaQueries struct {
 	count int
 	data  []byte
 }
 
-// parseMeta decodes the data of a metadata context option: 32 bits of name length,
-// the name, 32 bits of count, and for each query 32 bits of length and the query.
+// parseMeta decodes the data of a metadata context option: 32 bits of name
+// length, the name, 32 bits of count, and for each query 32 bits of length and
+// the query.
 func parseMeta(data []byte) (name string, queries metaQueries, err error) {
 	take := func() ([]byte, bool) {
 		if len(data) < 4 {
@@ -90,9 +90,9 @@ func parseMeta(data []byte) (name string, queries metaQueries, err error) {
 	return name, queries, nil
 }
 
-// want reports whether base:allocation is asked for. A list without queries asks
-// for all contexts, and one of "base:" for all of the namespace; a selection is
-// by full names.
+// want reports whether base:allocation is asked for. A list without queries
+// asks for all contexts, and one of "base:" for all of the namespace; a
+// selection is by full names.
 func (q metaQueries) want(set bool) bool {
 	if q.count == 0 {
 		return !set

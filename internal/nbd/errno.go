@@ -9,8 +9,8 @@ import (
 )
 
 // wireErrno returns the errno that leaves the server for one that a device
-// reports. The protocol allows eight values ("Error values"); everything else is
-// mapped to the one that tells a client the same.
+// reports. The protocol allows eight values ("Error values"); everything else
+// is mapped to the one that tells a client the same.
 func wireErrno(e syscall.Errno) syscall.Errno {
 	switch e {
 	case 0, syscall.EPERM, syscall.EIO, syscall.EINVAL, syscall.ENOSPC,
@@ -25,9 +25,10 @@ func wireErrno(e syscall.Errno) syscall.Errno {
 	}
 }
 
-// replyErrno is wireErrno for the answer to one operation. ENOTSUP is the answer
-// to a fast zero alone, and ESHUTDOWN that of a server that drains: a device
-// behind the export which reports either for anything else has an I/O error.
+// replyErrno is wireErrno for the answer to one operation. ENOTSUP is the
+// answer to a fast zero alone, and ESHUTDOWN that of a server that drains: a
+// device behind the export which reports either for anything else has an I/O
+// error.
 func replyErrno(r *block.Request) syscall.Errno {
 	e := wireErrno(block.Errno(r.Err))
 	switch {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/viablk/viablk/internal/access"
 	"github.com/viablk/viablk/internal/block"
 )
 
@@ -22,18 +23,40 @@ type Export struct {
 	Default     bool // also answers to the empty name
 	Connections int  // at a time; 0: no limit but the server's
 
-	// Clients are the names, in verified certificates, of clients that get the
-	// export. If there are any, others do not, and do not see it in a list.
-	Clients []string
+	// Rights are the clients of the export; nil admits every client. Others do
+	// not see it in a list.
+	Rights *access.Rights
+
+	// Reserve gives a client the disk, for reading or for writing too, or returns
+	// an error whose text the client gets. It is called for each connection; end
+	// ends the connection because another user, named by, preempts it, and may be
+	// called from any goroutine. Nil means that the disk has no other users.
+	Reserve func(client string, readOnly bool, end func(by string)) (Reservation, error)
 }
 
-// Exports are what a server offers. Its methods are called by many goroutines at
-// once, before a client has proved anything: they neither block nor open
+// errReserved is why a client does not get a disk that others use.
+var errReserved = errors.New("not for this client")
+
+// Reservation is the use of a disk by a connection.
+type Reservation interface {
+	// ReadOnly reports that another user writes: the client only reads.
+	ReadOnly() bool
+
+	// BeforeWrite is called before each request that changes the disk. Only the
+	// first call may block. With an error the request is not executed.
+	BeforeWrite() error
+
+	// Release ends the use. Nothing of the connection is in flight.
+	Release()
+}
+
+// Exports are what a server offers. Its methods are called by many goroutines
+// at once, before a client has proved anything: they neither block nor open
 // anything.
 type Exports interface {
 	// Export returns the export of that name, the default export for "", or an
-	// error that is [ErrUnknownExport] for a name without export. What it returns
-	// is not changed afterwards.
+	// error that is [ErrUnknownExport] for a name without export. The
+	// returned export is not changed afterwards.
 	Export(name string) (*Export, error)
 
 	// List returns the exports that may be listed.
@@ -144,8 +167,8 @@ func validName(s string, limit int) error {
 	return nil
 }
 
-// Describe returns what a client of [Server.ServeConn] has to know of the export: the
-// protocol's transmission flags, and sizes.
+// Describe returns what a client of [Server.ServeConn] has to know of the
+// export: the protocol's transmission flags, and sizes.
 func (s *Server) Describe(export *Export) (flags uint16, info block.Info) {
 	info = export.clientInfo(s.effectiveLimits())
 	return transmissionFlags(&info, terms{}), info
@@ -173,10 +196,10 @@ func transmissionFlags(i *block.Info, t terms) uint16 {
 			flags |= f.flag
 		}
 	}
-	if t.dialect != simple {
+	if t.replyMode != simple {
 		flags |= flagSendDF
 	}
-	if t.dialect == extended && t.contexts {
+	if t.replyMode == extended && t.contexts {
 		flags |= flagStatusPayload
 	}
 	return flags

@@ -6,38 +6,38 @@ import (
 	"github.com/viablk/viablk/internal/block"
 )
 
-// Bounds of what one connection has under way of BLOCK_STATUS. A reply may stop
+// Bounds of what one connection has in flight of BLOCK_STATUS. A reply may stop
 // before the end of the range: clients ask on from there.
 const (
-	statusesAtOnce = 8
-	extentsAtOnce  = 1024
+	maximumStatuses = 8
+	maximumExtents  = 1024
 )
 
-// status is the memory of one BLOCK_STATUS.
-type status struct {
-	extents [extentsAtOnce]block.Extent
-	aligned [extentsAtOnce]block.Extent
-	body    [8 + 16*extentsAtOnce]byte // of the reply
+// statusBuffer is the memory of one BLOCK_STATUS.
+type statusBuffer struct {
+	extents [maximumExtents]block.Extent
+	aligned [maximumExtents]block.Extent
+	body    [8 + 16*maximumExtents]byte // of the reply
 }
 
-// statuses is the memory of a connection for BLOCK_STATUS. It is allocated when it
-// is first needed, and then kept.
-type statuses struct {
-	free []*status
+// statusPool is the memory of a connection for BLOCK_STATUS. It is allocated
+// when it is first needed, and then kept.
+type statusPool struct {
+	free []*statusBuffer
 	made int
 }
 
-// lend gives a BLOCK_STATUS its memory, or reports that all is in use.
-func (x *statuses) lend(s *slot) bool {
+// acquire gives a BLOCK_STATUS its memory, or reports that all is in use.
+func (x *statusPool) acquire(s *entry) bool {
 	if s.status == nil {
 		last := len(x.free) - 1
 		switch {
 		case last >= 0:
 			s.status = x.free[last]
 			x.free = x.free[:last]
-		case x.made < statusesAtOnce:
+		case x.made < maximumStatuses:
 			x.made++
-			s.status = new(status)
+			s.status = new(statusBuffer)
 		default:
 			return false
 		}
@@ -49,8 +49,8 @@ func (x *statuses) lend(s *slot) bool {
 	return true
 }
 
-// takeBack undoes lend, if there was one.
-func (x *statuses) takeBack(s *slot) {
+// release undoes acquire, if there was one.
+func (x *statusPool) release(s *entry) {
 	if s.status != nil {
 		x.free = append(x.free, s.status)
 		s.status = nil
@@ -58,8 +58,9 @@ func (x *statuses) takeBack(s *slot) {
 	}
 }
 
-// replyStatus builds the reply to a BLOCK_STATUS: one chunk for the one context.
-func (t *transmission) replyStatus(s *slot) {
+// replyStatus builds the reply to a BLOCK_STATUS: one chunk for the one
+// context.
+func (t *transmission) replyStatus(s *entry) {
 	extents := s.req.Extents
 	if least := int64(t.info.MinimumBlock); least > 1 {
 		extents = block.AlignExtents(s.status.aligned[:0], extents, least)
@@ -67,13 +68,13 @@ func (t *transmission) replyStatus(s *slot) {
 	b := s.status.body[:]
 	binary.BigEndian.PutUint32(b, contextID)
 	kind, n := chunkBlockStatus, 4
-	if t.terms.dialect == extended {
+	if t.terms.replyMode == extended {
 		kind = chunkBlockStatusExt
 		binary.BigEndian.PutUint32(b[n:], uint32(len(extents)))
 		n += 4
 	}
 	for _, e := range extents {
-		if t.terms.dialect == extended {
+		if t.terms.replyMode == extended {
 			binary.BigEndian.PutUint64(b[n:], uint64(e.Length))
 			binary.BigEndian.PutUint64(b[n+8:], uint64(e.Flags))
 			n += 16
@@ -84,7 +85,7 @@ func (t *transmission) replyStatus(s *slot) {
 		binary.BigEndian.PutUint32(b[n+4:], uint32(e.Flags))
 		n += 8
 	}
-	head := t.terms.dialect.putChunk(s.reply[:], chunkFlagDone, kind, &s.header, n)
+	head := t.terms.replyMode.putChunk(s.reply[:], chunkFlagDone, kind, &s.header, n)
 	t.out.push(s.reply[:head], nil)
 	t.out.push(b[:n], s)
 }

@@ -8,9 +8,11 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/viablk/viablk/internal/nbd/nbdtest"
 )
 
-// What a fuzzed handshake has to do with TLS.
+// The TLS setup of a fuzzed handshake.
 const (
 	noTLS       = byte(iota) // the server has no certificates
 	offeredTLS               // it has some, and the stream is sent in the clear
@@ -19,9 +21,9 @@ const (
 	tlsKinds
 )
 
-// FuzzHandshake sends a byte stream to a whole server, in the clear or inside TLS.
-// Whatever it is, the server ends when the client does, has leaked nothing, and what
-// it says up to transmission is replies to options.
+// FuzzHandshake sends a byte stream to a whole server, in the clear or inside
+// TLS. In every case the server ends when the client does, has leaked
+// nothing, and what it says up to transmission is replies to options.
 func FuzzHandshake(f *testing.F) {
 	option := func(id uint32, data []byte) []byte {
 		return bytes.Join([][]byte{[]byte("IHAVEOPT"), be32(id), be32(uint32(len(data))), data}, nil)
@@ -30,20 +32,20 @@ func FuzzHandshake(f *testing.F) {
 		{},
 		be32(0xffffffff),
 		bytes.Join([][]byte{be32(3), option(optAbort, nil)}, nil),
-		bytes.Join([][]byte{be32(3), option(optList, nil), option(optInfo, goData("disk", 1, 2, 3)), option(optGo, goData(""))}, nil),
+		bytes.Join([][]byte{be32(3), option(optList, nil), option(optInfo, nbdtest.GoData("disk", 1, 2, 3)), option(optGo, nbdtest.GoData(""))}, nil),
 		bytes.Join([][]byte{
-			be32(3), option(optStructuredReply, nil), option(optGo, goData("", infoBlockSize)),
+			be32(3), option(optStructuredReply, nil), option(optGo, nbdtest.GoData("", infoBlockSize)),
 			request(0, cmdRead, 1, 0, 512), request(0, cmdDisconnect, 2, 0, 0),
 		}, nil),
 		bytes.Join([][]byte{be32(1), option(optExportName, []byte("disk")), request(0, cmdWrite, 1, 0, 512), make([]byte, 512)}, nil),
 		bytes.Join([][]byte{be32(3), option(optStartTLS, nil), option(optSetMeta, make([]byte, 40)), option(optExtendedHeaders, nil)}, nil),
 		bytes.Join([][]byte{be32(3), []byte("IHAVEOPT"), be32(optGo), be32(0xfffffff0)}, nil),
 		bytes.Join([][]byte{
-			be32(3), option(optStructuredReply, nil), option(optListMeta, metaData("disk", "base:")), option(optSetMeta, metaData("disk", contextName)),
-			option(optGo, goData("disk")), request(cmdFlagReqOne, cmdBlockStatus, 1, 0, 1<<20), request(cmdFlagDF, cmdRead, 2, 0, 1<<20),
+			be32(3), option(optStructuredReply, nil), option(optListMeta, nbdtest.MetaData("disk", "base:")), option(optSetMeta, nbdtest.MetaData("disk", contextName)),
+			option(optGo, nbdtest.GoData("disk")), request(cmdFlagReqOne, cmdBlockStatus, 1, 0, 1<<20), request(cmdFlagDF, cmdRead, 2, 0, 1<<20),
 		}, nil),
 		bytes.Join([][]byte{
-			be32(3), option(optExtendedHeaders, nil), option(optSetMeta, metaData("disk", contextName)), option(optGo, goData("disk")),
+			be32(3), option(optExtendedHeaders, nil), option(optSetMeta, nbdtest.MetaData("disk", contextName)), option(optGo, nbdtest.GoData("disk")),
 			extendedRequest(cmdFlagPayloadLen, cmdBlockStatus, 1, 4096, 12), be64(4096), be32(contextID),
 			extendedRequest(cmdFlagPayloadLen, cmdWrite, 2, 0, 3), []byte("abc"), extendedRequest(0, cmdTrim, 3, 0, 1<<40),
 			extendedRequest(cmdFlagPayloadLen, cmdFlush, 4, 0, 3), []byte("abc"), extendedRequest(0, cmdDisconnect, 5, 0, 0),
@@ -72,7 +74,7 @@ func FuzzHandshake(f *testing.F) {
 		}
 		ended := make(chan struct{})
 		go func() {
-			s.serve(s.welcome(nil, server))
+			s.serve(s.admitConn(nil, server))
 			close(ended)
 		}()
 		p := newPeer(t, client)
@@ -90,8 +92,8 @@ func FuzzHandshake(f *testing.F) {
 	})
 }
 
-// checkHandshake parses what a server said. Behind the greeting there are replies to
-// options until the client has chosen an export.
+// checkHandshake parses what a server said. Behind the greeting there are
+// replies to options until the client has chosen an export.
 func checkHandshake(t *testing.T, stream, replies []byte, kind byte) {
 	if kind != insideTLS {
 		if !bytes.HasPrefix(replies, greeting) {
@@ -116,10 +118,10 @@ func checkHandshake(t *testing.T, stream, replies []byte, kind byte) {
 	}
 }
 
-// exchange sends the stream, piece bytes at a time, closes the sending side, and
-// returns what came back.
+// exchange sends the stream, piece bytes at a time, closes the sending side,
+// and returns what came back.
 func exchange(t *testing.T, client net.Conn, stream []byte, piece int) []byte {
-	client.SetDeadline(time.Now().Add(patience))
+	client.SetDeadline(time.Now().Add(testTimeout))
 	go func() {
 		for part := range slices.Chunk(stream, piece) {
 			client.Write(part)

@@ -5,11 +5,11 @@ import (
 	"encoding/binary"
 )
 
-// assemble makes a stream of requests of a program. An instruction is two bytes, an
-// operation and its flags, and for a request two more each for the offset and the
-// length, which name places where something is: the ends of the disk, of blocks and
-// of what numbers can say. So a mutation of one byte is another request, in any
-// dialect, and not the end of the stream.
+// assemble makes a stream of requests of a program. An instruction is two
+// bytes, an operation and its flags, and for a request two more each for the
+// offset and the length, which name places where something is: the ends of the
+// disk, of blocks and of what numbers can say. So a mutation of one byte is
+// another request, in any reply mode, and not the end of the stream.
 func (c course) assemble(program []byte) []byte {
 	const raw, most = 10, 256
 	commands := [...]uint16{
@@ -55,14 +55,14 @@ func spot(v uint16, least uint64) uint64 {
 	}
 }
 
-// instruct appends a request, with its payload if that is not longer than the disk.
-// The two highest bits of flags say what is wrong with it.
+// instruct appends a request, with its payload if that is not longer than the
+// disk. The two highest bits of flags say what is wrong with it.
 func (c course) instruct(b []byte, command, flags uint16, cookie, offset, length uint64) []byte {
 	wrong := flags >> 6
 	if flags &= 0x3f; wrong == 3 {
 		flags |= 0x8000
 	}
-	if c.terms().dialect != extended {
+	if c.terms().replyMode != extended {
 		b = append(b, request(flags, command, cookie, offset, uint32(length))...)
 		length = uint64(uint32(length))
 		if command != cmdWrite {

@@ -9,10 +9,12 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/nbd/nbdtest"
 )
 
 // disks are the exports of the handshake tests.
@@ -47,8 +49,8 @@ func refused(option, kind uint32, data ...[]byte) func(*peer) {
 	})
 }
 
-// handshakes are the statements of the protocol about negotiation. A row's number
-// is that of the statement in docs/nbd.md.
+// handshakes are the statements of the protocol about negotiation. A row's
+// number is that of the statement in nbdtest, or of its kind.
 var handshakes = []struct {
 	name string
 	do   func(p *peer)
@@ -79,12 +81,12 @@ var handshakes = []struct {
 	}},
 	{"H-04 no zeroes after GO", func(p *peer) {
 		p.greet(1)
-		p.option(optGo, goData("disk"))
+		p.option(optGo, nbdtest.GoData("disk"))
 		p.infos(optGo)
 		p.wantAlive()
 	}},
 	{"H-05 EXPORT_NAME of an unknown export closes without a byte", greeted(func(p *peer) {
-		p.option(optExportName, []byte("nobody"))
+		p.option(optExportName, []byte("absent"))
 		p.wantEnd()
 	})},
 	{"H-06 ABORT is acknowledged", greeted(func(p *peer) {
@@ -121,13 +123,13 @@ var handshakes = []struct {
 	{"H-10 name length 0xfffffffa", refused(optInfo, repErrInvalid, be32(0xfffffffa), []byte("disk"), be16(0))},
 	{"H-10 no data", refused(optGo, repErrInvalid)},
 	{"H-10 five bytes", refused(optInfo, repErrInvalid, be32(0), []byte{0})},
-	{"H-10 trailing bytes", refused(optGo, repErrInvalid, goData("disk"), []byte{0})},
+	{"H-10 trailing bytes", refused(optGo, repErrInvalid, nbdtest.GoData("disk"), []byte{0})},
 	{"H-10 more requests than bytes", refused(optGo, repErrInvalid, be32(0), be16(2), be16(0))},
 	{"H-10 fewer requests than bytes", refused(optInfo, repErrInvalid, be32(0), be16(1), be16(0), be16(1))},
-	{"H-11 name of 4097 bytes", refused(optGo, repErrInvalid, goData(strings.Repeat("n", 4097)))},
-	{"H-11 name of 4096 bytes", refused(optGo, repErrUnknown, goData(strings.Repeat("\x01", 4096)))},
-	{"H-11 name with NUL", refused(optGo, repErrInvalid, goData("disk\x00"))},
-	{"H-11 name that is not UTF-8", refused(optInfo, repErrInvalid, goData("\xff\xfe"))},
+	{"H-11 name of 4097 bytes", refused(optGo, repErrInvalid, nbdtest.GoData(strings.Repeat("n", 4097)))},
+	{"H-11 name of 4096 bytes", refused(optGo, repErrUnknown, nbdtest.GoData(strings.Repeat("\x01", 4096)))},
+	{"H-11 name with NUL", refused(optGo, repErrInvalid, nbdtest.GoData("disk\x00"))},
+	{"H-11 name that is not UTF-8", refused(optInfo, repErrInvalid, nbdtest.GoData("\xff\xfe"))},
 	{"H-11 EXPORT_NAME of 5000 bytes", greeted(func(p *peer) {
 		p.option(optExportName, make([]byte, 5000))
 		p.wantEnd()
@@ -136,9 +138,9 @@ var handshakes = []struct {
 		p.option(optExportName, []byte("disk\x00"))
 		p.wantEnd()
 	})},
-	{"H-12 INFO for an unknown export", refused(optInfo, repErrUnknown, goData("nobody", infoName))},
+	{"H-12 INFO for an unknown export", refused(optInfo, repErrUnknown, nbdtest.GoData("absent", infoName))},
 	{"H-13 INFO then GO tell the same", greeted(func(p *peer) {
-		data := goData("", infoName, infoDescription, infoBlockSize)
+		data := nbdtest.GoData("", infoName, infoDescription, infoBlockSize)
 		p.option(optInfo, data)
 		first := p.infos(optInfo)
 		p.option(optGo, data)
@@ -155,14 +157,14 @@ var handshakes = []struct {
 		p.wantAlive()
 	})},
 	{"H-14 INFO for one export, GO for an unknown one", greeted(func(p *peer) {
-		p.option(optInfo, goData("disk"))
+		p.option(optInfo, nbdtest.GoData("disk"))
 		p.infos(optInfo)
-		p.option(optGo, goData("nobody"))
+		p.option(optGo, nbdtest.GoData("absent"))
 		p.wantReply(optGo, repErrUnknown)
 		p.wantInSync()
 	})},
 	{"H-15 unknown and repeated information requests", greeted(func(p *peer) {
-		p.option(optInfo, goData("disk", 99, infoName, infoName, 0xffff, 4))
+		p.option(optInfo, nbdtest.GoData("disk", 99, infoName, infoName, 0xffff, 4))
 		if infos := p.infos(optInfo); len(infos) != 3 || string(infos[infoName]) != "disk" {
 			p.t.Fatalf("got %v", infos)
 		}
@@ -174,11 +176,11 @@ var handshakes = []struct {
 			p.option(optStructuredReply)
 			p.wantReply(optStructuredReply, repAck)
 		}
-		p.option(optGo, goData(""))
+		p.option(optGo, nbdtest.GoData(""))
 		if flags := p.infos(optGo)[infoExport][8:]; !bytes.Equal(flags, be16(fullFlags|flagSendDF)) {
 			p.t.Fatalf("flags % x", flags)
 		}
-		p.dialect = structured
+		p.replyMode = structured
 		p.wantAlive()
 	})},
 	{"H-21 STARTTLS without TLS", refused(optStartTLS, repErrUnsupported)},
@@ -203,23 +205,23 @@ var handshakes = []struct {
 		p.wantEnd()
 	})},
 	{"T-23 GO without asking for a block size that matters", greeted(func(p *peer) {
-		p.option(optGo, goData("aligned"))
+		p.option(optGo, nbdtest.GoData("aligned"))
 		if got := p.wantReply(optGo, repInfo); !bytes.Equal(got[:6], append(be16(infoBlockSize), be32(4096)...)) {
 			p.t.Fatalf("information % x", got)
 		}
 		p.wantReply(optGo, repErrBlockSizeReqd)
-		p.option(optGo, goData("aligned", infoBlockSize))
+		p.option(optGo, nbdtest.GoData("aligned", infoBlockSize))
 		p.infos(optGo)
 		p.want(0, 0, cmdRead, 4096, 4096)
 	})},
 	{"T-10 READ_ONLY flag", greeted(func(p *peer) {
-		p.option(optInfo, goData("readonly"))
+		p.option(optInfo, nbdtest.GoData("readonly"))
 		if flags := p.infos(optInfo)[infoExport][8:]; !bytes.Equal(flags, be16(0x0001|0x0002|0x0004|0x0008|0x0100|0x0400)) {
 			p.t.Fatalf("flags % x", flags)
 		}
 	})},
 	{"T-14 a device without features has no flags", greeted(func(p *peer) {
-		p.option(optInfo, goData("plain"))
+		p.option(optInfo, nbdtest.GoData("plain"))
 		if flags := p.infos(optInfo)[infoExport][8:]; !bytes.Equal(flags, be16(0x0001)) {
 			p.t.Fatalf("flags % x", flags)
 		}
@@ -261,19 +263,19 @@ func TestEmptyList(t *testing.T) {
 	p.greet(bothFlags)
 	p.option(optList)
 	p.wantReply(optList, repAck) // H-07
-	p.option(optGo, goData(""))
+	p.option(optGo, nbdtest.GoData(""))
 	p.wantReply(optGo, repErrUnknown)
 }
 
-// A client that leaves after any prefix of a handshake costs nobody anything: the
-// class of CVE-2013-6410 and CVE-2017-15119.
+// A client that leaves after any prefix of a handshake costs nothing:
+// the class of CVE-2013-6410 and CVE-2017-15119.
 func TestClientLeavesAtEveryByte(t *testing.T) {
 	f := serve(t, Limits{}, disks()...)
 	stream := bytes.Join([][]byte{
 		be32(bothFlags),
 		[]byte("IHAVEOPT"), be32(optStructuredReply), be32(0),
 		[]byte("IHAVEOPT"), be32(optList), be32(0),
-		[]byte("IHAVEOPT"), be32(optGo), be32(10), goData("disk"),
+		[]byte("IHAVEOPT"), be32(optGo), be32(10), nbdtest.GoData("disk"),
 		request(0, cmdWrite, 1, 0, 16), make([]byte, 16),
 		request(0, cmdRead, 2, 0, 4096),
 	}, nil)
@@ -282,7 +284,7 @@ func TestClientLeavesAtEveryByte(t *testing.T) {
 		p.put(stream[:n])
 		p.Close()
 	}
-	p := f.enter("", simple)
+	p := f.connectExport("", simple)
 	p.wantAlive()
 	p.disconnect()
 }
@@ -297,12 +299,12 @@ func TestDeviceIsOpenedByGo(t *testing.T) {
 	for range 10 {
 		p.wantInSync()
 	}
-	p.option(optGo, goData("nobody"))
+	p.option(optGo, nbdtest.GoData("absent"))
 	p.wantReply(optGo, repErrUnknown)
 	if n := m.opened.Load(); n != 0 {
 		t.Fatalf("device opened %d times before GO", n)
 	}
-	p.option(optGo, goData(""))
+	p.option(optGo, nbdtest.GoData(""))
 	p.infos(optGo)
 	if n := m.opened.Load(); n != 1 {
 		t.Fatalf("device opened %d times after GO", n)
@@ -322,7 +324,7 @@ func TestOptionsInRandomOrder(t *testing.T) {
 			option = 12345
 			p.option(option, make([]byte, r.IntN(100)))
 		case optGo:
-			p.option(option, goData("nobody", infoName))
+			p.option(option, nbdtest.GoData("absent", infoName))
 		default:
 			p.option(option, make([]byte, r.IntN(3)*r.IntN(100)))
 		}
@@ -335,7 +337,7 @@ func TestOptionsInRandomOrder(t *testing.T) {
 }
 
 func TestHandshakeLimit(t *testing.T) {
-	f := serve(t, Limits{Handshake: 30 * time.Millisecond}, disks()...)
+	f := serve(t, Limits{Handshake: 300 * time.Millisecond}, disks()...)
 	silent, slow := f.dial(), f.dial()
 	slow.greet(bothFlags)
 	slow.put([]byte("IHAVE"))
@@ -343,27 +345,27 @@ func TestHandshakeLimit(t *testing.T) {
 	silent.wantEnd()
 	slow.wantEnd()
 	// In transmission the limit is over.
-	f = serve(t, Limits{Handshake: 500 * time.Millisecond, Progress: time.Millisecond}, disks()...)
-	p := f.enter("", simple)
-	time.Sleep(600 * time.Millisecond)
+	f = serve(t, Limits{Handshake: time.Second, Progress: time.Millisecond}, disks()...)
+	p := f.connectExport("", simple)
+	time.Sleep(1100 * time.Millisecond)
 	p.wantAlive()
 }
 
 // Idle connections are limited in number and do not keep the server from ending
 // (CVE-2024-7409). A client too many hears of it; one that says nothing keeps
-// nobody out.
+// no other client out.
 func TestConnectionLimit(t *testing.T) {
 	f := serve(t, Limits{Connections: 20}, disks()...)
 	silent := f.dial()
 	silent.get(greetingSize)
 	var peers []*peer
 	for range 20 {
-		peers = append(peers, f.enter("", simple))
+		peers = append(peers, f.connectExport("", simple))
 	}
 	late := f.dial()
 	late.greet(bothFlags)
 	for range 3 {
-		late.option(optGo, goData(""))
+		late.option(optGo, nbdtest.GoData(""))
 		if text := late.wantReply(optGo, repErrPolicy); !strings.Contains(string(text), errTooMany.Error()) {
 			t.Errorf("the refusal says %q", text)
 		}
@@ -374,12 +376,15 @@ func TestConnectionLimit(t *testing.T) {
 	unheard.option(optExportName)
 	unheard.wantEnd()
 	peers[0].disconnect()
-	for f.server.Status().Exports[0].Connections == 20 {
+	for s := f.server.Status(); s.Exports[0].Connections == 20 || len(s.Connections) > 21; s = f.server.Status() {
 		time.Sleep(time.Millisecond)
 	}
-	late.option(optGo, goData(""))
+	late.option(optGo, nbdtest.GoData(""))
 	late.infos(optGo)
 	late.wantAlive()
+	for len(f.server.Status().Connections) > 21 { // until that of unheard is forgotten
+		time.Sleep(time.Millisecond)
+	}
 	if s := f.server.Status(); s.Refused != 4 || s.Dropped != 0 || s.Handshakes != 1 || len(s.Connections) != 21 {
 		t.Errorf("status %+v", s)
 	}
@@ -391,10 +396,10 @@ func TestConnectionLimit(t *testing.T) {
 
 func TestExportConnectionLimit(t *testing.T) {
 	f := serve(t, Limits{}, disks()...)
-	first := f.enter("single", simple)
+	first := f.connectExport("single", simple)
 	p := f.dial()
 	p.greet(bothFlags)
-	p.option(optGo, goData("single"))
+	p.option(optGo, nbdtest.GoData("single"))
 	p.wantReply(optGo, repErrPolicy)
 	p.wantInSync()
 	q := f.dial()
@@ -405,7 +410,7 @@ func TestExportConnectionLimit(t *testing.T) {
 	for f.server.Status().Exports[0].Connections != 0 {
 		time.Sleep(time.Millisecond)
 	}
-	p.option(optGo, goData("single"))
+	p.option(optGo, nbdtest.GoData("single"))
 	p.infos(optGo)
 	p.wantAlive()
 }
@@ -422,7 +427,7 @@ func TestDrainInHandshake(t *testing.T) {
 	for !f.server.Status().Draining {
 		time.Sleep(time.Millisecond)
 	}
-	haggling.option(optGo, goData("disk")) // H-23
+	haggling.option(optGo, nbdtest.GoData("disk")) // H-23
 	haggling.wantReply(optGo, repErrShutdown)
 	leaving.option(optAbort)
 	leaving.wantReply(optAbort, repAck)
@@ -479,11 +484,37 @@ type failing struct{ *memory }
 
 func (failing) NewQueue(int) (block.Queue, error) { return nil, io.ErrNoProgress }
 
+// absent is a device whose opening fails when the handshake's time is over, as
+// that of a remote disk does whose target is away.
+type absent struct {
+	*memory
+	limit time.Duration
+}
+
+func (a absent) NewQueue(int) (block.Queue, error) {
+	<-time.After(2 * a.limit)
+	return nil, syscall.EHOSTDOWN
+}
+
+// A client hears why it does not get a disk, even if that took the time of its
+// handshake.
+func TestDeviceOpensTooLate(t *testing.T) {
+	const limit = time.Second
+	f := serve(t, Limits{Handshake: limit}, Export{Name: "x", Device: absent{newMemory(1 << 20), limit}})
+	p := f.dial()
+	p.greet(bothFlags)
+	p.option(optGo, nbdtest.GoData("x"))
+	if text := p.wantReply(optGo, repErrUnknown); !strings.Contains(string(text), syscall.EHOSTDOWN.Error()) {
+		t.Errorf("text %q", text)
+	}
+	p.wantEnd()
+}
+
 func TestDeviceThatDoesNotOpen(t *testing.T) {
 	f := serve(t, Limits{}, Export{Name: "x", Device: failing{newMemory(1 << 20)}})
 	p := f.dial()
 	p.greet(bothFlags)
-	p.option(optGo, goData("x"))
+	p.option(optGo, nbdtest.GoData("x"))
 	if text := p.wantReply(optGo, repErrUnknown); !strings.Contains(string(text), io.ErrNoProgress.Error()) {
 		t.Errorf("text %q", text)
 	}

@@ -18,12 +18,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/nbd/nbdtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience bounds every wait of a test; nothing is decided by how long it takes.
-const patience = 20 * time.Second
+// testTimeout bounds every wait of a test; nothing is decided by how long it
+// takes.
+const testTimeout = time.Minute
 
 // fixture is a server on a UNIX socket.
 type fixture struct {
@@ -44,13 +46,19 @@ func serve(t *testing.T, limits Limits, exports ...Export) *fixture {
 // serveTLS is serve with TLS.
 func serveTLS(t *testing.T, config TLS, limits Limits, exports ...Export) *fixture {
 	t.Helper()
+	return serveLog(t, t.Output(), config, limits, exports...)
+}
+
+// serveLog is serveTLS with a place for the log.
+func serveLog(t *testing.T, log io.Writer, config TLS, limits Limits, exports ...Export) *fixture {
+	t.Helper()
 	table, err := NewExports(exports...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f := &fixture{
 		t:      t,
-		server: &Server{Exports: table, TLS: config, Limits: limits, Log: slog.New(slog.NewTextHandler(t.Output(), nil))},
+		server: &Server{Exports: table, TLS: config, Limits: limits, Log: slog.New(slog.NewTextHandler(log, nil))},
 		path:   filepath.Join(t.TempDir(), "s"),
 		served: make(chan error, 1),
 		tls:    config.Required,
@@ -79,7 +87,7 @@ func (f *fixture) stop() {
 	select {
 	case err := <-f.served:
 		f.served <- err
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		f.t.Fatal("server does not end")
 	}
 }
@@ -88,7 +96,7 @@ func (f *fixture) stop() {
 type peer struct {
 	t *testing.T
 	net.Conn
-	dialect dialect
+	replyMode replyMode
 }
 
 // dial connects and does nothing else.
@@ -102,7 +110,7 @@ func (f *fixture) dial() *peer {
 }
 
 func newPeer(t *testing.T, c net.Conn) *peer {
-	c.SetDeadline(time.Now().Add(patience))
+	c.SetDeadline(time.Now().Add(testTimeout))
 	t.Cleanup(func() { c.Close() })
 	return &peer{t: t, Conn: c}
 }
@@ -156,18 +164,7 @@ func be64(v uint64) []byte { return binary.BigEndian.AppendUint64(nil, v) }
 // option sends an option whose length is that of its data.
 func (p *peer) option(id uint32, data ...[]byte) {
 	p.t.Helper()
-	all := bytes.Join(data, nil)
-	p.put([]byte("IHAVEOPT"), be32(id), be32(uint32(len(all))), all)
-}
-
-// goData is the data of INFO and GO.
-func goData(name string, ids ...uint16) []byte {
-	b := append(be32(uint32(len(name))), name...)
-	b = append(b, be16(uint16(len(ids)))...)
-	for _, id := range ids {
-		b = append(b, be16(id)...)
-	}
-	return b
+	p.put(nbdtest.Option(id, data...))
 }
 
 // reply receives one option reply.
@@ -199,7 +196,7 @@ func (p *peer) wantReply(option, kind uint32) []byte {
 // wantInSync checks that the haggling goes on.
 func (p *peer) wantInSync() {
 	p.t.Helper()
-	p.option(optInfo, goData(""))
+	p.option(optInfo, nbdtest.GoData(""))
 	p.infos(optInfo)
 }
 
@@ -223,8 +220,9 @@ func (p *peer) infos(option uint32) map[uint16][]byte {
 	}
 }
 
-// enter dials and negotiates up to transmission, with all that the dialect has.
-func (f *fixture) enter(name string, d dialect) *peer {
+// connectExport dials and negotiates up to transmission, with all that the
+// reply mode has.
+func (f *fixture) connectExport(name string, d replyMode) *peer {
 	f.t.Helper()
 	p := f.dial()
 	p.greet(bothFlags)
@@ -233,34 +231,24 @@ func (f *fixture) enter(name string, d dialect) *peer {
 	}
 	p.speak(d)
 	if d != simple {
-		p.option(optSetMeta, metaData(name, contextName))
+		p.option(optSetMeta, nbdtest.MetaData(name, contextName))
 		if kind, _ := p.reply(optSetMeta); kind == repMetaContext {
 			p.wantReply(optSetMeta, repAck)
 		}
 	}
-	p.option(optGo, goData(name, infoBlockSize))
+	p.option(optGo, nbdtest.GoData(name, infoBlockSize))
 	p.infos(optGo)
 	return p
 }
 
-// speak agrees on a dialect.
-func (p *peer) speak(d dialect) {
+// speak agrees on a reply mode.
+func (p *peer) speak(d replyMode) {
 	p.t.Helper()
-	if option, ok := map[dialect]uint32{structured: optStructuredReply, extended: optExtendedHeaders}[d]; ok {
+	if option, ok := map[replyMode]uint32{structured: optStructuredReply, extended: optExtendedHeaders}[d]; ok {
 		p.option(option)
 		p.wantReply(option, repAck)
 	}
-	p.dialect = d
-}
-
-// metaData is the data of LIST_META_CONTEXT and SET_META_CONTEXT.
-func metaData(name string, queries ...string) []byte {
-	b := append(be32(uint32(len(name))), name...)
-	b = append(b, be32(uint32(len(queries)))...)
-	for _, q := range queries {
-		b = append(append(b, be32(uint32(len(q)))...), q...)
-	}
-	return b
+	p.replyMode = d
 }
 
 // request is the bytes of a compact request.
@@ -273,9 +261,9 @@ func extendedRequest(flags, command uint16, cookie, offset, length uint64) []byt
 	return bytes.Join([][]byte{be32(0x21e41c71), be16(flags), be16(command), be64(cookie), be64(offset), be64(length)}, nil)
 }
 
-// request is the bytes of a request in the peer's dialect.
+// request is the bytes of a request in the peer's reply mode.
 func (p *peer) request(flags, command uint16, cookie, offset uint64, length uint32) []byte {
-	if p.dialect != extended {
+	if p.replyMode != extended {
 		return request(flags, command, cookie, offset, length)
 	}
 	if command == cmdWrite {
@@ -284,7 +272,7 @@ func (p *peer) request(flags, command uint16, cookie, offset uint64, length uint
 	return extendedRequest(flags, command, cookie, offset, uint64(length))
 }
 
-// answer is a reply, of whatever dialect.
+// answer is a reply, of whatever reply mode.
 type answer struct {
 	cookie  uint64
 	errno   syscall.Errno
@@ -302,11 +290,11 @@ type answer struct {
 func (p *peer) answer(read func(cookie uint64) int) answer {
 	p.t.Helper()
 	magic := binary.BigEndian.Uint32(p.get(4))
-	if magic == 0x67446698 && p.dialect != extended {
+	if magic == 0x67446698 && p.replyMode != extended {
 		b := p.get(12)
 		a := answer{errno: syscall.Errno(binary.BigEndian.Uint32(b)), cookie: binary.BigEndian.Uint64(b[4:])}
 		if n := read(a.cookie); a.errno == 0 && n > 0 {
-			if p.dialect != simple {
+			if p.replyMode != simple {
 				p.t.Fatal("simple reply to READ after structured replies were agreed")
 			}
 			a.data = p.get(n)
@@ -328,10 +316,10 @@ func (p *peer) chunk(magic uint32, a *answer) (done bool) {
 	p.t.Helper()
 	var b, body []byte
 	switch {
-	case magic == 0x668e33ef && p.dialect == structured:
+	case magic == 0x668e33ef && p.replyMode == structured:
 		b = p.get(16)
 		body = p.get(int(binary.BigEndian.Uint32(b[12:])))
-	case magic == 0x6e8a278c && p.dialect == extended:
+	case magic == 0x6e8a278c && p.replyMode == extended:
 		b = p.get(28)
 		body = p.get(int(binary.BigEndian.Uint64(b[20:])))
 		a.offset = binary.BigEndian.Uint64(b[12:])
@@ -350,7 +338,7 @@ func (p *peer) chunk(magic uint32, a *answer) (done bool) {
 	}
 	at := func() {
 		offset := binary.BigEndian.Uint64(body)
-		if len(a.data) == 0 && p.dialect == structured {
+		if len(a.data) == 0 && p.replyMode == structured {
 			a.offset = offset
 		}
 		if offset != a.offset+uint64(len(a.data)) {
@@ -409,7 +397,7 @@ func (p *peer) extents(kind uint16, body []byte) (extents []block.Extent) {
 		p.t.Fatalf("context %d", id)
 	}
 	body = body[4:]
-	if (kind == 6) != (p.dialect == extended) {
+	if (kind == 6) != (p.replyMode == extended) {
 		p.t.Fatalf("extents in a chunk of type %d", kind)
 	}
 	if kind == 5 {
@@ -462,11 +450,11 @@ func (p *peer) want(errno syscall.Errno, flags, command uint16, offset uint64, l
 		p.t.Fatalf("command %d flags %#x offset %#x length %#x: errno %d (%v) %q, want %d",
 			command, flags, offset, length, int(a.errno), a.errno, a.text, int(errno))
 	}
-	needsChunk := p.dialect == extended || p.dialect == structured && (errno != 0 || command == cmdRead || command == cmdBlockStatus)
+	needsChunk := p.replyMode == extended || p.replyMode == structured && (errno != 0 || command == cmdRead || command == cmdBlockStatus)
 	if a.chunk != needsChunk {
 		p.t.Fatalf("command %d errno %d: chunk is %v", command, errno, a.chunk)
 	}
-	if a.chunk && (errno == 0 && command == cmdRead || p.dialect == extended) && a.offset != offset { // S-7
+	if a.chunk && (errno == 0 && command == cmdRead || p.replyMode == extended) && a.offset != offset { // S-7
 		p.t.Fatalf("reply for offset %d, want %d", a.offset, offset)
 	}
 	if command == cmdRead && errno == 0 && len(a.data) != int(length) {

@@ -6,7 +6,7 @@ import (
 )
 
 // Holes in the data of a READ are told instead of sent. They are found by their
-// content, which costs one load for each block that is none: with random data,
+// content, which costs one load for each block of data: with random data,
 // READs of 1 MiB are as fast as without.
 const (
 	holeBlock   = 64 << 10 // bytes; a piece of a reply is a multiple, or the end
@@ -37,7 +37,7 @@ func firstPiece(p []byte) (n int, hole bool) {
 }
 
 // replyData builds the reply to a READ in chunks: one, unless there are holes.
-func (t *transmission) replyData(s *slot) {
+func (t *transmission) replyData(s *entry) {
 	data := s.req.Data
 	t.counts[countBytesRead] += uint64(len(data))
 	whole := s.header.flags&cmdFlagDF != 0
@@ -60,12 +60,12 @@ func (t *transmission) replyData(s *slot) {
 
 // pushPiece queues the chunk for n bytes of a READ's data, or for a hole, and
 // returns how much of head it took.
-func (t *transmission) pushPiece(s *slot, head []byte, at, n int, hole bool) int {
-	flags, last := uint16(0), (*slot)(nil)
+func (t *transmission) pushPiece(s *entry, head []byte, at, n int, hole bool) int {
+	flags, last := uint16(0), (*entry)(nil)
 	if at+n == len(s.req.Data) {
 		flags, last = chunkFlagDone, s
 	}
-	d := t.terms.dialect
+	d := t.terms.replyMode
 	if hole {
 		size := d.putChunk(head, flags, chunkOffsetHole, &s.header, 12)
 		binary.BigEndian.PutUint64(head[size:], s.header.offset+uint64(at))

@@ -1,37 +1,36 @@
 package nbd
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/viablk/viablk/internal/access"
 )
 
-// identity returns who the client is, for devices that tell clients apart: the
-// first name in its certificate, or else where it comes from. All connections of
-// a host, or over a UNIX socket of a process, are one client's.
-func identity(c net.Conn, s *secure) string {
-	for _, name := range s.names() {
-		if name != "" {
-			return "certificate " + name
-		}
-	}
+// deviceClient returns who the client is, for devices that tell clients apart:
+// an identity, or else where it comes from. All connections of a host are one
+// client's; over a UNIX socket those of a process are, if its user has the
+// rights of this process, and else those of the user.
+func deviceClient(c net.Conn, i access.Identity) string {
 	switch a := c.RemoteAddr().(type) {
 	case *net.TCPAddr:
-		return "address " + a.AddrPort().Addr().Unmap().String()
+		return cmp.Or(i.Key(), "address "+a.AddrPort().Addr().Unmap().String())
 	case VsockAddr:
-		return fmt.Sprintf("machine %d", a.CID)
+		return cmp.Or(i.Key(), fmt.Sprintf("machine %d", a.CID))
 	case *net.UnixAddr:
-		if p, err := peerOf(c); err == nil {
+		if p, err := peerOf(c); err == nil && !i.Certified() && trusted(p.Uid) {
 			return fmt.Sprintf("process %d of user %d", p.Pid, p.Uid)
 		}
 	}
-	return c.RemoteAddr().Network()
+	return cmp.Or(i.Key(), c.RemoteAddr().Network())
 }
 
-// ListenerPID returns the process that listens at the UNIX socket to which c is a
-// connection, 0 if that is not known.
+// ListenerPID returns the process that listens at the UNIX socket to which c is
+// a connection, 0 if that is not known.
 func ListenerPID(c net.Conn) int {
 	peer, err := peerOf(c)
 	if err != nil {

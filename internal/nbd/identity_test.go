@@ -10,23 +10,24 @@ import (
 	"testing"
 
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/nbd/nbdtest"
 )
 
-// guestbook is a device that notes for whom its queues are opened.
-type guestbook struct {
+// namingDevice is a device that notes for whom its queues are opened.
+type namingDevice struct {
 	*memory
 	mu     sync.Mutex
 	guests []string
 }
 
-func (g *guestbook) NewQueueFor(client string, depth int) (block.Queue, error) {
+func (g *namingDevice) NewQueueFor(client string, depth int) (block.Queue, error) {
 	g.mu.Lock()
 	g.guests = append(g.guests, client)
 	g.mu.Unlock()
 	return g.NewQueue(depth)
 }
 
-func (g *guestbook) want(t *testing.T, guests ...string) {
+func (g *namingDevice) want(t *testing.T, guests ...string) {
 	t.Helper()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -38,12 +39,12 @@ func (g *guestbook) want(t *testing.T, guests ...string) {
 
 // Devices that tell clients apart are told who comes, the same each time.
 func TestDeviceIsToldWhoComes(t *testing.T) {
-	g := &guestbook{memory: newMemory(1 << 20)}
+	g := &namingDevice{memory: newMemory(1 << 20)}
 	self := fmt.Sprintf("process %d of user %d", os.Getpid(), os.Getuid())
 	t.Run("unix", func(t *testing.T) {
 		f := serve(t, Limits{}, Export{Name: "disk", Device: g})
-		f.enter("disk", simple)
-		f.enter("disk", extended)
+		f.connectExport("disk", simple)
+		f.connectExport("disk", extended)
 		g.want(t, self, self)
 		p := f.dial()
 		p.greet(bothFlags)
@@ -57,28 +58,28 @@ func TestDeviceIsToldWhoComes(t *testing.T) {
 			p := f.dial()
 			p.greet(bothFlags)
 			p.startTLS(name)
-			p.option(optGo, goData("disk"))
+			p.option(optGo, nbdtest.GoData("disk"))
 			p.infos(optGo)
 		}
 		g.want(t, "certificate bob", "certificate alice", "certificate bob")
 	})
-	t.Run("certificate of nobody", func(t *testing.T) {
+	t.Run("certificate without a name", func(t *testing.T) {
 		f := serveTLS(t, TLS{Config: certificates(t).lenient}, Limits{}, Export{Name: "disk", Device: g})
 		p := f.dial()
 		p.greet(bothFlags)
 		p.startTLS("alice")
-		p.option(optGo, goData("disk"))
+		p.option(optGo, nbdtest.GoData("disk"))
 		p.infos(optGo)
 		g.want(t, self)
 	})
-	t.Run("certificate that nobody checks", func(t *testing.T) {
+	t.Run("certificate that is not verified", func(t *testing.T) {
 		unchecked := certificates(t).lenient.Clone()
 		unchecked.ClientAuth = tls.RequireAnyClientCert
 		f := serveTLS(t, TLS{Config: unchecked}, Limits{}, Export{Name: "disk", Device: g})
 		p := f.dial()
 		p.greet(bothFlags)
 		p.startTLS("alice")
-		p.option(optGo, goData("disk"))
+		p.option(optGo, nbdtest.GoData("disk"))
 		p.infos(optGo)
 		g.want(t, self)
 	})
@@ -97,7 +98,7 @@ func TestDeviceIsToldWhoComes(t *testing.T) {
 			}
 			p := newPeer(t, c)
 			p.greet(bothFlags)
-			p.option(optGo, goData(""))
+			p.option(optGo, nbdtest.GoData(""))
 			p.infos(optGo)
 			p.disconnect()
 		}

@@ -24,15 +24,16 @@ const (
 const maximumInherited = 1024
 
 // Inherited returns the listeners that the process was started with, as systemd
-// and libnbd start servers, and the name of each, "unknown" where none was given.
-// There are none if the variables are not set or speak to another process. The
-// caller closes the listeners; the sockets' files stay whose they were.
+// and libnbd start servers, and the name of each, "unknown" where none was
+// given. There are none if the variables are not set or speak to another
+// process. The caller closes the listeners; the sockets' files stay whose they
+// were.
 //
 // It takes the descriptors and unsets the variables, so that the process's
-// children know nothing of them, also if it fails: it is called once, before the
-// process starts others.
+// children know nothing of them, also if it fails: it is called once, before
+// the process starts others.
 func Inherited() (listeners []net.Listener, names []string, err error) {
-	names, err = announced(os.Getenv, os.Getpid())
+	names, err = activationNames(os.Getenv, os.Getpid())
 	for _, v := range []string{variablePID, variableCount, variableNames} {
 		err = errors.Join(err, os.Unsetenv(v))
 	}
@@ -52,9 +53,9 @@ func Inherited() (listeners []net.Listener, names []string, err error) {
 	return listeners, names, nil
 }
 
-// announced returns the names of the descriptors that the environment promises to
-// the process pid.
-func announced(getenv func(string) string, pid int) ([]string, error) {
+// activationNames returns the names of the descriptors that the environment
+// promises to the process pid.
+func activationNames(getenv func(string) string, pid int) ([]string, error) {
 	owner, count := getenv(variablePID), getenv(variableCount)
 	if owner == "" || count == "" {
 		return nil, nil
@@ -102,7 +103,7 @@ func adopt(fd int) (net.Listener, error) {
 	var l net.Listener
 	var err error
 	if isVsock(fd) {
-		l, err = own(fd, takeVsockListener)
+		l, err = adoptVsockListener(file)
 	} else {
 		l, err = net.FileListener(file)
 	}
@@ -136,33 +137,28 @@ func streamSocket(fd int, listens bool) error {
 	return nil
 }
 
-// InheritedConn returns the connection that is a descriptor of the process, such
-// as its standard input. It has a descriptor of its own; fd stays open.
+// InheritedConn returns the connection that is a descriptor of the process,
+// such as its standard input. It has a descriptor of its own; fd stays open.
 func InheritedConn(fd int) (net.Conn, error) {
 	if err := streamSocket(fd, false); err != nil {
 		return nil, err
 	}
-	c, err := own(fd, func(fd int) (net.Conn, error) {
-		if isVsock(fd) {
-			return takeVsockConn(fd, vsockOf(unix.Getpeername(fd)))
-		}
-		file := os.NewFile(uintptr(fd), "inherited connection")
-		defer file.Close()
-		return net.FileConn(file)
-	})
+	copied, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("take connection: %w", os.NewSyscallError("fcntl", err))
+	}
+	file := os.NewFile(uintptr(copied), "inherited connection")
+	defer file.Close()
+	var c net.Conn
+	if isVsock(fd) {
+		c, err = adoptVsockConn(file, vsockOf(unix.Getpeername(fd)))
+	} else {
+		c, err = net.FileConn(file)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("take connection: %w", err)
 	}
 	return c, nil
-}
-
-// own calls take with a descriptor of its own for the socket of fd.
-func own[T any](fd int, take func(fd int) (T, error)) (t T, err error) {
-	copied, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return t, os.NewSyscallError("fcntl", err)
-	}
-	return take(copied)
 }
 
 // isVsock reports whether a socket is one that package net does not know.

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/viablk/viablk/internal/nbd/nbdtest"
 	"golang.org/x/sys/unix"
 )
 
@@ -38,14 +39,14 @@ func TestAnnounced(t *testing.T) {
 		{"too many", map[string]string{"LISTEN_PID": "7", "LISTEN_FDS": "2147483647"}, nil, "not in 0…1024"},
 		{"no process", map[string]string{"LISTEN_PID": "x", "LISTEN_FDS": "1"}, nil, `LISTEN_PID="x"`},
 	} {
-		names, err := announced(func(key string) string { return c.env[key] }, 7)
+		names, err := activationNames(func(key string) string { return c.env[key] }, 7)
 		if !slices.Equal(names, c.names) || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: %q, %v", c.name, names, err)
 		}
 	}
 }
 
-// The variables are unset whoever they are for: a child may get our process ID
+// The variables are unset for any process ID: a child may get our process ID
 // some day.
 func TestInheritedUnsetsVariables(t *testing.T) {
 	for _, pid := range []string{"1", "x"} {
@@ -64,8 +65,8 @@ func TestInheritedUnsetsVariables(t *testing.T) {
 	}
 }
 
-// socketAt returns a socket of a kind, which the test closes, unless who gets it
-// has.
+// socketAt returns a socket of a kind, which the test closes, unless who gets
+// it has.
 func socketAt(t *testing.T, domain, kind int) int {
 	t.Helper()
 	fd, err := unix.Socket(domain, kind|unix.SOCK_CLOEXEC, 0)
@@ -123,7 +124,7 @@ func TestAdoptedListenerServes(t *testing.T) {
 	}
 	p := newPeer(t, c)
 	p.greet(bothFlags)
-	p.option(optGo, goData("", infoBlockSize))
+	p.option(optGo, nbdtest.GoData("", infoBlockSize))
 	p.infos(optGo)
 	p.disconnect()
 	if err := s.Drain(t.Context()); err != nil {
@@ -174,7 +175,7 @@ func (o *one) wantServed(want error) {
 		if !errors.Is(err, want) {
 			o.t.Errorf("got %v, want %v", err, want)
 		}
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		o.t.Error("ServeOne does not return")
 	}
 }
@@ -183,7 +184,7 @@ func TestServeOne(t *testing.T) {
 	errCut := errors.New("cut off")
 	enter := func(o *one) {
 		o.greet(bothFlags)
-		o.option(optGo, goData("disk"))
+		o.option(optGo, nbdtest.GoData("disk"))
 		o.infos(optGo)
 	}
 	for name, c := range map[string]struct {

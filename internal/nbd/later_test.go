@@ -4,11 +4,11 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/eventfd"
 )
 
 // laterQueue completes requests on a goroutine of its own, a batch at a time in
@@ -28,7 +28,7 @@ type laterQueue struct {
 }
 
 func newLater(q *memoryQueue) *laterQueue {
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	fd, err := eventfd.New()
 	if err != nil {
 		panic(err)
 	}
@@ -51,7 +51,7 @@ func (l *laterQueue) run() {
 			ring := l.armed.Swap(false)
 			l.mu.Unlock()
 			if ring {
-				unix.Write(l.fd, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+				eventfd.Ring(l.fd)
 			}
 		}
 	}
@@ -83,24 +83,35 @@ func (l *laterQueue) Reap(dst []*block.Request) int {
 }
 
 func (l *laterQueue) Arm() (time.Duration, bool) {
-	var count [8]byte
-	unix.Read(l.fd, count[:])
+	eventfd.Drain(l.fd)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.done) > 0 {
 		return 0, false
 	}
 	l.armed.Store(true)
-	return orDefault(l.m.beat, -1), true
+	return orDefault(l.m.interval, -1), true
 }
 
 func (l *laterQueue) FD() int { return l.fd }
+
+// Abort drops what is not kicked.
+func (l *laterQueue) Abort() {
+	l.m.aborts.Add(1)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range l.pending {
+		r.Err = syscall.ECANCELED
+		l.done = append(l.done, r)
+	}
+	l.pending = nil
+}
 
 func (l *laterQueue) Close() error {
 	l.Kick()
 	close(l.kicked)
 	l.wait.Wait()
-	unix.Close(l.fd)
+	eventfd.Close(l.fd)
 	l.m.leaked.Add(int64(l.reserved))
 	for _, r := range l.done {
 		if r.Memory != 0 {

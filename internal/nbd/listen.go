@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -15,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrInUse is the error of [ListenUnix] for a socket that somebody serves.
+// ErrInUse is the error of [ListenUnix] for a socket that another process
+// serves.
 var ErrInUse = errors.New("socket is in use")
 
 // Listen listens on a "tcp", "tcp4" or "tcp6" address, on a "unix" socket with
@@ -35,12 +35,12 @@ func Listen(ctx context.Context, network, address string) (net.Listener, error) 
 }
 
 // ListenUnix listens on a UNIX socket at path, created with the permission bits
-// of mode; 0 stands for 0600. A socket that nobody serves any more is replaced;
-// one that is served is [ErrInUse], and any other file is left alone. Closing the
-// listener removes the socket, unless somebody else has replaced it.
+// of mode; 0 stands for 0600. A stale socket is replaced; one that is served is
+// [ErrInUse], and any other file is left alone. Closing the listener removes
+// the socket, unless another process has replaced it.
 func ListenUnix(ctx context.Context, path string, mode fs.FileMode) (net.Listener, error) {
-	// Somebody else may do the same at the same time.
-	unlock, err := lockFolder(path)
+	// Another process may do the same concurrently.
+	unlock, err := lockSocket(ctx, path)
 	if err != nil {
 		return nil, fmt.Errorf("listen on %q: %w", path, err)
 	}
@@ -50,8 +50,8 @@ func ListenUnix(ctx context.Context, path string, mode fs.FileMode) (net.Listene
 	}
 	bits := uint32(orDefault(mode, 0o600).Perm())
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		// The mode of the descriptor is the mode of the socket that bind creates:
-		// at no time can others connect.
+		// The mode of the descriptor is the mode of the socket that bind
+		// creates: at no time can others connect.
 		var chmod error
 		control := c.Control(func(fd uintptr) { chmod = unix.Fchmod(int(fd), bits) })
 		return errors.Join(control, chmod)
@@ -87,7 +87,7 @@ type unixListener struct {
 // Close implements [net.Listener].
 func (l *unixListener) Close() error {
 	l.once.Do(func() {
-		unlock, err := lockFolder(l.path)
+		unlock, err := lockSocket(context.Background(), l.path)
 		if err == nil {
 			defer unlock()
 			if now, err := os.Lstat(l.path); err == nil && os.SameFile(now, l.id) {
@@ -99,21 +99,7 @@ func (l *unixListener) Close() error {
 	return l.err
 }
 
-// lockFolder keeps other processes with the same habit from changing sockets in
-// the folder of path.
-func lockFolder(path string) (unlock func(), err error) {
-	f, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("lock folder: %w", err)
-	}
-	return func() { f.Close() }, nil
-}
-
-// removeStale removes a socket at path that nobody serves.
+// removeStale removes a stale socket at path.
 func removeStale(path string) error {
 	info, err := os.Lstat(path)
 	switch {

@@ -1,6 +1,7 @@
 package nbd
 
 import (
+	"context"
 	"errors"
 	"net"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -48,8 +50,9 @@ func TestListenUnixMode(t *testing.T) {
 	}
 }
 
-// A socket that a killed server left behind is replaced.
-func TestListenUnixStale(t *testing.T) {
+// staleSocket is a socket that a killed server left behind.
+func staleSocket(t *testing.T) string {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -59,6 +62,12 @@ func TestListenUnixStale(t *testing.T) {
 		t.Fatal(err)
 	}
 	unix.Close(fd)
+	return path
+}
+
+// A socket that a killed server left behind is replaced.
+func TestListenUnixStale(t *testing.T) {
+	path := staleSocket(t)
 	l, err := ListenUnix(t.Context(), path, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -103,15 +112,7 @@ func TestListenUnixReplaced(t *testing.T) {
 
 // Of many that start at once over a stale socket, one gets it.
 func TestListenUnixRace(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "s")
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
-		t.Fatal(err)
-	}
-	unix.Close(fd)
+	path := staleSocket(t)
 	listeners := make([]net.Listener, 16)
 	var wait sync.WaitGroup
 	for i := range listeners {
@@ -134,5 +135,81 @@ func TestListenUnixRace(t *testing.T) {
 	}
 	if winners != 1 {
 		t.Errorf("%d listeners", winners)
+	}
+}
+
+// flockOf holds the lock of a file or folder until the test ends.
+func flockOf(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Any user who may open a folder may lock it, which keeps no listener from its
+// start and its end.
+func TestListenUnixLockedFolder(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	flockOf(t, filepath.Dir(path))
+	l, err := ListenUnix(t.Context(), path, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// A start waits for another one, no longer than its context, and takes no lock
+// file of another user.
+func TestListenUnixLock(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	lock := path + ".lock"
+	attempt := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		l, err := ListenUnix(ctx, path, 0)
+		if err == nil {
+			err = l.Close()
+		}
+		return err
+	}
+	if err := os.WriteFile(lock, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := attempt(); err != nil {
+		t.Errorf("with the file of a process that was killed: %v", err)
+	}
+	if err := os.WriteFile(lock, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	flockOf(t, lock)
+	if err := attempt(); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("beside another start: %v", err)
+	}
+	os.Remove(lock)
+	if err := os.Symlink(filepath.Join(t.TempDir(), "elsewhere"), lock); err != nil {
+		t.Fatal(err)
+	}
+	if err := attempt(); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("with a link: %v", err)
+	}
+	os.Remove(lock)
+	if os.Geteuid() != 0 {
+		return // which may give files to others
+	}
+	if err := errors.Join(os.WriteFile(lock, nil, 0o666), os.Chown(lock, 65534, 65534)); err != nil {
+		t.Fatal(err)
+	}
+	if err := attempt(); err == nil || !strings.Contains(err.Error(), "belongs to another user") {
+		t.Errorf("with the file of another user: %v", err)
 	}
 }

@@ -11,8 +11,8 @@ import (
 )
 
 // memory is a disk in memory, with both shapes of a queue: one that completes
-// requests before Kick returns, and one that completes them later, elsewhere and
-// in another order.
+// requests before Kick returns, and one that completes them later, elsewhere
+// and in another order.
 type memory struct {
 	info  block.Info
 	data  []byte
@@ -21,13 +21,14 @@ type memory struct {
 	mu     sync.RWMutex // makes overlapping requests of several queues whole; guards fail
 	opened atomic.Int64 // queues ever opened
 	open   atomic.Int64 // queues open now
+	aborts atomic.Int64 // calls of Abort on queues that hold requests
 	leaked atomic.Int64 // reservations not released when a queue was closed
 
-	fail   func(*block.Request) error // if set, decides the result of a request
-	beat   time.Duration              // if set, idle queues want a turn that often
-	idle   atomic.Int64               // turns given to idle queues
-	refuse atomic.Int64               // calls of Reserve to refuse
-	hold   chan struct{}              // if set, later requests wait until it is closed
+	fail     func(*block.Request) error // if set, decides the result of a request
+	interval time.Duration              // if set, idle queues want to be reaped that often
+	idle     atomic.Int64               // reaps of idle queues
+	refuse   atomic.Int64               // calls of Reserve to refuse
+	hold     chan struct{}              // if set, later requests wait until it is closed
 }
 
 const everything = block.CanFlush | block.CanFUA | block.CanTrim | block.CanWriteZeroes | block.CanFastZero | block.CanMultiConn | block.CanStatus | block.CanPrefetch
@@ -134,8 +135,8 @@ func (m *memory) status(r *block.Request) {
 // blank is a block without data.
 var blank [statusBlock]byte
 
-// zero says whether a part of a block is zero. The caller has the lock; the race
-// detector would spend seconds on what BLOCK_STATUS looks at.
+// zero says whether a part of a block is zero. The caller has the lock; the
+// race detector would spend seconds on what BLOCK_STATUS looks at.
 //
 //go:norace
 func (m *memory) zero(off, next int64) bool {
@@ -205,13 +206,15 @@ func (q *memoryQueue) Reap(dst []*block.Request) int {
 }
 
 func (q *memoryQueue) Arm() (time.Duration, bool) {
-	return orDefault(q.m.beat, -1), len(q.finished) == 0
+	return orDefault(q.m.interval, -1), len(q.finished) == 0
 }
 
 func (q *memoryQueue) FD() int { return -1 }
 
+func (q *memoryQueue) Abort() {}
+
 func (q *memoryQueue) Close() error {
-	held := 0 // by requests that nobody has reaped
+	held := 0 // by requests that are not reaped
 	for _, r := range q.finished {
 		if r.Memory != 0 {
 			held++

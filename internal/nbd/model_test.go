@@ -8,7 +8,8 @@ import (
 )
 
 // TestAgainstModel pipelines random batches of requests to distinct blocks, cut
-// into pieces anywhere, and compares every reply and the disk with a byte slice.
+// into pieces anywhere, and compares every reply and the disk with a byte
+// slice.
 func TestAgainstModel(t *testing.T) {
 	const blockSize, blocks = 64 << 10, 32
 	shapes(t, Limits{Depth: 8, InFlight: 256 << 10}, func(t *testing.T, f *fixture, m *memory, p *peer) {

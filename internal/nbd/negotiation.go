@@ -8,41 +8,47 @@ import (
 	"net"
 	"syscall"
 
+	"github.com/viablk/viablk/internal/access"
 	"github.com/viablk/viablk/internal/block"
 )
 
 // negotiation is the handshake of one connection, driven by its goroutine with
-// blocking I/O under the deadline that is set on the connection. It reads exactly
-// what it needs, so that what follows the last option stays in the socket.
+// blocking I/O under the deadline that is set on the connection. It reads
+// exactly what it needs, so that what follows the last option stays in the
+// socket.
 type negotiation struct {
-	conn     net.Conn
-	exports  Exports
-	limits   *Limits
-	tls      *TLS
-	secure   *secure // TLS is up
-	draining func() bool
-	open     func(*Export, *secure) (*session, error) // counts the client in and opens its queue
-	spoke    func()                                   // the client has said its first words
-	dialect  dialect
-	contexts bool   // base:allocation is selected for an export
-	selected string // the export's name
-	noZeroes bool
-	fixed    bool   // the client speaks fixed newstyle
-	options  int    // that may still come
-	data     []byte // of the option at hand; grows up to OptionBytes
-	reply    []byte // being built
+	conn         net.Conn
+	exports      Exports
+	limits       *Limits
+	tls          *TLS
+	secure       *secure // TLS is up
+	draining     func() bool
+	open         func(granted, access.Identity) (*session, error) // counts the client in and opens its queue
+	dataReceived func()                                           // the client has sent its first bytes
+	identity     access.Identity
+	logRefused   func(export string, client access.Identity, reason string)
+	allowAnswer  func() // allows one more answer if the handshake's time is over
+	replyMode    replyMode
+	contexts     bool   // base:allocation is selected for an export
+	selected     string // the export's name
+	noZeroes     bool
+	fixed        bool   // the client speaks fixed newstyle
+	options      int    // that may still come
+	data         []byte // of the option at hand; grows up to OptionBytes
+	reply        []byte // being built
 }
 
 // session is what a handshake ends with: an export with its queue opened.
 type session struct {
-	export *Export
-	info   block.Info
-	follow bool // the client hears of another size by other ways: the present one counts
-	queue  block.Queue
-	sock   socket
-	bell   bell
-	terms  terms
-	secure *secure // nil without TLS
+	export      *Export
+	info        block.Info
+	followSize  bool // requests go by the present size of the disk
+	queue       block.Queue
+	reservation Reservation // nil: the disk has no other users
+	sock        socket
+	bell        int // an eventfd; -1 without
+	terms       terms
+	secure      *secure // nil without TLS
 }
 
 // Ends of a handshake that are no fault of the server.
@@ -82,7 +88,7 @@ func (n *negotiation) greet() error {
 	if err != nil {
 		return fmt.Errorf("read client flags: %w", err)
 	}
-	n.spoke()
+	n.dataReceived()
 	flags := binary.BigEndian.Uint32(answer)
 	if flags&^uint32(handshakeFlags) != 0 {
 		return fmt.Errorf("%w: unknown client flags %#x", errProtocol, flags)
@@ -131,7 +137,7 @@ func (n *negotiation) option(option, length uint32) (*session, error) {
 		return nil, n.refuse(option, repErrInvalid, "the client did not ask for fixed newstyle negotiation")
 	case option == optStartTLS:
 		return nil, n.startTLS(data)
-	case n.plaintext():
+	case n.needsTLS():
 		return nil, n.refuse(option, repErrTLSReqd, "the server needs TLS first")
 	}
 	switch option {
@@ -140,7 +146,7 @@ func (n *negotiation) option(option, length uint32) (*session, error) {
 	case optInfo, optGo:
 		return n.info(option, data)
 	case optStructuredReply, optExtendedHeaders:
-		return nil, n.agree(option, data)
+		return nil, n.enableReplies(option, data)
 	case optListMeta, optSetMeta:
 		return nil, n.metaContext(option, data)
 	default:
@@ -158,31 +164,32 @@ func (n *negotiation) refuseLong(option, length uint32) error {
 	if _, err := io.CopyN(io.Discard, n.conn, int64(length)); err != nil {
 		return fmt.Errorf("skip data of option %d: %w", option, err)
 	}
-	if n.plaintext() {
+	if n.needsTLS() {
 		return n.refuse(option, repErrTLSReqd, "the server needs TLS first")
 	}
 	return n.refuse(option, repErrTooBig, fmt.Sprintf("option data of more than %d bytes", n.limits.OptionBytes))
 }
 
-// exportName enters transmission without any way to tell the client of an error.
+// exportName enters transmission without any way to tell the client of an
+// error.
 func (n *negotiation) exportName(name string) (*session, error) {
 	switch {
 	case n.draining():
 		return nil, errDraining
-	case n.plaintext():
+	case n.needsTLS():
 		return nil, errTLSRequired
-	case n.dialect == extended:
+	case n.replyMode == extended:
 		return nil, fmt.Errorf("%w: EXPORT_NAME after EXTENDED_HEADERS", errProtocol)
 	}
 	export, err := n.find(name)
 	if err != nil {
 		return nil, err
 	}
-	s, err := n.open(export, n.secure)
+	s, err := n.open(export, n.identity)
 	if err != nil {
 		return nil, err
 	}
-	s.terms, s.secure = n.terms(export), n.secure
+	s.terms, s.secure = n.terms(export.Export), n.secure
 	b := binary.BigEndian.AppendUint64(n.reply[:0], uint64(s.info.Size))
 	b = binary.BigEndian.AppendUint16(b, transmissionFlags(&s.info, s.terms))
 	if !n.noZeroes {
@@ -196,14 +203,11 @@ func (n *negotiation) list(data []byte) error {
 	if len(data) != 0 {
 		return n.refuse(optList, repErrInvalid, "LIST takes no data")
 	}
-	exports := n.exports.List()
+	exports := n.visible()
 	n.options += len(exports) // a client asks for INFO on each
 	b := n.reply[:0]
 	for i := range exports {
 		e := &exports[i]
-		if n.admits(e) != nil {
-			continue
-		}
 		b = appendReplyHeader(b, optList, repServer, 4+len(e.Name)+len(e.Description))
 		b = binary.BigEndian.AppendUint32(b, uint32(len(e.Name)))
 		b = append(b, e.Name...)
@@ -212,28 +216,28 @@ func (n *negotiation) list(data []byte) error {
 	return n.write(appendReplyHeader(b, optList, repAck, 0))
 }
 
-// agree answers STRUCTURED_REPLY and EXTENDED_HEADERS. Extended headers include
-// structured replies, and there is no way back; asked for twice they are refused,
-// as QEMU does it, and stay agreed.
-func (n *negotiation) agree(option uint32, data []byte) error {
+// enableReplies answers STRUCTURED_REPLY and EXTENDED_HEADERS. Extended headers
+// include structured replies, and there is no way back; asked for twice they
+// are refused, as QEMU does it, and stay agreed.
+func (n *negotiation) enableReplies(option uint32, data []byte) error {
 	switch {
 	case len(data) != 0:
 		return n.refuse(option, repErrInvalid, "the option takes no data")
-	case option == optExtendedHeaders && n.dialect == extended:
+	case option == optExtendedHeaders && n.replyMode == extended:
 		return n.refuse(option, repErrInvalid, "extended headers are agreed already")
 	case option == optExtendedHeaders:
-		n.dialect = extended
-	case n.dialect == extended:
+		n.replyMode = extended
+	case n.replyMode == extended:
 		return n.refuse(option, repErrExtHeaderReqd, "extended headers are agreed already")
 	default:
-		n.dialect = structured
+		n.replyMode = structured
 	}
 	return n.answer(option, repAck, nil)
 }
 
 // terms returns what is agreed for an export.
 func (n *negotiation) terms(e *Export) terms {
-	return terms{dialect: n.dialect, contexts: n.contexts && n.selected == e.Name}
+	return terms{replyMode: n.replyMode, contexts: n.contexts && n.selected == e.Name}
 }
 
 // info answers INFO and GO. Nothing of the device is opened before GO is known
@@ -259,29 +263,15 @@ func (n *negotiation) info(option uint32, data []byte) (*session, error) {
 			fmt.Sprintf("requests must be multiples of %d bytes; ask for the block size first", info.MinimumBlock))
 	}
 	if option == optInfo {
-		return nil, n.write(n.appendInfo(option, export, &info, wanted))
+		return nil, n.write(n.appendInfo(option, export.Export, &info, wanted))
 	}
-	s, err := n.open(export, n.secure)
+	s, err := n.open(export, n.identity)
 	if err != nil {
+		n.allowAnswer() // a remote disk may have taken the handshake's time
 		return nil, n.refuse(option, refusal(err), err.Error())
 	}
-	s.terms, s.secure = n.terms(export), n.secure
-	return s, n.write(n.appendInfo(option, export, &s.info, wanted))
-}
-
-// find looks an export up by name.
-func (n *negotiation) find(name string) (*Export, error) {
-	if err := validName(name, n.limits.NameBytes); err != nil {
-		return nil, err
-	}
-	e, err := n.exports.Export(name)
-	if err != nil {
-		return nil, fmt.Errorf("export %q: %w", name, err)
-	}
-	if err := n.admits(e); err != nil {
-		return nil, fmt.Errorf("export %q: %w", name, err)
-	}
-	return e, nil
+	s.terms, s.secure = n.terms(export.Export), n.secure
+	return s, n.write(n.appendInfo(option, export.Export, &s.info, wanted))
 }
 
 // refusal returns the reply type for an export that a client does not get.
@@ -289,7 +279,7 @@ func refusal(err error) uint32 {
 	switch e := block.Errno(err); {
 	case errors.Is(err, errTLSRequired):
 		return repErrTLSReqd
-	case errors.Is(err, errTooMany), errors.Is(err, errTooManyHere), errors.Is(err, errDropped), errors.Is(err, errForbidden), outOfFiles(err), e == syscall.EPERM, e == syscall.EACCES:
+	case errors.Is(err, errTooMany), errors.Is(err, errTooManyHere), errors.Is(err, errEvicted), errors.Is(err, errReserved), outOfFDs(err), e == syscall.EPERM, e == syscall.EACCES:
 		return repErrPolicy
 	case errors.Is(err, errDraining):
 		return repErrShutdown
@@ -298,8 +288,8 @@ func refusal(err error) uint32 {
 	}
 }
 
-// infoSet is the set of information types that a client asks for. Types that the
-// server does not know are not in it: they are ignored.
+// infoSet is the set of information types that a client asks for. Types that
+// the server does not know are not in it: they are ignored.
 type infoSet uint8
 
 func (s infoSet) has(id uint16) bool { return s&(1<<id) != 0 }

@@ -9,12 +9,13 @@ import (
 	"github.com/viablk/viablk/internal/block"
 )
 
-// phase is what the loop expects next from the client. All ends of a request lead
-// back to awaitHeader.
+// phase is what the loop expects next from the client. All ends of a request
+// lead back to awaitHeader.
 //
 //	─▶ awaitHeader ─┬─ FLUSH, TRIM, CACHE, WRITE_ZEROES ───▶ submitted
 //	                ├─ READ, BLOCK_STATUS ─▶ awaitMemory ──▶ submitted
-//	                ├─ BLOCK_STATUS with payload ─▶ awaitPayload ─▶ awaitMemory ─▶ submitted
+//	                ├─ BLOCK_STATUS + payload ─▶ awaitPayload─▶ awaitMemory
+//	                │                                            ─▶ submitted
 //	                ├─ WRITE ─▶ awaitMemory ─▶ awaitPayload ▶ submitted
 //	                ├─ refused with payload ─▶ discarding ─▶ answered
 //	                ├─ anything else refused ──────────────▶ answered
@@ -32,32 +33,32 @@ const (
 
 // inbound is the receiving half of a transmission.
 type inbound struct {
-	phase   phase
-	current *slot
-	got     int    // bytes of the current payload, received or skipped
-	end     error  // why the phase is ended
-	dry     bool   // the socket had nothing more when last asked
-	total   uint64 // bytes received
+	phase      phase
+	current    *entry
+	got        int    // bytes of the current payload, received or skipped
+	end        error  // why the phase is ended
+	wouldBlock bool   // the socket had nothing more when last asked
+	total      uint64 // bytes received
 
-	buffer []byte // private: what is in it cannot change after it was judged
-	r, w   int    // buffer[r:w] is received and not parsed
-	window int    // bytes to receive to the buffer at most, if it is that long
+	buffer       []byte // private: what is in it cannot change after it was validated
+	r, w         int    // buffer[r:w] is received and not parsed
+	receiveLimit int    // bytes to receive to the buffer at most, if it is that long
 
-	batch int64 // payload bytes admitted in this turn
+	batch int64 // payload bytes admitted in this iteration
 
 	message message // of a scatter
 	iov     [2]unix.Iovec
 }
 
-// The sizes below are measured with fio over a UNIX socket, see docs/nbd.md.
+// The sizes below suit fio over a UNIX socket ("make bench-nbd").
 const (
-	// Behind the end of a WRITE of at least largePayload bytes, only the next header
-	// is received: if that is a large WRITE too, none of its payload has to be
-	// copied, and a stream of them costs one call each.
+	// Behind the end of a WRITE of at least largePayload bytes, only the next
+	// header is received: if that is a large WRITE too, none of its payload has
+	// to be copied, and a stream of them costs one call each.
 	largePayload = 16 << 10
 
-	// batchBytes ends a batch, so that the client has replies to work on while the
-	// next requests are executed.
+	// batchBytes ends a batch, so that the client has replies to work on while
+	// the next requests are executed.
 	batchBytes = 256 << 10
 )
 
@@ -67,8 +68,8 @@ func (in *inbound) widen() {
 	in.r, in.w = 0, in.w-in.r
 }
 
-// shed gives the buffer back. What is in it is lost.
-func (in *inbound) shed() {
+// releaseBuffer gives the buffer back. Its contents are lost.
+func (in *inbound) releaseBuffer() {
 	recycle(in.buffer)
 	in.buffer, in.r, in.w = nil, 0, 0
 }
@@ -84,11 +85,11 @@ func (in *inbound) partial() bool {
 	return false
 }
 
-// hungry reports whether the next step needs bytes from the socket.
-func (t *transmission) hungry() bool {
+// needsInput reports whether the next step needs bytes from the socket.
+func (t *transmission) needsInput() bool {
 	switch t.in.phase {
 	case awaitHeader:
-		return t.in.w-t.in.r < t.terms.dialect.requestSize() && t.slots.left()
+		return t.in.w-t.in.r < t.terms.replyMode.requestSize() && t.requests.available()
 	case awaitPayload, discarding:
 		return t.in.w == t.in.r
 	}
@@ -100,7 +101,7 @@ func (t *transmission) hungry() bool {
 // place.
 func (t *transmission) fill() (bool, error) {
 	in := &t.in
-	if in.dry || !t.hungry() {
+	if in.wouldBlock || !t.needsInput() {
 		return false, nil
 	}
 	if t.secure != nil {
@@ -111,7 +112,7 @@ func (t *transmission) fill() (bool, error) {
 	if in.phase == awaitPayload {
 		rest := in.current.req.Data[in.got:]
 		setIovec(&in.iov[0], rest)
-		behind := in.buffer[:min(in.window, len(in.buffer))]
+		behind := in.buffer[:min(in.receiveLimit, len(in.buffer))]
 		setIovec(&in.iov[1], behind)
 		in.message.use(in.iov[:])
 		want = len(rest) + len(behind)
@@ -125,18 +126,18 @@ func (t *transmission) fill() (bool, error) {
 		n, e = t.sock.receive(free)
 		in.w += n
 	}
-	t.counts[countCalls]++
+	t.counts[countSyscalls]++
 	switch {
 	case e == unix.EAGAIN:
-		in.dry = true
+		in.wouldBlock = true
 		return false, nil
 	case e != 0:
 		return false, fmt.Errorf("receive: %w", e)
 	case n == 0:
-		t.finish(t.endOfStream())
+		t.abandon(t.endOfStream())
 		return true, nil
 	}
-	if in.dry = n < want; !in.dry && in.window > len(in.buffer) {
+	if in.wouldBlock = n < want; !in.wouldBlock && in.receiveLimit > len(in.buffer) {
 		in.widen()
 	}
 	in.total += uint64(n)
@@ -148,7 +149,7 @@ func (t *transmission) fill() (bool, error) {
 func (in *inbound) room() []byte {
 	in.w = copy(in.buffer, in.buffer[in.r:in.w])
 	in.r = 0
-	return in.buffer[in.w:min(in.w+in.window, len(in.buffer))]
+	return in.buffer[in.w:min(in.w+in.receiveLimit, len(in.buffer))]
 }
 
 // decrypt is fill under TLS. Only EAGAIN says that there is nothing more: the
@@ -162,19 +163,19 @@ func (t *transmission) decrypt() (bool, error) {
 		in.got += n
 	} else {
 		n, err = t.secure.receive(in.room())
-		if in.w += n; in.w == len(in.buffer) && in.window > in.w {
+		if in.w += n; in.w == len(in.buffer) && in.receiveLimit > in.w {
 			in.widen()
 		}
 	}
-	t.counts[countCalls] += t.secure.takeCalls()
+	t.counts[countSyscalls] += t.secure.drainSyscalls()
 	switch {
 	case err == unix.EAGAIN:
-		in.dry = true
+		in.wouldBlock = true
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("receive: %w", err)
 	case n == 0:
-		t.finish(t.endOfStream())
+		t.abandon(t.endOfStream())
 		return true, nil
 	}
 	in.total += uint64(n)
@@ -182,20 +183,25 @@ func (t *transmission) decrypt() (bool, error) {
 	return true, nil
 }
 
-// finish makes sure that nothing more is read; what is under way gets its reply.
+// abandon is finish for a client that left without a DISC: it has died, or
+// takes replies and sends no more. The queue drops what it has not begun.
+func (t *transmission) abandon(end error) {
+	t.finish(end)
+	t.queue.Abort()
+}
+
+// finish makes sure that nothing more is read; what is in flight gets its
+// reply.
 func (t *transmission) finish(end error) {
-	if t.in.phase == awaitPayload {
-		t.giveBack(t.in.current)
-	}
-	if t.in.phase == discarding {
-		t.giveBack(t.in.current)
+	if t.in.phase != awaitHeader && t.in.phase != ended {
+		t.releaseEntry(t.in.current)
 	}
 	t.in.phase = ended
 	t.in.end = end
 }
 
-// parse makes requests of what was received and submits them, until something is
-// missing or the batch is large enough.
+// parse makes requests of what was received and submits them, until something
+// is missing or the batch is large enough.
 func (t *transmission) parse() (bool, error) {
 	progress := false
 	t.in.batch = 0
@@ -218,9 +224,9 @@ func (t *transmission) step() (bool, error) {
 	case awaitHeader:
 		return t.begin()
 	case awaitMemory:
-		return t.admit(), nil
+		return t.reserve(), nil
 	case awaitPayload:
-		return t.collect(), nil
+		return t.receivePayload(), nil
 	case awaitQueue:
 		return t.submit(t.in.current), nil
 	case discarding:
@@ -233,24 +239,24 @@ func (t *transmission) step() (bool, error) {
 // request.
 func (t *transmission) begin() (bool, error) {
 	in := &t.in
-	size := t.terms.dialect.requestSize()
+	size := t.terms.replyMode.requestSize()
 	if in.w-in.r < size {
 		return false, nil
 	}
-	s := t.slots.take()
+	s := t.requests.acquire()
 	if s == nil {
 		return false, nil
 	}
 	h := &s.header
-	if !h.decode(in.buffer[in.r:in.w], t.terms.dialect) {
+	if !h.decode(in.buffer[in.r:in.w], t.terms.replyMode) {
 		return false, fmt.Errorf("%w: bad request magic", errProtocol)
 	}
 	in.r += size
 	in.current = s
-	in.window = bufferSize
+	in.receiveLimit = bufferSize
 	t.counts[commandCounter(h.command)]++
 	if h.command == cmdDisconnect {
-		t.giveBack(s)
+		t.releaseEntry(s)
 		t.finish(nil)
 		return true, nil
 	}
@@ -262,16 +268,16 @@ func (t *transmission) begin() (bool, error) {
 		in.phase, in.got = awaitPayload, 0
 		return true, nil
 	}
-	t.decide(s)
+	t.dispatch(s)
 	return true, nil
 }
 
-// decide sends a request on its way, or refuses it.
-func (t *transmission) decide(s *slot) {
+// dispatch sends a request on its way, or refuses it.
+func (t *transmission) dispatch(s *entry) {
 	h := &s.header
-	op, flags, errno := h.judge(&t.info, t.terms)
+	op, flags, errno := h.validate(&t.info, t.terms)
 	if errno != 0 && t.resized() {
-		op, flags, errno = h.judge(&t.info, t.terms)
+		op, flags, errno = h.validate(&t.info, t.terms)
 	}
 	if errno == 0 && t.draining {
 		errno = syscall.ESHUTDOWN
@@ -290,13 +296,13 @@ func (t *transmission) decide(s *slot) {
 	}
 }
 
-// resized takes over the present size of the disk, if the client goes by that, and
-// returns whether it is another one.
+// resized takes over the present size of the disk, if the client goes by that,
+// and returns whether it is another one.
 func (t *transmission) resized() bool {
-	if t.follows == nil {
+	if t.sizeSource == nil {
 		return false
 	}
-	size := t.follows.clientInfo(t.limits).Size
+	size := t.sizeSource.clientInfo(t.limits).Size
 	if size == t.info.Size {
 		return false
 	}
@@ -306,11 +312,11 @@ func (t *transmission) resized() bool {
 
 // refuse answers a request that is not executed, when its payload is out of the
 // way.
-func (t *transmission) refuse(s *slot, errno syscall.Errno) {
+func (t *transmission) refuse(s *entry, errno syscall.Errno) {
 	s.req.Err = errno
 	if errno == syscall.ESHUTDOWN {
 		s.why = "the server is shutting down"
-	} else if t.terms.dialect != simple {
+	} else if t.terms.replyMode != simple {
 		s.why = s.header.explain(&t.info, t.terms, errno)
 	}
 	if s.header.payload > 0 {
@@ -322,21 +328,21 @@ func (t *transmission) refuse(s *slot, errno syscall.Errno) {
 	t.reply(s, errno)
 }
 
-// admit gets memory for the current READ, WRITE or BLOCK_STATUS.
-func (t *transmission) admit() bool {
+// reserve gets memory for the current READ, WRITE or BLOCK_STATUS.
+func (t *transmission) reserve() bool {
 	s := t.in.current
 	length := s.req.Length
 	if s.req.Op == block.Status {
-		return t.statuses.lend(s) && t.submit(s)
+		return t.statuses.acquire(s) && t.submit(s)
 	}
-	if t.inFlight > 0 && t.inFlight+length > t.limits.InFlight {
+	if t.payloadInFlight > 0 && t.payloadInFlight+length > t.limits.InFlight {
 		return false
 	}
 	if !t.queue.Reserve(&s.req) {
 		return false
 	}
 	s.payload = length
-	t.inFlight += length
+	t.payloadInFlight += length
 	t.in.batch += length
 	if s.req.Op == block.Read {
 		t.submit(s)
@@ -345,14 +351,14 @@ func (t *transmission) admit() bool {
 	t.in.phase = awaitPayload
 	t.in.got = 0
 	if length >= largePayload {
-		t.in.window = t.terms.dialect.requestSize()
+		t.in.receiveLimit = t.terms.replyMode.requestSize()
 	}
 	return true
 }
 
-// collect copies what the buffer has of the current payload, and goes on with the
-// request if that was all of it.
-func (t *transmission) collect() bool {
+// receivePayload copies what the buffer has of the current payload, and goes on
+// with the request if that was all of it.
+func (t *transmission) receivePayload() bool {
 	in := &t.in
 	data := in.current.req.Data
 	n := copy(data[in.got:], in.buffer[in.r:in.w])
@@ -371,10 +377,10 @@ func (t *transmission) collect() bool {
 }
 
 // filter goes on with a BLOCK_STATUS whose payload is there.
-func (t *transmission) filter(s *slot) {
+func (t *transmission) filter(s *entry) {
 	s.req.Data = nil
 	if s.header.applyFilter(s.filter[:]) {
-		t.decide(s)
+		t.dispatch(s)
 		return
 	}
 	s.why = "BLOCK_STATUS: the context is not selected"
@@ -397,17 +403,31 @@ func (t *transmission) discard() bool {
 	return n > 0
 }
 
-// submit hands a request to the queue. A queue is as deep as there are slots; one
-// that refuses all the same is asked again after the next request has finished.
-func (t *transmission) submit(s *slot) bool {
+// submit hands a request to the queue. A queue is as deep as there are entries;
+// one that refuses all the same is asked again after the next request has
+// finished.
+func (t *transmission) submit(s *entry) bool {
+	if t.reservation != nil && changesDisk(s.req.Op) {
+		if err := t.reservation.BeforeWrite(); err != nil {
+			t.conn.server.log().Error("write refused", "client", t.conn.remote, "error", err)
+			t.in.phase = awaitHeader
+			t.reply(s, syscall.EIO)
+			return true
+		}
+	}
 	if !t.queue.Submit(&s.req) {
 		t.in.phase = awaitQueue
 		return false
 	}
-	t.underWay++
+	t.inQueue++
 	t.unkicked = true
 	t.in.phase = awaitHeader
 	return true
+}
+
+// changesDisk reports whether an operation changes what is stored.
+func changesDisk(op block.Op) bool {
+	return op == block.Write || op == block.Trim || op == block.WriteZeroes
 }
 
 // commandCounter returns the counter of a command.

@@ -18,8 +18,8 @@ const (
 	enospc = syscall.ENOSPC
 )
 
-// refusals are the requests that a server must refuse. A row's number is that of
-// the statement in docs/nbd.md.
+// refusals are the requests that a server must refuse. A row's number is that
+// of the statement in nbdtest, or of its kind.
 var refusals = []struct {
 	name    string
 	export  string
@@ -83,8 +83,8 @@ var refusals = []struct {
 	{"T-23 WRITE_ZEROES at an odd offset", "aligned", 0, cmdWriteZeroes, 1, 4096, einval},
 }
 
-// TestRefusals goes through refusals. After each the connection goes on, and the
-// disk is unchanged.
+// TestRefusals goes through refusals. After each the connection goes on, and
+// the disk is unchanged.
 func TestRefusals(t *testing.T) {
 	aligned, plain, slow := newMemory(size), newMemory(size), newMemory(size)
 	aligned.info.MinimumBlock = 4096
@@ -102,8 +102,8 @@ func TestRefusals(t *testing.T) {
 		e := &exports[i]
 		m := e.Device.(*memory)
 		before := m.fill(7)
-		for _, d := range dialects {
-			p := f.enter(e.Name, d)
+		for _, d := range replyModes {
+			p := f.connectExport(e.Name, d)
 			for _, row := range refusals {
 				if row.export != e.Name {
 					continue

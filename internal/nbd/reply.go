@@ -10,15 +10,15 @@ import (
 	"github.com/viablk/viablk/internal/block"
 )
 
-// outbound is the sending half of a transmission: the replies that the socket has
-// not taken yet, as one list of buffers.
+// outbound is the sending half of a transmission: the replies that the socket
+// has not taken yet, as one list of buffers.
 type outbound struct {
-	iov     []unix.Iovec // iov[head:] is to be sent
-	last    []*slot      // the slot that is free after the buffer is sent, or nil
-	head    int
-	full    bool   // the socket had no room when last asked
-	total   uint64 // bytes sent
-	message message
+	iov        []unix.Iovec // iov[head:] is to be sent
+	frees      []*entry     // the entry that is free after the buffer is sent, or nil
+	head       int
+	wouldBlock bool   // the socket had no room when last asked
+	total      uint64 // bytes sent
+	message    message
 }
 
 // buffersPerSend is UIO_MAXIOV.
@@ -26,40 +26,40 @@ const buffersPerSend = 1024
 
 func (o *outbound) empty() bool { return o.head == len(o.iov) }
 
-// pending returns the slots of replies that are not sent.
-func (o *outbound) pending() []*slot { return o.last[o.head:] }
+// pending returns the entries of replies that are not sent.
+func (o *outbound) pending() []*entry { return o.frees[o.head:] }
 
-// push appends a buffer; last is the slot if it is its reply's last. The list grows
-// to the longest there ever was.
-func (o *outbound) push(p []byte, last *slot) {
+// push appends a buffer; last is the entry if it is its reply's last. The list
+// grows to the longest there ever was.
+func (o *outbound) push(p []byte, last *entry) {
 	o.iov = append(o.iov, unix.Iovec{})
 	setIovec(&o.iov[len(o.iov)-1], p)
-	o.last = append(o.last, last)
+	o.frees = append(o.frees, last)
 }
 
 // pack moves the list to the start of its array.
 func (o *outbound) pack() {
 	n := copy(o.iov, o.iov[o.head:])
-	copy(o.last, o.last[o.head:])
-	clear(o.last[n:])
-	o.iov, o.last, o.head = o.iov[:n], o.last[:n], 0
+	copy(o.frees, o.frees[o.head:])
+	clear(o.frees[n:])
+	o.iov, o.frees, o.head = o.iov[:n], o.frees[:n], 0
 }
 
-// shed forgets the list, which is empty.
-func (o *outbound) shed() { o.iov, o.last, o.head = nil, nil, 0 }
+// reset forgets the list, which is empty.
+func (o *outbound) reset() { o.iov, o.frees, o.head = nil, nil, 0 }
 
 // reap takes finished requests from the queue and builds their replies.
 func (t *transmission) reap() bool {
 	progress := false
-	for t.underWay > 0 {
+	for t.inQueue > 0 {
 		n := t.queue.Reap(t.finished[:])
 		for _, r := range t.finished[:n] {
-			t.underWay--
-			s := t.slots.of(r)
+			t.inQueue--
+			s := t.requests.entryOf(r)
 			errno := syscall.Errno(0)
 			if r.Err != nil {
 				errno = replyErrno(r)
-				if t.terms.dialect != simple {
+				if t.terms.replyMode != simple {
 					s.why = fmt.Sprintf("%s: %v", s.header.name(), r.Err)
 				}
 			} else if r.Op == block.Read && len(r.Data) != int(r.Length) || r.Op == block.Status && len(r.Extents) == 0 {
@@ -77,16 +77,16 @@ func (t *transmission) reap() bool {
 
 // reply builds the reply to the request in s.
 //
-// With structured replies agreed, a READ is always answered by chunks, and so is
-// every error, because a chunk carries a text; other commands succeed with a
-// simple reply, as the protocol allows ("Simple reply message"). Extended replies
-// are chunks in any case.
-func (t *transmission) reply(s *slot, errno syscall.Errno) {
+// With structured replies agreed, a READ is always answered by chunks, and so
+// is every error, because a chunk carries a text; other commands succeed with a
+// simple reply, as the protocol allows ("Simple reply message"). Extended
+// replies are chunks in any case.
+func (t *transmission) reply(s *entry, errno syscall.Errno) {
 	if errno != 0 {
 		t.counts[countErrors]++
 	}
 	switch {
-	case t.terms.dialect == simple:
+	case t.terms.replyMode == simple:
 		t.replySimple(s, errno)
 	case errno != 0:
 		t.replyError(s, errno)
@@ -94,8 +94,8 @@ func (t *transmission) reply(s *slot, errno syscall.Errno) {
 		t.replyData(s)
 	case s.header.command == cmdBlockStatus:
 		t.replyStatus(s)
-	case t.terms.dialect == extended:
-		n := t.terms.dialect.putChunk(s.reply[:], chunkFlagDone, chunkNone, &s.header, 0)
+	case t.terms.replyMode == extended:
+		n := t.terms.replyMode.putChunk(s.reply[:], chunkFlagDone, chunkNone, &s.header, 0)
 		t.out.push(s.reply[:n], s)
 	default:
 		t.replySimple(s, 0)
@@ -103,7 +103,7 @@ func (t *transmission) reply(s *slot, errno syscall.Errno) {
 }
 
 // replySimple queues a simple reply, with the data of a READ behind it.
-func (t *transmission) replySimple(s *slot, errno syscall.Errno) {
+func (t *transmission) replySimple(s *entry, errno syscall.Errno) {
 	b := s.reply[:simpleReplySize]
 	binary.BigEndian.PutUint32(b, magicSimpleReply)
 	binary.BigEndian.PutUint32(b[4:], uint32(errno))
@@ -118,10 +118,10 @@ func (t *transmission) replySimple(s *slot, errno syscall.Errno) {
 }
 
 // replyError queues an error chunk.
-func (t *transmission) replyError(s *slot, errno syscall.Errno) {
+func (t *transmission) replyError(s *entry, errno syscall.Errno) {
 	text := clip(s.why)
 	b := s.reply[:]
-	n := t.terms.dialect.putChunk(b, chunkFlagDone, chunkError, &s.header, 6+len(text))
+	n := t.terms.replyMode.putChunk(b, chunkFlagDone, chunkError, &s.header, 6+len(text))
 	binary.BigEndian.PutUint32(b[n:], uint32(errno))
 	binary.BigEndian.PutUint16(b[n+4:], uint16(len(text)))
 	if text == "" {
@@ -135,14 +135,14 @@ func (t *transmission) replyError(s *slot, errno syscall.Errno) {
 // send gives the socket all replies there are, in one call if it takes them.
 func (t *transmission) send() (bool, error) {
 	o := &t.out
-	if !t.sending() || o.full {
+	if !t.sending() || o.wouldBlock {
 		return false, nil
 	}
 	progress := false
 	for t.sending() {
 		n, e := t.gather(o.iov[o.head:min(len(o.iov), o.head+buffersPerSend)])
 		if e == unix.EAGAIN {
-			o.full = true
+			o.wouldBlock = true
 			break
 		}
 		if e != nil {
@@ -161,20 +161,20 @@ func (t *transmission) send() (bool, error) {
 func (t *transmission) gather(iov []unix.Iovec) (int, error) {
 	if t.secure != nil {
 		n, err := t.secure.gather(iov)
-		t.counts[countCalls] += t.secure.takeCalls()
+		t.counts[countSyscalls] += t.secure.drainSyscalls()
 		return n, err
 	}
 	t.out.message.use(iov)
 	n, e := t.sock.gather(&t.out.message)
-	t.counts[countCalls]++
+	t.counts[countSyscalls]++
 	if e != 0 {
 		return 0, e
 	}
 	return n, nil
 }
 
-// sent drops the first n bytes from the list and frees the slots of replies that
-// the socket has taken completely.
+// sent drops the first n bytes from the list and frees the entries of replies
+// that the socket has taken completely.
 func (t *transmission) sent(n int) {
 	o := &t.out
 	for n > 0 {
@@ -184,9 +184,9 @@ func (t *transmission) sent(n int) {
 			return
 		}
 		n -= int(v.Len)
-		if s := o.last[o.head]; s != nil {
-			t.giveBack(s)
-			o.last[o.head] = nil
+		if s := o.frees[o.head]; s != nil {
+			t.releaseEntry(s)
+			o.frees[o.head] = nil
 		}
 		o.head++
 	}

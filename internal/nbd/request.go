@@ -18,9 +18,10 @@ type header struct {
 	payload uint64 // bytes that follow the header
 }
 
-// decode reads a header from the first bytes of b, as many as the dialect says. It
-// reports false if that is none: there is no way to find the next request then.
-func (h *header) decode(b []byte, d dialect) bool {
+// decode reads a header from the first bytes of b, as many as the reply mode
+// says. It reports false for a wrong magic: there is no way to find the next
+// request then.
+func (h *header) decode(b []byte, d replyMode) bool {
 	_ = b[requestHeaderSize-1]
 	h.flags = binary.BigEndian.Uint16(b[4:])
 	h.command = binary.BigEndian.Uint16(b[6:])
@@ -53,14 +54,14 @@ var operations = [...]block.Op{
 
 // terms are what was agreed about requests in the handshake.
 type terms struct {
-	dialect  dialect
-	contexts bool // base:allocation is selected
+	replyMode replyMode
+	contexts  bool // base:allocation is selected
 }
 
-// judge decides whether a request may be executed: it returns what the device is
-// asked to do, or the errno to refuse it with. It is the one place that checks
-// what comes from a client, and touches nothing.
-func (h *header) judge(i *block.Info, t terms) (block.Op, block.Flags, syscall.Errno) {
+// validate decides whether a request may be executed: it returns what the
+// device is asked to do, or the errno to refuse it with. It is the one place
+// that checks what comes from a client, and touches nothing.
+func (h *header) validate(i *block.Info, t terms) (block.Op, block.Flags, syscall.Errno) {
 	if int(h.command) >= len(operations) || operations[h.command] == 0 {
 		return 0, 0, syscall.EINVAL
 	}
@@ -87,20 +88,20 @@ func (h *header) judge(i *block.Info, t terms) (block.Op, block.Flags, syscall.E
 }
 
 // flagsAllowed reports whether the command's flags are those that it may have
-// ("Command flags"). What a device can do is not looked at.
+// ("Command flags"). The features of the device are not checked here.
 func (h *header) flagsAllowed(t terms) bool {
 	allowed, needed := cmdFlagFUA, uint16(0)
 	switch h.command {
 	case cmdWriteZeroes:
 		allowed |= cmdFlagNoHole | cmdFlagFastZero
 	case cmdRead:
-		if t.dialect != simple {
+		if t.replyMode != simple {
 			allowed |= cmdFlagDF
 		}
 	case cmdBlockStatus:
 		allowed |= cmdFlagReqOne
 	case cmdWrite:
-		if t.dialect == extended {
+		if t.replyMode == extended {
 			allowed |= cmdFlagPayloadLen
 			needed = cmdFlagPayloadLen
 		}
@@ -113,15 +114,15 @@ func (h *header) flagsAllowed(t terms) bool {
 const filterSize = 12
 
 // filtered reports whether the request is a BLOCK_STATUS whose range comes in a
-// payload. A list of contexts that is longer than those there are, or shorter than
-// one, is no such request and is refused like any other flag.
+// payload. A list of contexts that is longer than those there are, or shorter
+// than one, is no such request and is refused like any other flag.
 func (h *header) filtered(t terms) bool {
 	return h.command == cmdBlockStatus && h.flags&cmdFlagPayloadLen != 0 &&
-		t.dialect == extended && t.contexts && h.payload == filterSize
+		t.replyMode == extended && t.contexts && h.payload == filterSize
 }
 
-// applyFilter makes a plain request of one whose payload has arrived. It reports
-// false for a context that is not selected.
+// applyFilter makes a plain request of one whose payload has arrived. It
+// reports false for a context that is not selected.
 func (h *header) applyFilter(payload []byte) bool {
 	h.length = binary.BigEndian.Uint64(payload)
 	h.payload = 0
@@ -149,7 +150,8 @@ func (h *header) name() string {
 	return fmt.Sprintf("command %d", h.command)
 }
 
-// explain returns a sentence for the errno with which judge refused the request.
+// explain returns a sentence for the errno with which judge refused the
+// request.
 func (h *header) explain(i *block.Info, t terms, errno syscall.Errno) string {
 	size := uint64(i.Size)
 	flush := h.command == cmdFlush

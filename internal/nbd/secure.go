@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -14,9 +13,10 @@ import (
 
 // TLS is how a server speaks TLS. The zero value does not.
 type TLS struct {
-	// Config has the server's certificate and, if clients are to prove who they are,
-	// a check of theirs: tls.RequireAndVerifyClientCert, or VerifyConnection beside
-	// tls.RequireAnyClientCert. nil: STARTTLS is not offered.
+	// Config has the server's certificate and, if clients are to prove who they
+	// are, a check of theirs: tls.RequireAndVerifyClientCert, or
+	// VerifyConnection beside tls.RequireAnyClientCert. nil: STARTTLS is not
+	// offered.
 	Config *tls.Config
 
 	// Required refuses everything but STARTTLS and ABORT before TLS is up.
@@ -25,8 +25,9 @@ type TLS struct {
 
 // secure is a connection under TLS, in both phases: a [net.Conn] that blocks in
 // the handshake, and afterwards what the transmission loop has in place of its
-// socket. There it never blocks: what cannot be received yet is EAGAIN, and what
-// the socket does not take yet is kept, less than sealAtOnce plus overhead.
+// socket. There it never blocks: what cannot be received yet is EAGAIN, and
+// what the socket does not take yet is kept, less than sealAtOnce plus
+// overhead.
 //
 // The protocol is that of crypto/tls, which is driven here over a wire that
 // changes from one phase to the other under it, so nothing that it has buffered
@@ -39,7 +40,8 @@ type secure struct {
 }
 
 const (
-	// sealAtOnce bounds what is encrypted before the socket has taken it, in bytes.
+	// sealAtOnce bounds what is encrypted before the socket has taken it, in
+	// bytes.
 	sealAtOnce = 256 << 10
 
 	// recordSize is the most plaintext of a record, in bytes.
@@ -56,18 +58,18 @@ type wire struct {
 	r, w     int    // in[r:w] is not read yet
 	out      []byte // ciphertext that is not sent yet
 	sent     int    // of out
-	calls    uint64 // of the system, on sock, that are not counted yet
+	syscalls uint64 // of the system, on sock, that are not counted yet
 }
 
 // errWouldBlock tells crypto/tls that there is nothing to read now. Errors that
 // call themselves temporary do not end its connection.
-var errWouldBlock net.Error = wouldBlock{}
+var errWouldBlock net.Error = wouldBlockError{}
 
-type wouldBlock struct{}
+type wouldBlockError struct{}
 
-func (wouldBlock) Error() string   { return "nothing has arrived" }
-func (wouldBlock) Timeout() bool   { return true }
-func (wouldBlock) Temporary() bool { return true }
+func (wouldBlockError) Error() string   { return "nothing has arrived" }
+func (wouldBlockError) Timeout() bool   { return true }
+func (wouldBlockError) Temporary() bool { return true }
 
 // newSecure speaks TLS on conn, as a server; the handshake is still to come.
 func newSecure(conn net.Conn, config *tls.Config) *secure {
@@ -75,25 +77,11 @@ func newSecure(conn net.Conn, config *tls.Config) *secure {
 	return &secure{Conn: tls.Server(w, config), wire: w, verified: verifies(config)}
 }
 
-// verifies reports whether a handshake succeeds only if somebody who is trusted
-// vouches for the client.
+// verifies reports whether a handshake succeeds only if a trusted authority
+// signed the certificate of the client.
 func verifies(config *tls.Config) bool {
 	return config.ClientAuth == tls.RequireAndVerifyClientCert ||
 		config.ClientAuth == tls.RequireAnyClientCert && config.VerifyConnection != nil
-}
-
-// names returns the names in the certificate that the client proved to be its own:
-// the common name and the DNS names. There are none if nobody vouches for it.
-func (s *secure) names() []string {
-	if s == nil {
-		return nil
-	}
-	state := s.ConnectionState()
-	if !s.verified || len(state.PeerCertificates) == 0 {
-		return nil
-	}
-	leaf := state.PeerCertificates[0]
-	return slices.Concat([]string{leaf.Subject.CommonName}, leaf.DNSNames)
 }
 
 // attach changes from the connection of the handshake to the loop's socket.
@@ -101,8 +89,8 @@ func (s *secure) attach(sock socket) {
 	s.wire.attached, s.wire.sock = true, sock
 }
 
-// shed gives back the buffers, in which there is nothing.
-func (s *secure) shed() {
+// releaseBuffers gives back the buffers, in which there is nothing.
+func (s *secure) releaseBuffers() {
 	if s == nil {
 		return
 	}
@@ -122,7 +110,7 @@ func (w *wire) Read(p []byte) (int, error) {
 			w.in = widen(w.in, nil)
 		}
 		n, e := w.sock.receive(w.in)
-		w.calls++
+		w.syscalls++
 		switch {
 		case e == unix.EAGAIN:
 			return 0, errWouldBlock
@@ -147,11 +135,12 @@ func (w *wire) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// flush gives the socket what it takes, and reports whether that was all there is.
+// flush gives the socket what it takes, and reports whether that was all there
+// is.
 func (w *wire) flush() (bool, syscall.Errno) {
 	for w.sent < len(w.out) {
 		n, e := w.sock.send(w.out[w.sent:])
-		w.calls++
+		w.syscalls++
 		if e == unix.EAGAIN {
 			return false, 0
 		}
@@ -164,18 +153,20 @@ func (w *wire) flush() (bool, syscall.Errno) {
 	return true, 0
 }
 
-// takeCalls returns how many system calls were made since it was called last.
-func (s *secure) takeCalls() uint64 {
-	n := s.wire.calls
-	s.wire.calls = 0
+// drainSyscalls returns how many system calls were made since it was called
+// last.
+func (s *secure) drainSyscalls() uint64 {
+	n := s.wire.syscalls
+	s.wire.syscalls = 0
 	return n
 }
 
-// pending reports whether ciphertext waits for the socket. A nil secure has none.
+// pending reports whether ciphertext waits for the socket. A nil secure has
+// none.
 func (s *secure) pending() bool { return s != nil && len(s.wire.out) > 0 }
 
-// receive fills p with plaintext, as far as it has arrived. 0 and no error is the
-// end of the stream.
+// receive fills p with plaintext, as far as it has arrived. 0 and no error is
+// the end of the stream.
 func (s *secure) receive(p []byte) (int, error) {
 	total := 0
 	for total < len(p) {
@@ -196,8 +187,9 @@ func (s *secure) receive(p []byte) (int, error) {
 	return total, nil
 }
 
-// gather encrypts the buffers in order and sends them, and returns how many bytes
-// it took. It takes none while the socket has not taken what was encrypted before.
+// gather encrypts the buffers in order and sends them, and returns how many
+// bytes it took. It takes none while the socket has not taken what was
+// encrypted before.
 func (s *secure) gather(iov []unix.Iovec) (int, error) {
 	if done, e := s.wire.flush(); e != 0 {
 		return 0, e
@@ -256,8 +248,9 @@ func (s *secure) finish() error {
 	return err
 }
 
-// farewell tells the client that nothing more comes, if the socket takes that.
-func (s *secure) farewell() {
+// closeNotify tells the client that nothing more comes, if the socket takes
+// that.
+func (s *secure) closeNotify() {
 	if s != nil && s.CloseWrite() == nil {
 		_, _ = s.wire.flush()
 	}

@@ -10,31 +10,41 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/viablk/viablk/internal/stranger"
+	"github.com/viablk/viablk/internal/ratelog"
 )
 
 // Server serves exports to NBD clients. Its exported fields are set before the
 // first method is called and not changed afterwards; its methods are safe for
 // concurrent use.
 type Server struct {
-	Exports Exports      // what is served; may be nil if only ServeConn is used
-	TLS     TLS          // of accepted connections
-	Limits  Limits       // what clients may take
-	Log     *slog.Logger // nil: no log. Nothing is logged per request
+	Exports Exports // what is served; may be nil if only ServeConn is used
+	TLS     TLS     // of accepted connections
+	// +checklocks:mu
+	Limits Limits       // what clients may take
+	Log    *slog.Logger // nil: no log. Nothing is logged per request
 
 	draining atomic.Bool
-	refusals stranger.Log
+	refusals ratelog.Log
+	caused   ratelog.Peers // by clients that chose an export
+	panics   atomic.Uint64 // of connections
 
-	mu        sync.Mutex
+	mu sync.Mutex
+	// +checklocks:mu
 	admission admission
-	limits    *Limits // with defaults, once used
+	// +checklocks:mu
+	limits *Limits // with defaults, once used
+	// +checklocks:mu
 	listeners map[net.Listener]struct{}
 	conns     map[*conn]struct{}
-	exports   map[string]*exportCounters
-	idle      chan struct{} // closed when a drained server has no connection left
-	accepted  uint64
-	refused   uint64
-	dropped   uint64
+	// +checklocks:mu
+	exports map[string]*exportCounters
+	idle    chan struct{} // closed when a drained server has no connection left
+	// +checklocks:mu
+	accepted uint64
+	// +checklocks:mu
+	refused uint64
+	// +checklocks:mu
+	dropped uint64
 }
 
 // errDraining is why a client is refused while the server drains.
@@ -74,23 +84,23 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 func (s *Server) accept(ctx context.Context, l net.Listener, connections *sync.WaitGroup) error {
 	const firstPause, lastPause = 5 * time.Millisecond, time.Second
 	pause := firstPause
-	var extra spare
-	defer extra.lend()
+	var extra reservedFD
+	defer extra.release()
 	for {
-		extra.keep()
+		extra.acquire()
 		nc, err := l.Accept()
 		switch {
 		case err == nil:
 			pause = firstPause
-			if c := s.welcome(l, nc); c != nil {
+			if c := s.admitConn(l, nc); c != nil {
 				if ctx.Err() != nil {
-					c.stop() // nobody else may have seen it
+					c.stop() // stopAll may not have seen it
 				}
 				connections.Go(func() { s.serve(c) })
 			}
 		case ctx.Err() != nil, s.draining.Load(), errors.Is(err, net.ErrClosed):
 			return err
-		case outOfFiles(err) && s.relieve(l, &extra):
+		case outOfFDs(err) && s.shedOnEMFILE(l, &extra):
 		default:
 			// Out of memory, or a client gone before it was accepted.
 			s.log().Warn("accept", "listener", l.Addr(), "error", err)
@@ -103,13 +113,13 @@ func (s *Server) accept(ctx context.Context, l net.Listener, connections *sync.W
 	}
 }
 
-// welcome counts an accepted connection in, or closes it and returns nil. It waits
-// for the end of the handshake that makes room for it, so that there never are many
-// more than the limit.
-func (s *Server) welcome(l net.Listener, nc net.Conn) *conn {
+// admitConn counts an accepted connection in, or closes it and returns nil. It
+// waits for the end of the handshake that makes room for it, so that there
+// never are many more than the limit.
+func (s *Server) admitConn(l net.Listener, nc net.Conn) *conn {
 	c := newConn(s, nc)
 	c.listener = l
-	c.origin = originOf(nc)
+	c.clientID, c.local = clientIDOf(nc), isLocal(nc)
 	if err := s.addConn(c, true); err != nil {
 		nc.Close()
 		s.refusals.Warn(s.log(), "connection refused", "client", c.remote, "error", err)
@@ -135,12 +145,12 @@ func (s *Server) stopAll(l net.Listener) {
 	}
 }
 
-// ServeConn serves the transmission phase alone on conn, with simple replies, to
-// a client that knows what it talks to: the kernel at the other end of a socket
-// pair. It takes conn, a TCP or UNIX stream socket, and returns when the
-// connection has ended and its requests are over: nil after the client disconnected
-// in peace. It calls ready, unless that is nil, when the device's queue is open and
-// nothing stands in the way of requests any more. A disk that has grown takes requests
+// ServeConn serves the transmission phase alone on conn, with simple replies,
+// to a client that knows what it talks to: the kernel at the other end of a
+// socket pair. It takes conn, a TCP or UNIX stream socket, and returns when the
+// connection has ended and its requests are over: nil after the client
+// disconnected in peace. It calls ready, unless that is nil, when the device's
+// queue is open and it can serve requests. A disk that has grown takes requests
 // up to its present end.
 func (s *Server) ServeConn(ctx context.Context, conn net.Conn, export *Export, ready func()) error {
 	if err := export.validate(); err != nil {
@@ -164,7 +174,7 @@ func (s *Server) ServeConn(ctx context.Context, conn net.Conn, export *Export, r
 	return nil
 }
 
-// ServeOne serves one connection that somebody else accepted, from the handshake
+// ServeOne serves one connection that the caller accepted, from the handshake
 // on. It takes conn and returns when the connection has ended: nil after the
 // client left, in peace or not, and after [Server.Drain].
 func (s *Server) ServeOne(ctx context.Context, conn net.Conn) error {
@@ -179,15 +189,15 @@ func (s *Server) ServeOne(ctx context.Context, conn net.Conn) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case err == nil, hasLeft(err), s.draining.Load():
+	case err == nil, clientDisconnected(err), s.draining.Load():
 		return nil
 	}
 	return fmt.Errorf("serve %s: %w", c.remote, err)
 }
 
 // Drain ends the server in peace: it closes the listeners, refuses options and
-// new requests with the protocol's errors for a shutdown, finishes what is under
-// way, delivers the replies and closes. If ctx ends before that is done, the
+// new requests with the protocol's errors for a shutdown, finishes what is in
+// flight, delivers the replies and closes. If ctx ends before that is done, the
 // connections left are cut off and Drain returns the cause.
 func (s *Server) Drain(ctx context.Context) error {
 	s.mu.Lock()
@@ -260,24 +270,31 @@ func (s *Server) addConn(c *conn, accepted bool) error {
 	}
 	s.mu.Unlock()
 	if victim != nil {
-		s.cut(victim)
+		s.evict(victim)
 	}
 	return nil
 }
 
-// cut closes a connection whose handshake was dropped, and waits until its file
-// descriptor is free.
-func (s *Server) cut(c *conn) {
-	c.stop()
-	c.closeHandshake()
-	s.refusals.Warn(s.log(), "handshake dropped", "client", c.remote, "from", c.origin, "error", errDropped)
-}
-
-// heard notes that a client has said its first words.
-func (s *Server) heard(c *conn) {
+// clientOf returns whom a connection counts for.
+func (s *Server) clientOf(c *conn) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.admission.hear(c)
+	return c.clientID
+}
+
+// evict closes a connection whose handshake was dropped, and waits until its
+// file descriptor is free.
+func (s *Server) evict(c *conn) {
+	c.stop()
+	c.closeHandshake()
+	s.refusals.Warn(s.log(), "handshake dropped", "client", c.remote, "from", s.clientOf(c), "error", errEvicted)
+}
+
+// handshakeActive notes that a client has sent its first bytes.
+func (s *Server) handshakeActive(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.admission.markActive(c)
 }
 
 func (s *Server) removeConn(c *conn) {
@@ -296,8 +313,9 @@ func (s *Server) checkIdleLocked() {
 	}
 }
 
-// enter counts a connection in, at the server and at the export.
-func (s *Server) enter(c *conn, e *Export) error {
+// joinExport counts a connection in, at the server and at the export, for an
+// identity if that is not empty.
+func (s *Server) joinExport(c *conn, e *Export, identity string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.exports == nil {
@@ -308,9 +326,9 @@ func (s *Server) enter(c *conn, e *Export) error {
 		x = &exportCounters{}
 		s.exports[e.Name] = x
 	}
-	err := s.admission.admit(c)
+	err := s.admission.admit(c, identity)
 	if err == nil && e.Connections > 0 && x.connections >= e.Connections {
-		s.admission.resign(c)
+		s.admission.revoke(c)
 		err = errTooMany
 	}
 	if err != nil {
@@ -318,21 +336,22 @@ func (s *Server) enter(c *conn, e *Export) error {
 		return err
 	}
 	x.connections++
-	c.published = new(published)
+	c.published = new(publishedCounters)
 	c.export = e.Name
 	c.counters = x
 	return nil
 }
 
-// leave undoes enter and keeps the connection's counts with the export.
-func (s *Server) leave(c *conn) {
+// releaseExport undoes joinExport and keeps the connection's counts with the
+// export.
+func (s *Server) releaseExport(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.counters.connections--
 	counts := c.published.load()
 	c.counters.retired.add(&counts)
 	c.counters, c.published = nil, nil
-	s.admission.resign(c)
+	s.admission.revoke(c)
 }
 
 // effectiveLimits returns the limits with their defaults.

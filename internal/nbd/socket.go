@@ -10,18 +10,18 @@ import (
 )
 
 // socket is a connected stream socket that the transmission loop owns: the
-// runtime's poller does not know it. Its methods never block and return how many
-// bytes moved, or an errno: EAGAIN if none can move now.
+// runtime's poller does not know it. Its methods never block and return how
+// many bytes moved, or an errno: EAGAIN if none can move now.
 type socket int
 
 // sendBuffer is the size asked for the socket's send buffer, in bytes: with the
-// kernel's default of 208 KiB, a batch of large reads takes several sleeps to get
-// out. The kernel cuts it to its limit.
+// kernel's default of 208 KiB, a batch of large reads takes several sleeps to
+// get out. The kernel cuts it to its limit.
 const sendBuffer = 1 << 20
 
-// takeSocket returns a descriptor of its own for the socket under conn. The
+// dupSocket returns a descriptor of its own for the socket under conn. The
 // caller closes conn, which leaves the socket open.
-func takeSocket(conn net.Conn) (socket, error) {
+func dupSocket(conn net.Conn) (socket, error) {
 	s, ok := conn.(syscall.Conn)
 	if !ok {
 		return -1, fmt.Errorf("connection of type %T is no socket", conn)
@@ -60,34 +60,5 @@ func takeSocket(conn net.Conn) (socket, error) {
 func (s socket) close() {
 	if s >= 0 {
 		unix.Close(int(s))
-	}
-}
-
-// bell wakes a transmission loop from its sleep. It is an eventfd.
-type bell int
-
-func newBell() (bell, error) {
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		return -1, fmt.Errorf("eventfd: %w", err)
-	}
-	return bell(fd), nil
-}
-
-// ring makes the bell readable. The caller makes sure that it is open.
-func (b bell) ring() {
-	one := [8]byte{1} // any count but zero wakes, whatever the byte order
-	_, _ = unix.Write(int(b), one[:])
-}
-
-// silence undoes ring.
-func (b bell) silence() {
-	var count [8]byte
-	_, _ = unix.Read(int(b), count[:])
-}
-
-func (b bell) close() {
-	if b >= 0 {
-		unix.Close(int(b))
 	}
 }

@@ -12,15 +12,16 @@ import (
 // telling the Go scheduler, which costs more than some of them; the one that
 // sleeps gives its processor back.
 
-// receive fills p with what has arrived. 0 and no errno is the end of the stream.
+// receive fills p with what has arrived. 0 and no errno is the end of the
+// stream.
 func (s socket) receive(p []byte) (int, syscall.Errno) {
 	for {
-		// Safety: p is not empty, and the kernel writes at most len(p) bytes to it
-		// before the call returns.
+		// Safety: p is not empty, and the kernel writes at most len(p) bytes to
+		// it before the call returns.
 		n, _, e := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(s), uintptr(unsafe.Pointer(unsafe.SliceData(p))),
 			uintptr(len(p)), unix.MSG_DONTWAIT, 0, 0)
 		if e != unix.EINTR {
-			return moved(n, e)
+			return result(n, e)
 		}
 	}
 }
@@ -31,20 +32,20 @@ func (s socket) scatter(m *message) (int, syscall.Errno) {
 		// Safety: the iovecs of m point at live slices; see message.
 		n, _, e := unix.RawSyscall(unix.SYS_RECVMSG, uintptr(s), uintptr(unsafe.Pointer(&m.header)), unix.MSG_DONTWAIT)
 		if e != unix.EINTR {
-			return moved(n, e)
+			return result(n, e)
 		}
 	}
 }
 
-// gather sends the buffers of m in order. A peer that is gone is an errno, never
-// a signal.
+// gather sends the buffers of m in order. A peer that is gone is an errno,
+// never a signal.
 func (s socket) gather(m *message) (int, syscall.Errno) {
 	for {
 		// Safety: the iovecs of m point at live slices; see message.
 		n, _, e := unix.RawSyscall(unix.SYS_SENDMSG, uintptr(s), uintptr(unsafe.Pointer(&m.header)),
 			unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 		if e != unix.EINTR {
-			return moved(n, e)
+			return result(n, e)
 		}
 	}
 }
@@ -52,26 +53,26 @@ func (s socket) gather(m *message) (int, syscall.Errno) {
 // send sends p.
 func (s socket) send(p []byte) (int, syscall.Errno) {
 	for {
-		// Safety: p is not empty, and the kernel reads at most len(p) bytes of it before
-		// the call returns.
+		// Safety: p is not empty, and the kernel reads at most len(p) bytes of
+		// it before the call returns.
 		n, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(s), uintptr(unsafe.Pointer(unsafe.SliceData(p))),
 			uintptr(len(p)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 		if e != unix.EINTR {
-			return moved(n, e)
+			return result(n, e)
 		}
 	}
 }
 
-// moved is the result of a call that moves bytes.
-func moved(n uintptr, e syscall.Errno) (int, syscall.Errno) {
+// result is the result of a call that moves bytes.
+func result(n uintptr, e syscall.Errno) (int, syscall.Errno) {
 	if e != 0 {
 		return 0, e
 	}
 	return int(n), 0
 }
 
-// message is the argument of scatter and gather. It is part of a heap object that
-// outlives the call, because its header holds the address of the iovecs.
+// message is the argument of scatter and gather. It is part of a heap object
+// that outlives the call, because its header holds the address of the iovecs.
 type message struct {
 	header unix.Msghdr
 }
@@ -100,10 +101,10 @@ func advance(v *unix.Iovec, n int) {
 	setIovec(v, buffer(v)[n:])
 }
 
-// sleep waits until one of the descriptors is ready or timeout has passed;
+// ppoll waits until one of the descriptors is ready or timeout has passed;
 // negative: without limit. It may return early. The processor is free for other
 // goroutines meanwhile. It reports whether the time has passed with none ready.
-func sleep(fds []unix.PollFd, timeout time.Duration) (passed bool) {
+func ppoll(fds []unix.PollFd, timeout time.Duration) (passed bool) {
 	var limit *unix.Timespec
 	if timeout >= 0 {
 		t := unix.NsecToTimespec(int64(timeout))

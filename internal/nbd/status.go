@@ -24,10 +24,10 @@ type Counters struct {
 	Receives     uint64 `json:"receives"`      // system calls that received something
 	Sends        uint64 `json:"sends"`         // system calls that sent something
 	Sleeps       uint64 `json:"sleeps"`        // times a connection went to sleep
-	Calls        uint64 `json:"calls"`         // system calls of the loop: these three, and those in vain
-	Parks        uint64 `json:"parks"`         // times it gave up its thread and buffers, being idle
-	Spins        uint64 `json:"spins"`         // times it looked for work instead
-	SpinsPaid    uint64 `json:"spins_paid"`    // of these, with success
+	Syscalls     uint64 `json:"syscalls"`      // system calls of the loop, including EAGAIN
+	IdleReleases uint64 `json:"idle_releases"` // times an idle connection released thread and buffers
+	BusyPolls    uint64 `json:"busy_polls"`    // busy-poll attempts
+	PollHits     uint64 `json:"poll_hits"`     // attempts that found work
 }
 
 // ExportStatus is what clients did on one export.
@@ -51,6 +51,7 @@ type Status struct {
 	Accepted    uint64             `json:"accepted"`   // connections
 	Refused     uint64             `json:"refused"`    // clients over a limit, or while draining
 	Dropped     uint64             `json:"dropped"`    // handshakes closed for newer ones
+	Panics      uint64             `json:"panics"`     // each ended one connection
 	Handshakes  int                `json:"handshakes"` // now; they are among the connections
 	Total       Counters           `json:"total"`
 	Exports     []ExportStatus     `json:"exports"`     // that were entered, by name
@@ -66,14 +67,15 @@ func (s *Server) Status() Status {
 		Accepted:   s.accepted,
 		Refused:    s.refused,
 		Dropped:    s.dropped,
+		Panics:     s.panics.Load(),
 		Handshakes: s.admission.handshakes,
 		Exports:    []ExportStatus{},
 
 		Connections: []ConnectionStatus{},
 	}
-	sums := make(map[*exportCounters]tally, len(s.exports))
+	sums := make(map[*exportCounters]counterSet, len(s.exports))
 	for c := range s.conns {
-		var counts tally
+		var counts counterSet
 		if c.published != nil {
 			counts = c.published.load()
 		}
@@ -85,7 +87,7 @@ func (s *Server) Status() Status {
 			sums[c.counters] = sum
 		}
 	}
-	var total tally
+	var total counterSet
 	for name, x := range s.exports {
 		sum := sums[x]
 		sum.add(&x.retired)
@@ -101,8 +103,8 @@ func (s *Server) Status() Status {
 
 // exportCounters are what a server keeps of an export, guarded by Server.mu.
 type exportCounters struct {
-	connections int   // in the export now
-	retired     tally // of connections that left
+	connections int        // in the export now
+	retired     counterSet // of connections that left
 }
 
 // The counters by index.
@@ -121,24 +123,24 @@ const (
 	countReceives
 	countSends
 	countSleeps
-	countCalls
-	countParks
-	countSpins
-	countSpinsPaid
+	countSyscalls
+	countIdleReleases
+	countBusyPolls
+	countPollHits
 	counterCount
 )
 
-// tally is a set of counters with one owner.
-type tally [counterCount]uint64
+// counterSet is a set of counters with one owner.
+type counterSet [counterCount]uint64
 
-func (t *tally) add(o *tally) {
+func (t *counterSet) add(o *counterSet) {
 	for i := range t {
 		t[i] += o[i]
 	}
 }
 
 // counters names the counts.
-func (t *tally) counters() Counters {
+func (t *counterSet) counters() Counters {
 	return Counters{
 		Reads:        t[countReads],
 		Writes:       t[countWrites],
@@ -154,20 +156,20 @@ func (t *tally) counters() Counters {
 		Receives:     t[countReceives],
 		Sends:        t[countSends],
 		Sleeps:       t[countSleeps],
-		Calls:        t[countCalls],
-		Parks:        t[countParks],
-		Spins:        t[countSpins],
-		SpinsPaid:    t[countSpinsPaid],
+		Syscalls:     t[countSyscalls],
+		IdleReleases: t[countIdleReleases],
+		BusyPolls:    t[countBusyPolls],
+		PollHits:     t[countPollHits],
 	}
 }
 
-// published is a tally that one goroutine writes and any may read. Its counters
-// are not consistent with each other.
-type published [counterCount]atomic.Uint64
+// publishedCounters is a counter set that one goroutine writes and any may
+// read. Its counters are not consistent with each other.
+type publishedCounters [counterCount]atomic.Uint64
 
 // store publishes t. Only what changed is written: an atomic store costs more
 // than the comparison.
-func (p *published) store(t *tally) {
+func (p *publishedCounters) store(t *counterSet) {
 	for i := range t {
 		if p[i].Load() != t[i] {
 			p[i].Store(t[i])
@@ -175,7 +177,7 @@ func (p *published) store(t *tally) {
 	}
 }
 
-func (p *published) load() (t tally) {
+func (p *publishedCounters) load() (t counterSet) {
 	for i := range p {
 		t[i] = p[i].Load()
 	}

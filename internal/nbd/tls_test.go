@@ -7,10 +7,13 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/viablk/viablk/internal/access"
+	"github.com/viablk/viablk/internal/nbd/nbdtest"
 	"github.com/viablk/viablk/internal/pki"
 )
 
@@ -60,7 +63,8 @@ func certificates(t testing.TB) *credentials {
 	return &issued
 }
 
-// startTLS sends STARTTLS and speaks TLS from then on, with a client's certificate.
+// startTLS sends STARTTLS and speaks TLS from then on, with a client's
+// certificate.
 func (p *peer) startTLS(client string) {
 	p.t.Helper()
 	p.option(optStartTLS)
@@ -82,10 +86,20 @@ func required(do func(p *peer)) func(t *testing.T) {
 	}
 }
 
+// clientsOf returns the rights of clients to write.
+func clientsOf(t *testing.T, names ...string) *access.Rights {
+	t.Helper()
+	r, err := access.Parse(names, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
 // offered is the same on a server that does not require it.
 func offered(do func(p *peer)) func(t *testing.T) {
 	return func(t *testing.T) {
-		exports := append(disks(), Export{Name: "private", Device: newMemory(1 << 20), Clients: []string{"bob", "carol"}})
+		exports := append(disks(), Export{Name: "private", Device: newMemory(1 << 20), Rights: clientsOf(t, "bob", "carol")})
 		p := serveTLS(t, TLS{Config: certificates(t).server}, Limits{}, exports...).dial()
 		p.greet(bothFlags)
 		do(p)
@@ -95,7 +109,7 @@ func offered(do func(p *peer)) func(t *testing.T) {
 // wantFlags checks the transmission flags of an export.
 func (p *peer) wantFlags(name string, want uint16) {
 	p.t.Helper()
-	p.option(optInfo, goData(name))
+	p.option(optInfo, nbdtest.GoData(name))
 	if flags := p.infos(optInfo)[infoExport][8:]; !bytes.Equal(flags, be16(want)) {
 		p.t.Fatalf("flags % x, want %#x", flags, want)
 	}
@@ -106,9 +120,9 @@ func TestTLS(t *testing.T) {
 		"H-20 structured replies are void": offered(func(p *peer) {
 			p.speak(structured)
 			p.startTLS("alice")
-			p.dialect = simple
+			p.replyMode = simple
 			p.wantFlags("disk", fullFlags)
-			p.option(optGo, goData("disk"))
+			p.option(optGo, nbdtest.GoData("disk"))
 			p.infos(optGo)
 			p.wantAlive()
 		}),
@@ -116,17 +130,17 @@ func TestTLS(t *testing.T) {
 			p.speak(extended)
 			p.startTLS("alice")
 			p.speak(structured) // not ERR_EXT_HEADER_REQD
-			p.option(optGo, goData("disk"))
+			p.option(optGo, nbdtest.GoData("disk"))
 			p.infos(optGo)
 			p.wantAlive()
 		}),
 		"H-20 contexts are void": offered(func(p *peer) {
 			p.speak(structured)
-			p.option(optSetMeta, metaData("disk", contextName))
+			p.option(optSetMeta, nbdtest.MetaData("disk", contextName))
 			p.wantContexts(optSetMeta, contextName)
 			p.startTLS("alice")
 			p.speak(structured)
-			p.enterSelected("disk", false)
+			p.startSelected("disk", false)
 		}),
 		"H-20 CVE-2021-3716 what follows STARTTLS in the clear is not executed": offered(func(p *peer) {
 			p.put([]byte("IHAVEOPT"), be32(optStartTLS), be32(0), []byte("IHAVEOPT"), be32(optStructuredReply), be32(0))
@@ -139,9 +153,9 @@ func TestTLS(t *testing.T) {
 		"H-20 options inside TLS": offered(func(p *peer) {
 			p.startTLS("alice")
 			p.speak(structured)
-			p.option(optSetMeta, metaData("disk", contextName))
+			p.option(optSetMeta, nbdtest.MetaData("disk", contextName))
 			p.wantContexts(optSetMeta, contextName)
-			p.enterSelected("disk", true)
+			p.startSelected("disk", true)
 		}),
 		"H-21 STARTTLS twice": required(func(p *peer) {
 			p.startTLS("alice")
@@ -157,7 +171,7 @@ func TestTLS(t *testing.T) {
 		}),
 		"H-21 nothing but STARTTLS and ABORT before TLS": required(func(p *peer) {
 			for _, option := range []uint32{optList, optInfo, optGo, optStructuredReply, optListMeta, optSetMeta, optExtendedHeaders, 77} {
-				p.option(option, goData("disk"))
+				p.option(option, nbdtest.GoData("disk"))
 				p.wantReply(option, repErrTLSReqd)
 			}
 			p.option(77, make([]byte, 70_000))
@@ -165,7 +179,7 @@ func TestTLS(t *testing.T) {
 			p.option(optGo, []byte("?"))
 			p.wantReply(optGo, repErrTLSReqd)
 			p.startTLS("alice")
-			p.option(optGo, goData("disk"))
+			p.option(optGo, nbdtest.GoData("disk"))
 			p.infos(optGo)
 			p.wantAlive()
 		}),
@@ -187,7 +201,7 @@ func TestTLS(t *testing.T) {
 		"plaintext in place of TLS": required(func(p *peer) {
 			p.option(optStartTLS)
 			p.wantReply(optStartTLS, repAck)
-			p.option(optGo, goData("disk"))
+			p.option(optGo, nbdtest.GoData("disk"))
 			b, _ := io.ReadAll(p) // an alert perhaps
 			if bytes.Contains(b, be64(magicOptionReply)) {
 				p.t.Error("an option in the clear is answered")
@@ -205,18 +219,24 @@ func TestTLS(t *testing.T) {
 			}
 		}),
 		"an export for others": offered(func(p *peer) {
-			p.option(optGo, goData("private"))
+			p.option(optGo, nbdtest.GoData("private"))
 			p.wantReply(optGo, repErrTLSReqd)
-			p.option(optInfo, goData("nobody"))
-			p.wantReply(optInfo, repErrUnknown)
+			p.option(optInfo, nbdtest.GoData("absent"))
+			p.wantReply(optInfo, repErrTLSReqd)
 			p.startTLS("alice")
-			for _, option := range []uint32{optInfo, optGo} {
-				p.option(option, goData("private"))
-				p.wantReply(option, repErrPolicy)
+			// It is answered as one that does not exist.
+			same := func(option uint32, private, absent []byte) {
+				p.option(option, private)
+				text := p.wantReply(option, repErrUnknown)
+				p.option(option, absent)
+				if other := p.wantReply(option, repErrUnknown); string(text) != strings.ReplaceAll(string(other), "absent", "private") {
+					p.t.Errorf("the answers to option %d are %q and %q", option, text, other)
+				}
 			}
+			same(optInfo, nbdtest.GoData("private"), nbdtest.GoData("absent"))
+			same(optGo, nbdtest.GoData("private"), nbdtest.GoData("absent"))
 			p.speak(structured)
-			p.option(optSetMeta, metaData("private", contextName))
-			p.wantReply(optSetMeta, repErrPolicy)
+			same(optSetMeta, nbdtest.MetaData("private", contextName), nbdtest.MetaData("absent", contextName))
 			p.option(optList)
 			for {
 				kind, data := p.reply(optList)
@@ -232,7 +252,7 @@ func TestTLS(t *testing.T) {
 		}),
 		"an export of one's own": offered(func(p *peer) {
 			p.startTLS("bob")
-			p.option(optGo, goData("private"))
+			p.option(optGo, nbdtest.GoData("private"))
 			p.infos(optGo)
 			p.wantAlive()
 		}),
@@ -241,24 +261,29 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// A name that nobody vouches for opens nothing.
+// A name in an unverified certificate opens no export.
 func TestUnverifiedNames(t *testing.T) {
-	f := serveTLS(t, TLS{Config: certificates(t).lenient, Required: true}, Limits{},
-		Export{Name: "private", Device: newMemory(1 << 20), Clients: []string{"bob", ""}})
+	var text logText
+	f := serveLog(t, &text, TLS{Config: certificates(t).lenient, Required: true}, Limits{},
+		Export{Name: "private", Device: newMemory(1 << 20), Rights: clientsOf(t, "bob")})
 	for _, client := range []string{"bob", ""} {
 		p := f.dial()
 		p.greet(bothFlags)
 		p.startTLS(client)
-		p.option(optGo, goData("private"))
-		p.wantReply(optGo, repErrPolicy)
+		p.option(optGo, nbdtest.GoData("private"))
+		p.wantReply(optGo, repErrUnknown)
+	}
+	if !strings.Contains(text.String(), "not on the export's list") {
+		t.Errorf("the log does not say why:\n%s", &text)
 	}
 }
 
-// Any mixture of sizes comes through, over a socket that takes little at a time.
+// Any mixture of sizes comes through, over a socket that takes little at a
+// time.
 func TestLargeTransfersOverTLS(t *testing.T) {
 	m := newMemory(64 << 20)
 	f := serveTLS(t, TLS{Config: certificates(t).server, Required: true}, Limits{}, Export{Device: m})
-	p := f.enter("", structured)
+	p := f.connectExport("", structured)
 	data := pattern(64<<20, 9)
 	p.want(0, 0, cmdWrite, 0, 64<<20, data)
 	const n = 40
@@ -276,12 +301,13 @@ func TestLargeTransfersOverTLS(t *testing.T) {
 	p.disconnect()
 }
 
-// In steady state only crypto/tls allocates, some bytes for a record that it reads.
+// In steady state only crypto/tls allocates, some bytes for a record that it
+// reads.
 func TestFewAllocationsOverTLS(t *testing.T) {
 	f := serveTLS(t, TLS{Config: certificates(t).server, Required: true}, Limits{}, Export{Device: newMemory(1 << 20)})
 	for _, command := range []uint16{cmdRead, cmdWrite} {
 		t.Run(fmt.Sprintf("command %d", command), func(t *testing.T) {
-			l := newLoad(f.enter("", simple).Conn, command, 4096, 32)
+			l := newLoad(f.connectExport("", simple).Conn, command, 4096, 32)
 			round := func() {
 				if err := l.round(); err != nil {
 					t.Fatal(err)
@@ -317,9 +343,9 @@ func BenchmarkTLS(b *testing.B) {
 			}
 			s := &Server{Exports: table, TLS: TLS{Config: certificates(b).server}}
 			ended := make(chan struct{})
-			go func() { s.serve(s.welcome(nil, server)); close(ended) }()
+			go func() { s.serve(s.admitConn(nil, server)); close(ended) }()
 			defer func() { client.Close(); <-ended }()
-			conn := enterTLS(b, client)
+			conn := startTLSClient(b, client)
 			l := newLoad(conn, row.command, row.length, row.depth)
 			b.SetBytes(int64(row.length))
 			b.ReportAllocs()
@@ -333,8 +359,9 @@ func BenchmarkTLS(b *testing.B) {
 	}
 }
 
-// enterTLS negotiates up to transmission with the shortest handshake there is.
-func enterTLS(b *testing.B, c net.Conn) net.Conn {
+// startTLSClient negotiates up to transmission with the shortest handshake
+// there is.
+func startTLSClient(b *testing.B, c net.Conn) net.Conn {
 	b.Helper()
 	get := func(c net.Conn, n int) {
 		if _, err := io.ReadFull(c, make([]byte, n)); err != nil {

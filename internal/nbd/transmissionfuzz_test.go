@@ -11,10 +11,11 @@ import (
 	"time"
 
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/nbd/nbdtest"
 )
 
-// course is what a fuzzed connection goes through before its requests and beside
-// them, as bits of a number that the fuzzer chooses.
+// course is what a fuzzed connection goes through before its requests and
+// beside them, as bits of a number that the fuzzer chooses.
 type course uint32
 
 const (
@@ -41,8 +42,8 @@ func (c course) way() course         { return c & courseWay }
 func (c course) tls() bool           { return c.has(courseTLS) && c.way() != wayBare }
 func (c course) torn() bool          { return c.has(courseTorn) && c.tls() }
 
-// piece returns how many of n bytes are sent with one call: every 65536th course
-// sends them in another size, and none in more than 256 pieces.
+// piece returns how many of n bytes are sent with one call: every 65536th
+// course sends them in another size, and none in more than 256 pieces.
 func (c course) piece(n int) int {
 	size := int(c >> 16)
 	if size == 0 {
@@ -55,9 +56,9 @@ func (c course) terms() terms {
 	t := terms{contexts: c.has(courseContexts) && c.way() >= wayChunks}
 	switch c.way() {
 	case wayChunks:
-		t.dialect = structured
+		t.replyMode = structured
 	case wayExtended:
-		t.dialect = extended
+		t.replyMode = extended
 	}
 	return t
 }
@@ -65,10 +66,10 @@ func (c course) terms() terms {
 // fuzzedSize is the size of the disk, in bytes.
 const fuzzedSize = 64 << 10
 
-// FuzzTransmission negotiates what the course says with a whole server and sends it
-// a stream of requests. Every request has one reply, with the errno, the data and the
-// extents that a model of the protocol and of the disk expects; the connection ends
-// when the client does, and leaves nothing behind.
+// FuzzTransmission negotiates what the course says with a whole server and
+// sends it a stream of requests. Every request has one reply, with the errno,
+// the data and the extents that a model of the protocol and of the disk
+// expects; the connection ends when the client does, and leaves nothing behind.
 func FuzzTransmission(f *testing.F) {
 	for _, seed := range fuzzedStreams() {
 		f.Add(seed, uint32(0))
@@ -151,7 +152,7 @@ func (c course) run(t *testing.T, m *memory, stream []byte) []byte {
 	ended := make(chan struct{})
 	defer func() { <-ended }()
 	defer client.Close()
-	client.SetDeadline(time.Now().Add(patience))
+	client.SetDeadline(time.Now().Add(testTimeout))
 	if c.way() == wayBare {
 		go func() {
 			defer close(ended)
@@ -165,7 +166,7 @@ func (c course) run(t *testing.T, m *memory, stream []byte) []byte {
 	}
 	go func() {
 		defer close(ended)
-		s.serve(s.welcome(nil, server))
+		s.serve(s.admitConn(nil, server))
 	}()
 	p := newPeer(t, client)
 	p.greet(bothFlags)
@@ -173,12 +174,12 @@ func (c course) run(t *testing.T, m *memory, stream []byte) []byte {
 		p.startTLS("alice")
 	}
 	terms := c.terms()
-	p.speak(terms.dialect)
+	p.speak(terms.replyMode)
 	if terms.contexts {
-		p.option(optSetMeta, metaData("disk", contextName))
+		p.option(optSetMeta, nbdtest.MetaData("disk", contextName))
 		p.wantContexts(optSetMeta, contextName)
 	}
-	p.option(optGo, goData("disk", infoBlockSize))
+	p.option(optGo, nbdtest.GoData("disk", infoBlockSize))
 	p.infos(optGo)
 	if c.torn() {
 		return p.tear(stream)
@@ -186,8 +187,8 @@ func (c course) run(t *testing.T, m *memory, stream []byte) []byte {
 	return exchange(t, p.Conn, stream, c.piece(len(stream)))
 }
 
-// tear sends half of the stream by TLS and the rest past it, and returns what comes
-// back until the connection ends.
+// tear sends half of the stream by TLS and the rest past it, and returns what
+// comes back until the connection ends.
 func (p *peer) tear(stream []byte) []byte {
 	half := len(stream) / 2
 	below := p.Conn.(*tls.Conn).NetConn()
@@ -221,10 +222,10 @@ type expectation struct {
 	answered bool
 }
 
-// walk reads a stream as the protocol says. It numbers the cookies, which are the
-// client's to choose.
+// walk reads a stream as the protocol says. It numbers the cookies, which are
+// the client's to choose.
 func (m *requestModel) walk(stream []byte) {
-	d := m.terms().dialect
+	d := m.terms().replyMode
 	m.cut = m.torn()
 	for len(stream) >= d.requestSize() {
 		e := &expectation{}
@@ -261,7 +262,7 @@ func (m *requestModel) execute(e *expectation, payload []byte) {
 			return
 		}
 	}
-	if e.errno = m.verdict(&e.header); e.errno != 0 {
+	if e.errno = m.expectedErrno(&e.header); e.errno != 0 {
 		return
 	}
 	switch e.command {
@@ -280,8 +281,8 @@ func (m *requestModel) execute(e *expectation, payload []byte) {
 	}
 }
 
-// verdict is what the protocol and docs/nbd.md say of a request.
-func (m *requestModel) verdict(h *header) syscall.Errno {
+// expectedErrno is what the protocol and docs/nbd.md say of a request.
+func (m *requestModel) expectedErrno(h *header) syscall.Errno {
 	const fua, all = cmdFlagFUA, uint64(fuzzedSize)
 	terms := m.terms()
 	allowed, known := map[uint16]uint16{
@@ -289,10 +290,10 @@ func (m *requestModel) verdict(h *header) syscall.Errno {
 		cmdWriteZeroes: fua | cmdFlagNoHole, cmdBlockStatus: fua | cmdFlagReqOne,
 	}[h.command]
 	needed := uint16(0)
-	if h.command == cmdRead && terms.dialect != simple {
+	if h.command == cmdRead && terms.replyMode != simple {
 		allowed |= cmdFlagDF
 	}
-	if h.command == cmdWrite && terms.dialect == extended {
+	if h.command == cmdWrite && terms.replyMode == extended {
 		needed = cmdFlagPayloadLen
 		allowed |= needed
 	}
@@ -332,14 +333,14 @@ func (m *requestModel) check(t *testing.T, replies []byte) {
 		}
 		return len(m.sent[cookie].data)
 	}
-	whole := wholeReplies(t, replies, terms.dialect, dataOf)
+	whole := wholeReplies(t, replies, terms.replyMode, dataOf)
 	if whole < len(replies) && !m.cut {
 		t.Fatalf("the last %d bytes are no reply", len(replies)-whole)
 	}
 	left := &replay{Reader: bytes.NewReader(replies[:whole])}
-	p := &peer{t: t, Conn: left, dialect: terms.dialect}
+	p := &peer{t: t, Conn: left, replyMode: terms.replyMode}
 	for left.Len() > 0 {
-		m.judge(t, p.answer(dataOf))
+		m.validate(t, p.answer(dataOf))
 	}
 	for cookie, e := range m.sent {
 		if !e.answered && !m.cut {
@@ -348,8 +349,8 @@ func (m *requestModel) check(t *testing.T, replies []byte) {
 	}
 }
 
-// judge checks one answer.
-func (m *requestModel) judge(t *testing.T, a answer) {
+// validate checks one answer.
+func (m *requestModel) validate(t *testing.T, a answer) {
 	t.Helper()
 	e, terms := m.sent[a.cookie], m.terms()
 	switch {
@@ -361,7 +362,7 @@ func (m *requestModel) judge(t *testing.T, a answer) {
 		t.Fatalf("%d bytes of data, want %d: %+v", len(a.data), len(e.data), e.header)
 	case !m.has(courseLater) && !bytes.Equal(a.data, e.data):
 		t.Fatalf("wrong data: %+v", e.header)
-	case a.chunk && (terms.dialect == extended || len(a.data) > 0) && a.offset != e.offset:
+	case a.chunk && (terms.replyMode == extended || len(a.data) > 0) && a.offset != e.offset:
 		t.Fatalf("a reply at %d: %+v", a.offset, e.header)
 	case e.flags&cmdFlagDF != 0 && a.pieces > 1:
 		t.Fatalf("%d chunks: %+v", a.pieces, e.header)
@@ -387,7 +388,7 @@ func (m *requestModel) judge(t *testing.T, a answer) {
 }
 
 // wholeReplies returns how many bytes of b are whole replies.
-func wholeReplies(t *testing.T, b []byte, d dialect, dataOf func(cookie uint64) int) (whole int) {
+func wholeReplies(t *testing.T, b []byte, d replyMode, dataOf func(cookie uint64) int) (whole int) {
 	t.Helper()
 	at := 0
 	for {

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	mdsocket "github.com/mdlayher/socket"
+	"github.com/mdlayher/vsock"
 	"golang.org/x/sys/unix"
 )
 
@@ -33,8 +35,6 @@ func (a VsockAddr) String() string {
 	return strconv.FormatUint(uint64(a.CID), 10) + ":" + strconv.FormatUint(uint64(a.Port), 10)
 }
 
-func (a VsockAddr) sockaddr() unix.Sockaddr { return &unix.SockaddrVM{CID: a.CID, Port: a.Port} }
-
 // parseVsock reads CID:PORT.
 func parseVsock(address string) (a VsockAddr, err error) {
 	cid, port, _ := strings.Cut(address, ":")
@@ -46,29 +46,16 @@ func parseVsock(address string) (a VsockAddr, err error) {
 	return VsockAddr{uint32(c), uint32(p)}, nil
 }
 
-// vsockOf returns the address that the kernel names.
-func vsockOf(sa unix.Sockaddr, err error) VsockAddr {
-	if vm, ok := sa.(*unix.SockaddrVM); ok && err == nil {
-		return VsockAddr{vm.CID, vm.Port}
+// addrOf returns the address that the library names.
+func addrOf(a net.Addr) VsockAddr {
+	if vm, ok := a.(*vsock.Addr); ok {
+		return VsockAddr{vm.ContextID, vm.Port}
 	}
 	return VsockAddr{}
 }
 
-// newVsock opens a socket.
-func newVsock() (int, error) {
-	fd, err := unix.Socket(unix.AF_VSOCK, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if errors.Is(err, unix.EAFNOSUPPORT) {
-		return -1, fmt.Errorf("this kernel has no vsock, load its module vsock: %w", err)
-	}
-	return fd, os.NewSyscallError("socket", err)
-}
-
-// vsockListener accepts connections by the runtime's poller.
-type vsockListener struct {
-	file *os.File
-	raw  syscall.RawConn
-	addr VsockAddr
-}
+// vsockListener gives connections and addresses of ours.
+type vsockListener struct{ *vsock.Listener }
 
 // listenVsock listens at an address. Port 0 lets the kernel choose.
 func listenVsock(address string) (net.Listener, error) {
@@ -76,76 +63,43 @@ func listenVsock(address string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	if a.Port == 0 {
-		a.Port = unix.VMADDR_PORT_ANY
-	}
-	fd, err := newVsock()
+	l, err := vsock.ListenContextID(a.CID, a.Port, nil)
 	if err != nil {
-		return nil, fmt.Errorf("listen on vsock %v: %w", a, err)
+		return nil, vsockError("listen", a, err)
 	}
-	err = os.NewSyscallError("bind", unix.Bind(fd, a.sockaddr()))
-	if err == nil {
-		err = os.NewSyscallError("listen", unix.Listen(fd, unix.SOMAXCONN))
-	}
-	if err != nil {
-		unix.Close(fd)
-		return nil, fmt.Errorf("listen on vsock %v: %w", a, err)
-	}
-	return takeVsockListener(fd)
+	return &vsockListener{l}, nil
 }
 
-// takeVsockListener returns the listener of a socket that listens, and takes it.
-func takeVsockListener(fd int) (net.Listener, error) {
-	file, err := pollable(fd)
+// adoptVsockListener returns a listener with a descriptor of its own for a
+// socket that listens.
+func adoptVsockListener(file *os.File) (net.Listener, error) {
+	l, err := vsock.FileListener(file)
 	if err != nil {
 		return nil, err
 	}
-	l := &vsockListener{file: file, addr: vsockOf(unix.Getsockname(fd))}
-	if l.raw, err = file.SyscallConn(); err != nil {
-		file.Close()
-		return nil, err
-	}
-	return l, nil
-}
-
-// pollable gives a socket to the runtime's poller.
-func pollable(fd int) (*os.File, error) {
-	if err := unix.SetNonblock(fd, true); err != nil {
-		unix.Close(fd)
-		return nil, os.NewSyscallError("set O_NONBLOCK", err)
-	}
-	return os.NewFile(uintptr(fd), "vsock"), nil
+	return &vsockListener{l}, nil
 }
 
 // Addr implements [net.Listener].
-func (l *vsockListener) Addr() net.Addr { return l.addr }
-
-// Close implements [net.Listener].
-func (l *vsockListener) Close() error { return l.file.Close() }
+func (l *vsockListener) Addr() net.Addr { return addrOf(l.Listener.Addr()) }
 
 // Accept implements [net.Listener].
 func (l *vsockListener) Accept() (net.Conn, error) {
-	fd, err := -1, error(nil)
-	var peer unix.Sockaddr
-	wait := l.raw.Read(func(listener uintptr) bool {
-		for {
-			fd, peer, err = unix.Accept4(int(listener), unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
-			if err != unix.EINTR && err != unix.ECONNABORTED {
-				return err != unix.EAGAIN
-			}
+	for {
+		c, err := l.Listener.Accept()
+		if errors.Is(err, unix.ECONNABORTED) {
+			continue // the peer has gone again
 		}
-	})
-	switch {
-	case wait != nil: // closed: nothing else ends the wait
-		return nil, &net.OpError{Op: "accept", Net: "vsock", Addr: l.addr, Err: net.ErrClosed}
-	case err != nil:
-		return nil, &net.OpError{Op: "accept", Net: "vsock", Addr: l.addr, Err: os.NewSyscallError("accept4", err)}
+		if err != nil {
+			return nil, vsockError("accept", addrOf(l.Listener.Addr()), err)
+		}
+		return newVsockConn(c.(*vsock.Conn), addrOf(c.RemoteAddr()))
 	}
-	return takeVsockConn(fd, vsockOf(peer, nil))
 }
 
-// vsockFile is what a connection has of an [os.File], which could do more.
-type vsockFile interface {
+// vsockStream is what the library's connections have. The data path takes the
+// descriptor from SyscallConn.
+type vsockStream interface {
 	io.ReadWriteCloser
 	SetDeadline(time.Time) error
 	SetReadDeadline(time.Time) error
@@ -155,17 +109,43 @@ type vsockFile interface {
 
 // vsockConn is a connection.
 type vsockConn struct {
-	vsockFile
+	vsockStream
 	local, remote VsockAddr
 }
 
-// takeVsockConn returns the connection of a connected socket, and takes it.
-func takeVsockConn(fd int, remote VsockAddr) (net.Conn, error) {
-	file, err := pollable(fd)
+// newVsockConn returns a connection, and takes the stream. It asks the kernel
+// for the local address: the library has that of the listener, which may stand
+// for every CID.
+func newVsockConn(s vsockStream, remote VsockAddr) (net.Conn, error) {
+	c := &vsockConn{vsockStream: s, remote: remote}
+	raw, err := s.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { c.local = vsockOf(unix.Getsockname(int(fd))) })
+	}
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// vsockOf returns the address that the kernel names.
+func vsockOf(sa unix.Sockaddr, err error) VsockAddr {
+	if vm, ok := sa.(*unix.SockaddrVM); ok && err == nil {
+		return VsockAddr{vm.CID, vm.Port}
+	}
+	return VsockAddr{}
+}
+
+// adoptVsockConn returns a connection with a descriptor of its own for a
+// connected socket. Package vsock has no function for that, the one below it
+// has.
+func adoptVsockConn(file *os.File, remote VsockAddr) (net.Conn, error) {
+	s, err := mdsocket.FileConn(file, "vsock")
 	if err != nil {
 		return nil, err
 	}
-	return &vsockConn{file, vsockOf(unix.Getsockname(fd)), remote}, nil
+	return newVsockConn(s, remote)
 }
 
 // LocalAddr implements [net.Conn].
@@ -183,61 +163,28 @@ func Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, err := dialVsock(ctx, a)
-	if err != nil {
-		return nil, &net.OpError{Op: "dial", Net: "vsock", Addr: a, Err: err}
+	c, err := vsock.DialContext(ctx, a.CID, a.Port, nil)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
 	}
-	return c, nil
+	if err != nil {
+		return nil, vsockError("dial", a, err)
+	}
+	return newVsockConn(c, a)
 }
 
-func dialVsock(ctx context.Context, a VsockAddr) (net.Conn, error) {
-	fd, err := newVsock()
-	if err != nil {
-		return nil, err
+// vsockError returns the error of the library with our form of the address, and
+// with what to do if the kernel has no vsock. A listener that is closed is
+// [net.ErrClosed]: the library says EBADF.
+func vsockError(op string, a VsockAddr, err error) error {
+	if e, ok := err.(*net.OpError); ok {
+		err = e.Err
 	}
-	file, err := pollable(fd)
-	if err != nil {
-		return nil, err
+	switch {
+	case errors.Is(err, unix.EBADF):
+		err = net.ErrClosed
+	case errors.Is(err, unix.EAFNOSUPPORT):
+		err = fmt.Errorf("this kernel has no vsock, load its module vsock: %w", err)
 	}
-	stop := context.AfterFunc(ctx, func() { file.SetWriteDeadline(time.Unix(1, 0)) })
-	err = connectVsock(file, a)
-	if !stop() { // the deadline is set, or will be: the connection is of no use
-		err = errors.Join(err, context.Cause(ctx))
-	}
-	if err != nil {
-		file.Close()
-		return nil, err
-	}
-	return &vsockConn{file, vsockOf(unix.Getsockname(fd)), a}, nil
-}
-
-// connectVsock connects a socket and waits for the answer.
-func connectVsock(file *os.File, a VsockAddr) error {
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	started := false
-	var result error
-	wait := raw.Write(func(fd uintptr) bool {
-		if !started {
-			started = true
-			result = unix.Connect(int(fd), a.sockaddr())
-			return result != unix.EINPROGRESS
-		}
-		// Being woken means little: what was the matter before the call may wake too.
-		if e, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR); err != nil || e != 0 {
-			result = err
-			if e != 0 {
-				result = syscall.Errno(e)
-			}
-			return true
-		}
-		_, result = unix.Getpeername(int(fd))
-		return result != unix.ENOTCONN
-	})
-	if wait != nil {
-		return wait
-	}
-	return os.NewSyscallError("connect", result)
+	return &net.OpError{Op: op, Net: "vsock", Addr: a, Err: err}
 }

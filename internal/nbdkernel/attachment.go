@@ -18,21 +18,22 @@ type Config struct {
 	Driver *Driver
 	Device *Reservation // taken: released when Serve returns, and by Attach if it fails
 
-	// Connections is how many connections the driver gets, at least 1, if there are so
-	// many processors, more than which it does not use. With more than one, the flags
-	// have to say that the server can take them. A device that is taken over keeps the
-	// number of its connections.
+	// Connections is how many connections the driver gets, at least 1, if there
+	// are so many processors, more than which it does not use. With more than
+	// one, the flags have to say that the server can take them. A device that
+	// is taken over keeps the number of its connections.
 	Connections int
 
-	// Serve serves a connection, the NBD protocol's transmission phase with simple
-	// replies, until it ends, and at the latest when ctx does. It takes conn, and
-	// calls ready when nothing stands in the way of requests any more. It returns nil
-	// if the client disconnected in peace, and in any case when all requests are over.
+	// Serve serves a connection, the NBD protocol's transmission phase with
+	// simple replies, until it ends, and at the latest when ctx does. It takes
+	// conn, and calls ready when it can serve requests. It returns nil if the
+	// client disconnected in peace, and in any case when all requests are over.
 	// It is called by a goroutine for each connection.
 	Serve func(ctx context.Context, conn net.Conn, ready func()) error
 
-	// Present returns the present size of the disk, in bytes. A device whose size is
-	// another one gets it, within a moment. nil means that it never changes.
+	// Present returns the present size of the disk, in bytes. A device whose
+	// size is another one gets it, within a moment. nil means that it never
+	// changes.
 	Present func() int64
 
 	Log *slog.Logger // nil discards
@@ -43,23 +44,25 @@ type Config struct {
 type Attachment struct {
 	cfg Config
 
-	serving context.Context // of connections; its end cuts them off
-	cut     context.CancelCauseFunc
-	staying context.Context // its end means that no connection is replaced any more
-	leave   context.CancelFunc
-	changed chan struct{} // holds something after a connection has ended
-	gone    chan struct{} // closed when Serve has returned
+	serving    context.Context // of connections; its end cuts them off
+	cut        context.CancelCauseFunc
+	active     context.Context // its end means that no connection is replaced any more
+	beginClose context.CancelFunc
+	changed    chan struct{} // holds something after a connection has ended
+	served     chan struct{} // closed when Serve has returned
 
-	mu       sync.Mutex
-	links    map[*link]struct{} // that are served, or have ended
+	mu sync.Mutex
+	// +checklocks:mu
+	links map[*link]struct{} // that are served, or have ended
+	// +checklocks:mu
 	replaced uint64
 }
 
 // errEnded is the end of connections that are not needed any more.
 var errEnded = errors.New("the device is given up")
 
-// Attach makes a device, or takes one over, and begins to serve it: when it returns
-// the kernel knows the device. The caller runs Serve.
+// Attach makes a device, or takes one over, and begins to serve it: when it
+// returns the kernel knows the device. The caller runs Serve.
 func Attach(ctx context.Context, c Config) (*Attachment, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -69,13 +72,13 @@ func Attach(ctx context.Context, c Config) (*Attachment, error) {
 	}
 	a := &Attachment{
 		cfg: c, links: make(map[*link]struct{}),
-		changed: make(chan struct{}, 1), gone: make(chan struct{}),
+		changed: make(chan struct{}, 1), served: make(chan struct{}),
 	}
 	a.serving, a.cut = context.WithCancelCause(context.Background())
-	a.staying, a.leave = context.WithCancel(context.Background())
-	patience, cancel := context.WithTimeout(ctx, takeOverTime)
+	a.active, a.beginClose = context.WithCancel(context.Background())
+	timeout, cancel := context.WithTimeout(ctx, takeOverTimeout)
 	defer cancel()
-	if err := a.connect(patience); err != nil {
+	if err := a.connect(timeout); err != nil {
 		a.release(errEnded)
 		return nil, err
 	}
@@ -107,11 +110,11 @@ func (a *Attachment) create(ctx context.Context) error {
 		return err
 	}
 	n, err := a.cfg.Driver.connect(a.cfg.Device.index, a.cfg.Device.backend, a.cfg.Settings, sockets)
-	a.settle()
+	a.resolveOffers()
 	if err != nil {
 		return err
 	}
-	if err := a.cfg.Device.chosen(ctx, n); err != nil {
+	if err := a.cfg.Device.lockChosen(ctx, n); err != nil {
 		return errors.Join(err, a.cfg.Driver.Disconnect(n))
 	}
 	if err := n.announce(a.cfg.Device.sysfs); err != nil {
@@ -120,8 +123,8 @@ func (a *Attachment) create(ctx context.Context) error {
 	return nil
 }
 
-// fill gives the driver connections until it has all that the device can have, and
-// the size unless it is 0. It fails when ctx ends.
+// fill gives the driver connections until it has all that the device can have,
+// and the size unless it is 0. It fails when ctx ends.
 func (a *Attachment) fill(ctx context.Context, size int64) error {
 	for {
 		missing := a.cfg.Connections - a.Connections()
@@ -130,7 +133,7 @@ func (a *Attachment) fill(ctx context.Context, size int64) error {
 			return err
 		}
 		err = a.cfg.Driver.reconfigure(a.Node(), a.cfg.Device.backend, size, a.cfg.Settings, sockets)
-		refused := a.settle()
+		refused := a.resolveOffers()
 		if err != nil || refused == 0 {
 			return err
 		}
@@ -142,12 +145,12 @@ func (a *Attachment) fill(ctx context.Context, size int64) error {
 	}
 }
 
-// fillPause is between two offers of connections to the driver, which takes them when
-// it has noticed that those before have ended.
+// fillPause is between two offers of connections to the driver, which takes
+// them when it has noticed that those before have ended.
 const fillPause = 20 * time.Millisecond
 
-// addLinks makes connections, waits until they are served, and returns the kernel's
-// ends of them.
+// addLinks makes connections, waits until they are served, and returns the
+// kernel's ends of them.
 func (a *Attachment) addLinks(ctx context.Context, n int) (sockets []int, err error) {
 	var added []*link
 	for range n {
@@ -159,7 +162,7 @@ func (a *Attachment) addLinks(ctx context.Context, n int) (sockets []int, err er
 		a.links[l] = struct{}{}
 		a.mu.Unlock()
 		added = append(added, l)
-		go a.routineServe(l)
+		go a.serveLink(l)
 	}
 	for _, l := range added {
 		select {
@@ -174,8 +177,8 @@ func (a *Attachment) addLinks(ctx context.Context, n int) (sockets []int, err er
 	return sockets, nil
 }
 
-// routineServe serves a connection of the kernel's.
-func (a *Attachment) routineServe(l *link) {
+// serveLink serves a connection of the kernel's.
+func (a *Attachment) serveLink(l *link) {
 	l.serve(a.serving, a.cfg.Serve)
 	select {
 	case a.changed <- struct{}{}:
@@ -183,15 +186,16 @@ func (a *Attachment) routineServe(l *link) {
 	}
 }
 
-// settle closes the kernel's ends of connections that were offered to the driver,
-// releases those that it did not take, and returns how many they were.
-func (a *Attachment) settle() (refused int) {
+// resolveOffers closes the kernel's ends of connections that were offered to
+// the driver, releases those that it did not take, and returns how many they
+// were.
+func (a *Attachment) resolveOffers() (refused int) {
 	for _, l := range a.list() {
 		if l.far < 0 {
 			continue
 		}
-		if l.offered(); l.hungUp() {
-			l.hangUp()
+		if l.closeFar(); l.disconnected() {
+			l.shutdown()
 			a.remove(l)
 			refused++
 		}
@@ -217,7 +221,7 @@ func (a *Attachment) remove(l *link) {
 
 // release cuts off and releases all connections, and the device with them.
 func (a *Attachment) release(cause error) {
-	a.leave()
+	a.beginClose()
 	a.cut(cause)
 	for _, l := range a.list() {
 		a.remove(l)
@@ -243,7 +247,8 @@ func (a *Attachment) Connections() int {
 	return n
 }
 
-// Replaced returns how many connections were replaced since the device is served.
+// Replaced returns how many connections were replaced since the device is
+// served.
 func (a *Attachment) Replaced() uint64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mdlayher/netlink"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 )
@@ -54,25 +55,11 @@ func (k *kernel) connected(queues int) {
 	}
 }
 
-func (k *kernel) call(command uint8, list attributes) ([]byte, error) {
+func (k *kernel) call(command uint8, list []byte) ([]byte, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.calls = append(k.calls, command)
-	var offered []int
-	err := each(list, func(kind uint16, value []byte) error {
-		switch kind {
-		case attributeSizeBytes:
-			k.size = native.Uint64(value)
-		case attributeSockets:
-			return each(value, func(_ uint16, item []byte) error {
-				return each(item, func(_ uint16, fd []byte) error {
-					offered = append(offered, int(native.Uint32(fd)))
-					return nil
-				})
-			})
-		}
-		return nil
-	})
+	offered, err := k.offer(list)
 	if err != nil {
 		return nil, err
 	}
@@ -80,36 +67,63 @@ func (k *kernel) call(command uint8, list attributes) ([]byte, error) {
 	case commandConnect:
 		k.connected(len(offered))
 		for i, fd := range offered {
-			k.take(i, fd)
+			k.attach(i, fd)
 		}
-		var reply attributes
-		reply.uint32(attributeIndex, 5)
-		return reply, nil
+		reply := netlink.NewAttributeEncoder()
+		reply.Uint32(attributeIndex, 5)
+		return reply.Encode()
 	case commandReconfigure:
 		if k.ignores--; k.ignores >= 0 {
 			return nil, nil
 		}
 		for _, fd := range offered {
 			if i := slices.Index(k.sockets, -1); i >= 0 {
-				k.take(i, fd)
+				k.attach(i, fd)
 			}
 		}
 	case commandDisconnect:
 		for i, fd := range k.sockets {
 			_, _ = unix.Write(fd, []byte{goodBye})
-			k.drop(i)
+			k.detach(i)
 		}
 		return nil, os.Remove(k.pidFile())
 	}
 	return nil, nil
 }
 
-func (k *kernel) take(i, fd int) {
+// offer returns the sockets in a list, and notes a size.
+func (k *kernel) offer(list []byte) (sockets []int, err error) {
+	d, err := netlink.NewAttributeDecoder(list)
+	if err != nil {
+		return nil, err
+	}
+	for d.Next() {
+		switch d.Type() {
+		case attributeSizeBytes:
+			k.size = d.Uint64()
+		case attributeSockets:
+			d.Nested(func(items *netlink.AttributeDecoder) error {
+				for items.Next() {
+					items.Nested(func(item *netlink.AttributeDecoder) error {
+						for item.Next() {
+							sockets = append(sockets, int(item.Uint32()))
+						}
+						return nil
+					})
+				}
+				return nil
+			})
+		}
+	}
+	return sockets, d.Err()
+}
+
+func (k *kernel) attach(i, fd int) {
 	k.sockets[i], _ = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 }
 
-// drop ends a connection.
-func (k *kernel) drop(i int) {
+// detach ends a connection.
+func (k *kernel) detach(i int) {
 	unix.Close(k.sockets[i])
 	k.sockets[i] = -1
 }
@@ -118,7 +132,7 @@ func (k *kernel) drop(i int) {
 func (k *kernel) giveUp(i int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.drop(i)
+	k.detach(i)
 }
 
 // serves sends a request on a connection and wants the answer.
@@ -199,14 +213,14 @@ func attach(t *testing.T, k *kernel, index, connections int) *bed {
 	go func() { b.ended <- b.Serve(ctx) }()
 	t.Cleanup(func() {
 		cancel(nil)
-		<-b.Gone()
+		<-b.Done()
 	})
 	return b
 }
 
 func (b *bed) begin(t *testing.T, index, connections int) (*Attachment, error) {
 	r := &Reservation{index: index, backend: "via+x", sysfs: b.kernel.folder, locks: filepath.Join(b.kernel.folder, "run")}
-	if err := r.take(true); err != nil {
+	if err := r.acquire(true); err != nil {
 		t.Fatal(err)
 	}
 	return Attach(t.Context(), Config{
@@ -242,7 +256,7 @@ func TestConnectionsAreReplaced(t *testing.T) {
 	// The driver notices late, twice, that a connection has ended.
 	k.mu.Lock()
 	k.ignores = 2
-	k.drop(1)
+	k.detach(1)
 	k.mu.Unlock()
 	for b.Replaced() < 1 {
 		time.Sleep(time.Millisecond)
@@ -265,7 +279,7 @@ func TestConnectionsAreReplaced(t *testing.T) {
 	b.wantEnd(t, nil)
 }
 
-// The driver drops the device without a word.
+// The driver drops the device that have sent nothing.
 func TestDeviceIsReset(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	k := newKernel(t)
@@ -297,15 +311,15 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// What is under way is answered, and the device stays.
+// Requests in flight are answered, and the device stays.
 func TestLeave(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	k := newKernel(t)
 	b := attach(t, k, 5, 2)
 	k.send(0, slow)
 	left := make(chan error, 1)
-	go func() { left <- b.Leave(context.Background()) }()
-	<-b.staying.Done()
+	go func() { left <- b.Detach(context.Background()) }()
+	<-b.active.Done()
 	close(b.server.goOn)
 	k.wantAnswer(0, slow)
 	b.wantEnd(t, nil)
@@ -327,12 +341,12 @@ func TestLeaveWithoutConnections(t *testing.T) {
 	b := attach(t, k, 5, 1)
 	k.mu.Lock()
 	k.ignores = 1 << 30
-	k.drop(0)
+	k.detach(0)
 	k.mu.Unlock()
 	for b.Connections() > 0 {
 		time.Sleep(time.Millisecond)
 	}
-	if err := b.Leave(t.Context()); err != nil {
+	if err := b.Detach(t.Context()); err != nil {
 		t.Error(err)
 	}
 	b.wantEnd(t, nil)
@@ -347,12 +361,12 @@ func TestAttachFails(t *testing.T) {
 	}
 	b = &bed{kernel: k}
 	r := &Reservation{index: 5, backend: "via+x", sysfs: k.folder, locks: filepath.Join(k.folder, "run")}
-	if err := r.take(false); err != nil {
+	if err := r.acquire(false); err != nil {
 		t.Fatal(err)
 	}
 	_, err := Attach(t.Context(), Config{
 		Connections: 1, Device: r, Serve: b.server.serve,
-		Driver: &Driver{call: func(uint8, attributes) ([]byte, error) { return nil, unix.EBUSY }},
+		Driver: &Driver{call: func(uint8, []byte) ([]byte, error) { return nil, unix.EBUSY }},
 	})
 	if !errors.Is(err, ErrBusy) {
 		t.Errorf("device in use: %v", err)
@@ -368,7 +382,7 @@ func TestReserve(t *testing.T) {
 	take := func(index int, backend string, reattach bool) error {
 		r := &Reservation{index: index, backend: backend, sysfs: k.folder, locks: filepath.Join(k.folder, "run")}
 		defer r.Release()
-		return r.take(reattach)
+		return r.acquire(reattach)
 	}
 	for _, row := range []struct {
 		index    int

@@ -12,16 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Claim is a device that nobody else has in use, or gets into use, as file system,
-// swap space, member of an array or the like: as a whole or a partition of it.
-// Programs that have it open without such a claim are not seen.
+// Claim is a device that no other program uses, or starts to use, as file
+// system, swap space, member of an array or the like: as a whole or a partition
+// of it. Programs that have it open without such a claim are not seen.
 type Claim struct {
 	node Node
 	fd   int
 }
 
-// Claim takes the device. The error wraps [ErrBusy], and says what to do, if it is in
-// use. The caller releases the claim.
+// Claim takes the device. The error wraps [ErrBusy], and says what to do, if it
+// is in use. The caller releases the claim.
 func (n Node) Claim() (*Claim, error) {
 	fd, err := unix.Open(n.String(), unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.EBUSY) {
@@ -93,10 +93,10 @@ func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// Detach takes a device from whoever serves it, and waits until that has ended. What
-// the kernel holds of it in its cache is written first. The error wraps [ErrBusy] if
-// the device is in use, unless force is set: then it is taken at once, and what uses
-// it fails.
+// Detach takes a device from the process that serves it, and waits until that
+// has ended. The kernel writes its cache of the device first. The
+// error wraps [ErrBusy] if the device is in use, unless force is set: then it
+// is taken at once, and what uses it fails.
 func (d *Driver) Detach(ctx context.Context, n Node, force bool) error {
 	pid, err := n.Server()
 	if err != nil {
@@ -108,7 +108,7 @@ func (d *Driver) Detach(ctx context.Context, n Node, force bool) error {
 			return err
 		}
 		defer claim.Release()
-		if pid != 0 { // else it would wait until somebody serves it
+		if pid != 0 { // else it would wait for a process that serves it
 			if err := claim.Flush(); err != nil {
 				return err
 			}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"time"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -54,15 +55,17 @@ type Settings struct {
 	DeadTimeout time.Duration
 }
 
-// Driver is the kernel's nbd driver. Its methods are safe for concurrent use, and
-// wait as long as the kernel takes. They are not called by who serves a device.
+// Driver is the kernel's nbd driver. Its methods are safe for concurrent use,
+// and wait as long as the kernel takes. They are not called by who serves a
+// device.
 type Driver struct {
-	call  func(command uint8, list attributes) (reply []byte, err error)
+	call  func(command uint8, list []byte) (reply []byte, err error)
 	close func()
 }
 
-// OpenDriver opens the way to the driver: the error is [ErrNoDriver] if there is
-// none, and [fs.ErrPermission] if this process may not use it. The caller closes it.
+// OpenDriver opens the way to the driver: the error is [ErrNoDriver] if there
+// is none, and [fs.ErrPermission] if this process may not use it. The caller
+// closes it.
 func OpenDriver() (*Driver, error) {
 	if !privileged() {
 		return nil, fmt.Errorf("devices of the kernel are for root, and for those with the capability CAP_SYS_ADMIN: %w", fs.ErrPermission)
@@ -87,10 +90,19 @@ func privileged() bool {
 // Close closes the way to the driver. Devices stay.
 func (d *Driver) Close() { d.close() }
 
-// connect makes a device of sockets, which stay the caller's too, and returns its
-// index.
+// ask sends a command with attributes and returns those of the reply.
+func (d *Driver) ask(command uint8, list *netlink.AttributeEncoder) ([]byte, error) {
+	encoded, err := list.Encode()
+	if err != nil {
+		return nil, err
+	}
+	return d.call(command, encoded)
+}
+
+// connect makes a device of sockets, which stay the caller's too, and returns
+// its index.
 func (d *Driver) connect(index int, backend string, s Settings, sockets []int) (Node, error) {
-	reply, err := d.call(commandConnect, connectAttributes(index, backend, s, sockets))
+	reply, err := d.ask(commandConnect, connectAttributes(index, backend, s, sockets))
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		return 0, fmt.Errorf("connect a kernel device: the capability CAP_SYS_ADMIN is needed: %w", err)
@@ -103,21 +115,21 @@ func (d *Driver) connect(index int, backend string, s Settings, sockets []int) (
 	return Node(index), err
 }
 
-// reconfigure gives a device new sockets in place of those that have ended, as many
-// as there are, and another size if that is not 0.
+// reconfigure gives a device new sockets in place of those that have ended, as
+// many as there are, and another size if that is not 0.
 func (d *Driver) reconfigure(n Node, backend string, size int64, s Settings, sockets []int) error {
-	if _, err := d.call(commandReconfigure, reconfigureAttributes(n, backend, size, s, sockets)); err != nil {
+	if _, err := d.ask(commandReconfigure, reconfigureAttributes(n, backend, size, s, sockets)); err != nil {
 		return fmt.Errorf("reconnect %s: %w", n, err)
 	}
 	return nil
 }
 
-// Disconnect takes a device from whoever serves it. Requests that are under way
-// fail. It returns nil if the device is not connected.
+// Disconnect takes a device from the process that serves it. Requests that are
+// in flight fail. It returns nil if the device is not connected.
 func (d *Driver) Disconnect(n Node) error {
-	var list attributes
-	list.uint32(attributeIndex, uint32(n))
-	_, err := d.call(commandDisconnect, list)
+	list := netlink.NewAttributeEncoder()
+	list.Uint32(attributeIndex, uint32(n))
+	_, err := d.ask(commandDisconnect, list)
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("disconnect %s: the capability CAP_SYS_ADMIN is needed: %w", n, err)
 	}
@@ -127,71 +139,77 @@ func (d *Driver) Disconnect(n Node) error {
 	return nil
 }
 
-func connectAttributes(index int, backend string, s Settings, sockets []int) attributes {
-	var list attributes
+func connectAttributes(index int, backend string, s Settings, sockets []int) *netlink.AttributeEncoder {
+	list := netlink.NewAttributeEncoder()
 	if index != AnyIndex {
-		list.uint32(attributeIndex, uint32(index))
+		list.Uint32(attributeIndex, uint32(index))
 	}
-	list.uint64(attributeSizeBytes, uint64(s.Size))
-	list.uint64(attributeBlockSize, uint64(s.BlockSize))
-	list.uint64(attributeServerFlags, uint64(s.Flags))
-	s.appendTimeouts(&list)
-	appendSockets(&list, sockets)
+	list.Uint64(attributeSizeBytes, uint64(s.Size))
+	list.Uint64(attributeBlockSize, uint64(s.BlockSize))
+	list.Uint64(attributeServerFlags, uint64(s.Flags))
+	s.appendTimeouts(list)
+	appendSockets(list, sockets)
 	if backend != "" {
-		list.text(attributeBackend, backend)
+		list.String(attributeBackend, backend)
 	}
 	return list
 }
 
-func reconfigureAttributes(n Node, backend string, size int64, s Settings, sockets []int) attributes {
-	var list attributes
-	list.uint32(attributeIndex, uint32(n))
+func reconfigureAttributes(n Node, backend string, size int64, s Settings, sockets []int) *netlink.AttributeEncoder {
+	list := netlink.NewAttributeEncoder()
+	list.Uint32(attributeIndex, uint32(n))
 	if backend != "" {
-		list.text(attributeBackend, backend)
+		list.String(attributeBackend, backend)
 	}
 	if size != 0 {
-		list.uint64(attributeSizeBytes, uint64(size))
-		list.uint64(attributeBlockSize, uint64(s.BlockSize))
+		list.Uint64(attributeSizeBytes, uint64(size))
+		list.Uint64(attributeBlockSize, uint64(s.BlockSize))
 	}
-	s.appendTimeouts(&list)
+	s.appendTimeouts(list)
 	if len(sockets) > 0 {
-		appendSockets(&list, sockets)
+		appendSockets(list, sockets)
 	}
 	return list
 }
 
-// appendTimeouts appends the times, which the driver counts in seconds: a part of a
-// second is a whole one.
-func (s Settings) appendTimeouts(list *attributes) {
-	list.uint64(attributeTimeout, seconds(s.IOTimeout))
-	list.uint64(attributeDeadTimeout, seconds(s.DeadTimeout))
+// appendTimeouts appends the times, which the driver counts in seconds: a part
+// of a second is a whole one.
+func (s Settings) appendTimeouts(list *netlink.AttributeEncoder) {
+	list.Uint64(attributeTimeout, seconds(s.IOTimeout))
+	list.Uint64(attributeDeadTimeout, seconds(s.DeadTimeout))
 }
 
 func seconds(d time.Duration) uint64 { return uint64((d + time.Second - 1) / time.Second) }
 
-func appendSockets(list *attributes, sockets []int) {
-	var items attributes
-	for _, fd := range sockets {
-		var item attributes
-		item.uint32(attributeSocketFD, uint32(fd))
-		items.nested(attributeSocket, item)
-	}
-	list.nested(attributeSockets, items)
+func appendSockets(list *netlink.AttributeEncoder, sockets []int) {
+	list.Nested(attributeSockets, func(items *netlink.AttributeEncoder) error {
+		for _, fd := range sockets {
+			items.Nested(attributeSocket, func(item *netlink.AttributeEncoder) error {
+				item.Uint32(attributeSocketFD, uint32(fd))
+				return nil
+			})
+		}
+		return nil
+	})
 }
 
 // decodeIndex returns the index of the device from the reply to a connect.
 func decodeIndex(list []byte) (int, error) {
 	index := AnyIndex
-	err := each(list, func(kind uint16, value []byte) error {
-		if kind != attributeIndex {
-			return nil
-		}
-		n, err := word(value)
-		index = int(n)
-		return err
-	})
-	if err == nil && (index < 0 || index > maximumIndex) {
-		err = fmt.Errorf("%w: device without number", errMalformed)
+	d, err := netlink.NewAttributeDecoder(list)
+	if err != nil {
+		return index, fmt.Errorf("%w: %w", errMalformed, err)
 	}
-	return index, err
+	for d.Next() {
+		if d.Type() == attributeIndex {
+			index = int(d.Uint32())
+		}
+	}
+	if err := d.Err(); err != nil {
+		return AnyIndex, fmt.Errorf("%w: %w", errMalformed, err)
+	}
+	if index < 0 || index > maximumIndex {
+		return AnyIndex, fmt.Errorf("%w: device without number", errMalformed)
+	}
+	return index, nil
 }

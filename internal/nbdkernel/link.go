@@ -13,14 +13,14 @@ type link struct {
 	conn net.Conn      // the near end, until serve takes it
 	near int           // another descriptor of it
 	far  int           // the kernel's end, until it was offered to the driver; then -1
-	err  error         // how it ended; nil: the driver said good-bye
+	err  error         // how it ended; nil: the driver said disconnect
 	done chan struct{} // closed when it has ended
 
 	ready chan struct{} // closed when it is served
 }
 
-// buffer is the size asked for the sending buffer of the kernel's end, bytes: room for
-// several of its requests, so that a writer does not wait after each.
+// buffer is the size asked for the sending buffer of the kernel's end, bytes:
+// room for several of its requests, so that a writer does not wait after each.
 const buffer = 4 << 20
 
 // newLink makes a connection. The caller calls serve, or drop.
@@ -35,7 +35,7 @@ func newLink() (*link, error) {
 		_ = unix.SetsockoptInt(l.far, unix.SOL_SOCKET, unix.SO_SNDBUF, buffer)
 	}
 	if l.conn, err = connOf(l.near); err != nil {
-		l.drop()
+		l.discard()
 		return nil, err
 	}
 	return l, nil
@@ -52,32 +52,34 @@ func connOf(fd int) (net.Conn, error) {
 	return net.FileConn(file)
 }
 
-// drop closes a connection that nobody serves.
-func (l *link) drop() {
+// discard closes a connection that is not served.
+func (l *link) discard() {
 	if l.conn != nil {
 		l.conn.Close()
 	}
-	l.offered()
+	l.closeFar()
 	unix.Close(l.near)
 }
 
 // serve serves the connection to its end, for both ends.
 func (l *link) serve(ctx context.Context, serve func(context.Context, net.Conn, func()) error) {
 	l.err = serve(ctx, l.conn, func() { close(l.ready) })
-	l.hangUp() // there are other descriptors of the socket
+	l.shutdown() // there are other descriptors of the socket
 	close(l.done)
 }
 
-// offered closes the kernel's end here: the driver has one of its own if it took it.
-func (l *link) offered() {
+// closeFar closes the kernel's end here: the driver has one of its own if it
+// took it.
+func (l *link) closeFar() {
 	if l.far >= 0 {
 		unix.Close(l.far)
 		l.far = -1
 	}
 }
 
-// hungUp reports whether the other end is closed, or this one was shut down.
-func (l *link) hungUp() bool {
+// disconnected reports whether the other end is closed, or this one was shut
+// down.
+func (l *link) disconnected() bool {
 	fds := []unix.PollFd{{Fd: int32(l.near)}}
 	for {
 		if _, err := unix.Poll(fds, 0); err != unix.EINTR {
@@ -86,14 +88,14 @@ func (l *link) hungUp() bool {
 	}
 }
 
-// hangUp ends the connection for both ends.
-func (l *link) hangUp() { _ = unix.Shutdown(l.near, unix.SHUT_RDWR) }
+// shutdown ends the connection for both ends.
+func (l *link) shutdown() { _ = unix.Shutdown(l.near, unix.SHUT_RDWR) }
 
-// finish takes no more requests; what is under way is answered.
-func (l *link) finish() { _ = unix.Shutdown(l.near, unix.SHUT_RD) }
+// drain takes no more requests; what is in flight is answered.
+func (l *link) drain() { _ = unix.Shutdown(l.near, unix.SHUT_RD) }
 
 // close releases the connection, which has ended.
 func (l *link) close() {
-	l.offered()
+	l.closeFar()
 	unix.Close(l.near)
 }

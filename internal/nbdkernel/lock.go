@@ -15,17 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockFolder is where the lock files of devices are: devices are the machine's, and so
-// is the folder.
+// lockFolder is where the lock files of devices are: devices are the machine's,
+// and so is the folder.
 const lockFolder = "/run/viablk"
 
-// lock says that this process serves a device: nobody else connects it meanwhile. It
-// ends with the process, however that ends.
+// lock says that this process serves a device: no other process connects it
+// meanwhile. It ends with the process, however that ends.
 type lock struct{ file *os.File }
 
-// takeLock takes the lock of a device. The error wraps [ErrBusy] if another process
-// serves it.
-func takeLock(folder string, n Node) (*lock, error) {
+// acquireLock takes the lock of a device. The error wraps [ErrBusy] if another
+// process serves it.
+func acquireLock(folder string, n Node) (*lock, error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", n, err)
 	}
@@ -49,11 +49,11 @@ func takeLock(folder string, n Node) (*lock, error) {
 	return &lock{file}, nil
 }
 
-// awaitLock is takeLock for a device that another process just gave up: it waits until
-// that has ended with it.
+// awaitLock is acquireLock for a device that another process just gave up: it
+// waits until that has ended with it.
 func awaitLock(ctx context.Context, folder string, n Node) (*lock, error) {
 	for {
-		l, err := takeLock(folder, n)
+		l, err := acquireLock(folder, n)
 		if !errors.Is(err, ErrBusy) {
 			return l, err
 		}
@@ -65,7 +65,7 @@ func awaitLock(ctx context.Context, folder string, n Node) (*lock, error) {
 	}
 }
 
-// lockPause is between two looks at a lock.
+// lockPause is between two checks of a lock.
 const lockPause = 20 * time.Millisecond
 
 // release gives the lock up. The file stays: who waits for it has it open.

@@ -1,38 +1,50 @@
 package nbdkernel
 
 import (
+	"errors"
 	"fmt"
-	"math"
-	"os"
 	"sync"
+	"syscall"
 
+	"github.com/mdlayher/genetlink"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
 // maximumAnswer is the longest datagram that is taken from the kernel, bytes.
 const maximumAnswer = 64 << 10
 
-// family is a family of generic netlink, and the socket to talk to it. Its methods
-// are safe for concurrent use; a request waits for the one before it.
+// shortestAcknowledgement is an errno and the header of the request.
+const shortestAcknowledgement = 4 + unix.SizeofNlMsghdr
+
+// errMalformed is the error of an answer that cannot be decoded.
+var errMalformed = errors.New("malformed netlink message")
+
+// family is a family of generic netlink, and the socket to talk to it. Its
+// methods are safe for concurrent use; a request waits for the one before it.
 type family struct {
 	id      uint16
 	version uint8
+	conn    *genetlink.Conn
 
-	mu       sync.Mutex
-	fd       int
-	sequence uint32
-	buffer   []byte
+	mu sync.Mutex // held from a request to the end of its answer
 }
 
-// openFamily returns the family of a name. The error is [unix.ENOENT] if the kernel
-// has none. The caller closes it.
+// openFamily returns the family of a name. The error is [unix.ENOENT] if the
+// kernel has none. The caller closes it.
 func openFamily(name string) (*family, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_GENERIC)
+	conn, err := genetlink.Dial(&netlink.Config{MessageBufferSize: maximumAnswer})
 	if err != nil {
-		return nil, os.NewSyscallError("socket", err)
+		return nil, err
 	}
-	f := &family{fd: fd, buffer: make([]byte, maximumAnswer)}
-	if err := f.find(name); err != nil {
+	f := &family{conn: conn}
+	err = f.connectToKernel()
+	if err == nil {
+		// Old kernels have no texts.
+		_ = conn.SetOption(netlink.ExtendedAcknowledge, true)
+		err = f.find(name)
+	}
+	if err != nil {
 		f.close()
 		return nil, err
 	}
@@ -41,79 +53,105 @@ func openFamily(name string) (*family, error) {
 
 // find asks for the number of the family.
 func (f *family) find(name string) error {
-	if err := unix.Bind(f.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return os.NewSyscallError("bind", err)
+	found, err := f.conn.GetFamily(name)
+	if err != nil {
+		return refusal(err)
 	}
-	// Old kernels have no texts.
-	_ = unix.SetsockoptInt(f.fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
-	var list attributes
-	list.text(unix.CTRL_ATTR_FAMILY_NAME, name)
-	reply, err := f.ask(request{family: unix.GENL_ID_CTRL, command: unix.CTRL_CMD_GETFAMILY, version: 2, list: list})
+	if found.ID == 0 {
+		return fmt.Errorf("%w: family without number", errMalformed)
+	}
+	f.id, f.version = found.ID, found.Version
+	return nil
+}
+
+// connectToKernel connects the socket to the kernel, which then refuses what
+// other sockets send to it: the library does not say who sent a message.
+func (f *family) connectToKernel() error {
+	raw, err := f.conn.SyscallConn()
 	if err != nil {
 		return err
 	}
-	f.id, f.version, err = decodeFamily(reply)
-	return err
-}
-
-// decodeFamily returns number and version of a family from what the kernel says of
-// it.
-func decodeFamily(list []byte) (id uint16, version uint8, err error) {
-	err = each(list, func(kind uint16, value []byte) error {
-		var n uint32
-		switch kind {
-		case unix.CTRL_ATTR_FAMILY_ID:
-			if n, err = word(value); n > math.MaxUint16 {
-				return fmt.Errorf("%w: family %d", errMalformed, n)
-			}
-			id = uint16(n)
-		case unix.CTRL_ATTR_VERSION:
-			n, err = word(value)
-			version = uint8(n)
-		}
+	var failure error
+	if err := raw.Control(func(fd uintptr) {
+		failure = unix.Connect(int(fd), &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	}); err != nil {
 		return err
-	})
-	if err == nil && id == 0 {
-		err = fmt.Errorf("%w: family without number", errMalformed)
 	}
-	return id, version, err
+	if failure != nil {
+		return fmt.Errorf("connect a netlink socket to the kernel: %w", failure)
+	}
+	return nil
 }
 
-// call sends a command to the family and returns the attributes of the reply, none
-// if it has no reply. It waits as long as the kernel takes.
-func (f *family) call(command uint8, list attributes) ([]byte, error) {
-	return f.ask(request{family: f.id, command: command, version: f.version, list: list})
-}
-
-func (f *family) ask(r request) ([]byte, error) {
+// call sends a command with encoded attributes to the family and returns the
+// attributes of the reply, none if it has no reply. It waits as long as the
+// kernel takes.
+func (f *family) call(command uint8, list []byte) ([]byte, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.sequence++
-	r.sequence = f.sequence
+	message := genetlink.Message{Header: genetlink.Header{Command: command, Version: f.version}, Data: list}
 	// The kernel executes the request before this returns.
-	if err := unix.Sendto(f.fd, r.encode(), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return nil, os.NewSyscallError("sendto", err)
+	request, err := f.conn.Send(message, f.id, netlink.Request|netlink.Acknowledge)
+	if err != nil {
+		return nil, err
 	}
-	var a answer
-	for !a.done {
-		n, from, err := unix.Recvfrom(f.fd, f.buffer, unix.MSG_TRUNC)
-		switch {
-		case err == unix.EINTR:
-			continue
-		case err != nil:
-			return nil, os.NewSyscallError("recvfrom", err)
-		case n > len(f.buffer):
-			return nil, fmt.Errorf("%w: %d bytes", errMalformed, n)
-		}
-		if sender, ok := from.(*unix.SockaddrNetlink); !ok || sender.Pid != 0 {
-			continue // not from the kernel
-		}
-		if err := a.decode(f.buffer[:n], &r); err != nil {
-			return nil, err
-		}
-	}
-	return a.list, a.err
+	return f.answer(request.Header)
 }
 
-// close closes the socket. Nobody calls anything afterwards.
-func (f *family) close() { unix.Close(f.fd) }
+// answer takes the kernel's messages until one acknowledges or refuses the
+// request, and returns the attributes of its reply. The library's Execute stops
+// at the reply, in front of which an acknowledgement would then come the next
+// time. Messages that belong to another request are passed over: answers to an
+// earlier one, whose end no caller waited for.
+func (f *family) answer(request netlink.Header) (list []byte, err error) {
+	for {
+		replies, messages, err := f.conn.Receive()
+		if refused, ok := errors.AsType[*netlink.OpError](err); ok && isErrno(refused.Err) && refused.Sequence != request.Sequence {
+			continue
+		}
+		if err != nil {
+			return nil, refusal(err)
+		}
+		if len(messages) == 0 {
+			return nil, fmt.Errorf("%w: datagram without a message", errMalformed)
+		}
+		for i, m := range messages {
+			switch {
+			case m.Header.Sequence != request.Sequence:
+			case m.Header.Type == request.Type:
+				list = replies[i].Data
+			case m.Header.Type == netlink.Error && len(m.Data) < shortestAcknowledgement:
+				return nil, fmt.Errorf("%w: acknowledgement of %d bytes", errMalformed, len(m.Data))
+			case m.Header.Type == netlink.Error: // without an errno
+				return list, nil
+			}
+		}
+	}
+}
+
+// isErrno reports whether an error is the errno of a message, not that of a
+// system call.
+func isErrno(err error) bool {
+	_, ok := err.(syscall.Errno)
+	return ok
+}
+
+// refusal returns the error of a message: its errno, behind the kernel's text
+// if it gives one; or that it is malformed.
+func refusal(err error) error {
+	errno, ok := errors.AsType[syscall.Errno](err)
+	if !ok {
+		return fmt.Errorf("%w: %w", errMalformed, err)
+	}
+	refused, ok := errors.AsType[*netlink.OpError](err)
+	switch {
+	case !ok || !isErrno(refused.Err):
+		return err
+	case refused.Message == "":
+		return errno
+	}
+	return fmt.Errorf("%s: %w", refused.Message, errno)
+}
+
+// close closes the socket. No method is called afterwards.
+func (f *family) close() { _ = f.conn.Close() }

@@ -14,8 +14,8 @@ import (
 // Node is a device of the nbd driver by its index: 3 is /dev/nbd3.
 type Node int
 
-// maximumIndex is the largest index that a device can have, if it has no room for
-// partitions.
+// maximumIndex is the largest index that a device can have, if it has no room
+// for partitions.
 const maximumIndex = 1<<20 - 1
 
 // Where the kernel tells of its devices.
@@ -66,8 +66,8 @@ type State struct {
 	Backend     string // what it was connected to; empty if the one who did did not say
 }
 
-// State returns what the kernel says of the device. One that the kernel has not made
-// yet is not attached.
+// State returns what the kernel says of the device. One that the kernel has not
+// made yet is not attached.
 func (n Node) State() (State, error) { return n.state(sysfs) }
 
 func (n Node) state(root string) (s State, err error) {
@@ -96,8 +96,8 @@ func (n Node) state(root string) (s State, err error) {
 	return s, err
 }
 
-// announce has the kernel tell of the device once more: when it did first, it did not
-// know to what the device is connected.
+// announce has the kernel tell of the device once more: when it did first, it
+// did not know to what the device is connected.
 func (n Node) announce(root string) error {
 	err := os.WriteFile(filepath.Join(root, "block", n.name(), "uevent"), []byte("change"), 0)
 	if err != nil {
@@ -128,8 +128,9 @@ func findBackend(root, backend string) (Node, bool, error) {
 	return 0, false, nil
 }
 
-// usefulConnections returns how many connections of a device the kernel would use: it
-// has no more queues than processors. It is at most n, and n if that is not known.
+// usefulConnections returns how many connections of a device the kernel would
+// use: it has no more queues than processors. It is at most n, and n if that is
+// not known.
 func usefulConnections(root string, n int) int {
 	text, err := os.ReadFile(filepath.Join(root, processorFile))
 	list := strings.TrimSpace(string(text)) // ranges: 0-3,8-11

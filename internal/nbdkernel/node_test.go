@@ -115,7 +115,7 @@ const lockedFolder = "VIABLK_LOCKED_FOLDER"
 
 func TestMain(m *testing.M) {
 	if folder := os.Getenv(lockedFolder); folder != "" {
-		if _, err := takeLock(folder, 5); err != nil {
+		if _, err := acquireLock(folder, 5); err != nil {
 			os.Stdout.WriteString(err.Error() + "\n")
 			os.Exit(1)
 		}
@@ -147,7 +147,7 @@ func TestLock(t *testing.T) {
 	if pid, err := Node(5).server(folder); err != nil || pid != other.Process.Pid {
 		t.Errorf("served by process %d, not %d", pid, other.Process.Pid)
 	}
-	if l, err := takeLock(folder, 5); !errors.Is(err, ErrBusy) {
+	if l, err := acquireLock(folder, 5); !errors.Is(err, ErrBusy) {
 		t.Errorf("locked twice: %v, %v", l, err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Reservation is a device that this process is about to serve. Nobody else connects it
-// meanwhile.
+// Reservation is a device that this process is about to serve. No other process
+// connects it meanwhile.
 type Reservation struct {
 	index   int // AnyIndex: the driver is to choose
 	backend string
@@ -18,21 +18,21 @@ type Reservation struct {
 }
 
 // Reserve reserves the device of an index for a backend, or any if that is
-// [AnyIndex]. With reattach it may be there already, connected to the backend, if
-// nobody serves it any more; and any device is the one that is connected to the
-// backend, if there is one. The error wraps [ErrBusy] if the device is in use. The
-// caller gives the reservation to [Attach], or releases it.
+// [AnyIndex]. With reattach it may be there already, connected to the backend,
+// if no process serves it any more; and any device is the one that is connected
+// to the backend, if there is one. The error wraps [ErrBusy] if the device is
+// in use. The caller gives the reservation to [Attach], or releases it.
 func Reserve(index int, backend string, reattach bool) (*Reservation, error) {
 	r := &Reservation{index: index, backend: backend, sysfs: sysfs, locks: lockFolder}
-	if err := r.take(reattach); err != nil {
+	if err := r.acquire(reattach); err != nil {
 		r.Release()
 		return nil, err
 	}
 	return r, nil
 }
 
-// take reserves the device.
-func (r *Reservation) take(reattach bool) (err error) {
+// acquire reserves the device.
+func (r *Reservation) acquire(reattach bool) (err error) {
 	if reattach && r.index == AnyIndex {
 		n, found, err := findBackend(r.sysfs, r.backend)
 		if err != nil {
@@ -45,17 +45,17 @@ func (r *Reservation) take(reattach bool) (err error) {
 	if r.index == AnyIndex {
 		return nil
 	}
-	if r.lock, err = takeLock(r.locks, r.node()); err != nil {
+	if r.lock, err = acquireLock(r.locks, r.node()); err != nil {
 		return err
 	}
-	if r.state, err = r.look(); err == nil && r.state.Attached {
+	if r.state, err = r.currentState(); err == nil && r.state.Attached {
 		err = r.state.refuse(r.node(), r.backend, reattach)
 	}
 	return err
 }
 
-// look returns the state of the device now.
-func (r *Reservation) look() (State, error) { return r.node().state(r.sysfs) }
+// currentState returns the state of the device now.
+func (r *Reservation) currentState() (State, error) { return r.node().state(r.sysfs) }
 
 // refuse says why a device that is connected cannot be taken over.
 func (s State) refuse(n Node, backend string, reattach bool) error {
@@ -70,8 +70,8 @@ func (s State) refuse(n Node, backend string, reattach bool) error {
 	return nil
 }
 
-// Waits reports whether the device is there, and waits to be served.
-func (r *Reservation) Waits() bool { return r.state.Attached }
+// Reattaching reports whether the device is there, and waits to be served.
+func (r *Reservation) Reattaching() bool { return r.state.Attached }
 
 // Release lets others have the device.
 func (r *Reservation) Release() {
@@ -81,14 +81,15 @@ func (r *Reservation) Release() {
 
 func (r *Reservation) node() Node { return Node(r.index) }
 
-// chosen reserves the device that the driver chose: at once, or when the process has
-// ended that had it before.
-func (r *Reservation) chosen(ctx context.Context, n Node) (err error) {
+// lockChosen reserves the device that the driver chose: at once, or when the
+// process has ended that had it before.
+func (r *Reservation) lockChosen(ctx context.Context, n Node) (err error) {
 	if r.index = int(n); r.lock == nil {
 		r.lock, err = awaitLock(ctx, r.locks, n)
 	}
 	return err
 }
 
-// takeOverTime is how long a process that is being killed may take to lose its device.
-const takeOverTime = 10 * time.Second
+// takeOverTimeout is how long a process that is being killed may take to lose
+// its device.
+const takeOverTimeout = 10 * time.Second

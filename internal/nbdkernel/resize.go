@@ -2,19 +2,20 @@ package nbdkernel
 
 import "time"
 
-// sizeLook is how often it is looked whether the disk has another size.
-const sizeLook = time.Second
+// sizeInterval is how often it is looked whether the disk has another size.
+const sizeInterval = time.Second
 
-// routineResize tells the driver of another size. It is a goroutine with a socket of its
-// own, for the driver may have it wait for requests, which wait for connections.
-func (a *Attachment) routineResize(done chan<- struct{}) {
+// watchSize tells the driver of another size. It is a goroutine with a socket
+// of its own, for the driver may have it wait for requests, which wait for
+// connections.
+func (a *Attachment) watchSize(done chan<- struct{}) {
 	defer close(done)
-	ticker := time.NewTicker(sizeLook)
+	ticker := time.NewTicker(sizeInterval)
 	defer ticker.Stop()
 	for told := a.cfg.Size; ; {
 		select {
 		case <-ticker.C:
-		case <-a.staying.Done():
+		case <-a.active.Done():
 			return
 		}
 		size := a.cfg.Present()

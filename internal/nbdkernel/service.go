@@ -7,89 +7,89 @@ import (
 	"time"
 )
 
-// How long a connection that was given up by the driver is waited with before it is
-// replaced: not at all if it lived longer than the longest pause, else as long as the
-// last time and twice that.
+// How long a connection that was given up by the driver is waited with before
+// it is replaced: not at all if it lived longer than the longest pause, else as
+// long as the last time and twice that.
 const (
-	firstPause = 50 * time.Millisecond
-	lastPause  = 5 * time.Second
+	minReplacePause = 50 * time.Millisecond
+	maxReplacePause = 5 * time.Second
 )
 
-// Serve keeps the driver supplied with connections. It returns nil when the device was
-// disconnected, or left by [Attachment.Leave], and the cause when ctx ends: then the
-// device is left too, at once. It is called once.
+// Serve keeps the driver supplied with connections. It returns nil when the
+// device was disconnected, or left by [Attachment.Leave], and the cause when
+// ctx ends: then the device is left too, at once. It is called once.
 func (a *Attachment) Serve(ctx context.Context) error {
-	defer close(a.gone)
+	defer close(a.served)
 	defer a.release(errEnded)
 	stop := context.AfterFunc(ctx, func() {
-		a.leave()
+		a.beginClose()
 		a.cut(context.Cause(ctx))
 	})
 	defer stop()
 	if a.cfg.Present != nil {
 		done := make(chan struct{})
-		go a.routineResize(done)
+		go a.watchSize(done)
 		defer func() { <-done }()
-		defer a.leave()
+		defer a.beginClose()
 	}
-	pause, since := firstPause, time.Now()
+	pause, since := minReplacePause, time.Now()
 	for {
-		if a.staying.Err() != nil && a.Connections() == 0 {
+		if a.active.Err() != nil && a.Connections() == 0 {
 			return context.Cause(ctx)
 		}
 		<-a.changed // there is a connection that can end, or one that has
-		lost, parted := a.collect()
-		if len(lost) > 0 && !parted {
-			state, err := a.cfg.Device.look()
-			parted = err == nil && !state.Attached // it was reset, without a good-bye
+		lost, disconnected := a.collect()
+		if len(lost) > 0 && !disconnected {
+			state, err := a.cfg.Device.currentState()
+			disconnected = err == nil && !state.Attached // it was reset, without a disconnect
 		}
-		if parted {
-			a.leave() // the driver ends the other connections
+		if disconnected {
+			a.beginClose() // the driver ends the other connections
 		}
-		if len(lost) == 0 || a.staying.Err() != nil {
+		if len(lost) == 0 || a.active.Err() != nil {
 			continue
 		}
 		a.cfg.Log.Warn("the kernel gave connections up; they are replaced", "device", a.Node(), "connections", len(lost), "error", lost[0])
-		if time.Since(since) > lastPause {
-			pause = firstPause
+		if time.Since(since) > maxReplacePause {
+			pause = minReplacePause
 		}
 		since = time.Now()
 		pause = a.replace(len(lost), pause)
 	}
 }
 
-// replace replaces connections, after a pause, for as long as the device is not left,
-// and returns how long the next pause is.
+// replace replaces connections, after a pause, for as long as the device is not
+// left, and returns how long the next pause is.
 func (a *Attachment) replace(n int, pause time.Duration) time.Duration {
 	for {
 		select {
 		case <-time.After(pause):
-		case <-a.staying.Done():
+		case <-a.active.Done():
 			return pause
 		}
-		pause = min(2*pause, lastPause)
-		err := a.fill(a.staying, 0)
+		pause = min(2*pause, maxReplacePause)
+		err := a.fill(a.active, 0)
 		if err == nil {
 			a.mu.Lock()
 			a.replaced += uint64(n)
 			a.mu.Unlock()
 			return pause
 		}
-		if state, failure := a.cfg.Device.look(); failure == nil && !state.Attached {
-			a.leave()
+		if state, failure := a.cfg.Device.currentState(); failure == nil && !state.Attached {
+			a.beginClose()
 			for _, l := range a.list() {
-				l.hangUp()
+				l.shutdown()
 			}
 		}
-		if a.staying.Err() == nil {
+		if a.active.Err() == nil {
 			a.cfg.Log.Warn("the kernel waits for a connection", "device", a.Node(), "error", err)
 		}
 	}
 }
 
-// collect releases connections that have ended. It returns why those were lost that
-// the driver gave up, and whether it said good-bye.
-func (a *Attachment) collect() (lost []error, parted bool) {
+// collect releases connections that have ended. It returns why those were lost
+// that the driver gave up, and whether it said disconnect.
+func (a *Attachment) collect() (lost []error, disconnected bool) {
 	for _, l := range a.list() {
 		select {
 		case <-l.done:
@@ -97,28 +97,29 @@ func (a *Attachment) collect() (lost []error, parted bool) {
 			continue
 		}
 		if l.err == nil {
-			parted = true
+			disconnected = true
 		} else {
 			lost = append(lost, l.err)
 		}
 		a.remove(l)
 	}
-	return lost, parted
+	return lost, disconnected
 }
 
-// End ends the device in peace, if nobody uses it: what the kernel holds of it in its
-// cache is written, and the device is disconnected. A device that is in use is left.
-// Serve has ended when End returns nil; it runs, or has ended before.
+// End ends the device in peace, if no program uses it: what the kernel holds of
+// it in its cache is written, and the device is disconnected. A device that is
+// in use is left. Serve has ended when End returns nil; it runs, or has ended
+// before.
 func (a *Attachment) End(ctx context.Context) error {
 	select {
-	case <-a.gone:
+	case <-a.served:
 		return nil
 	default:
 	}
 	claim, err := a.Node().Claim()
 	if errors.Is(err, ErrBusy) {
 		a.cfg.Log.Warn("the device is left: its requests wait until it is reattached", "for", a.cfg.DeadTimeout, "reason", err)
-		return a.Leave(ctx)
+		return a.Detach(ctx)
 	}
 	if err != nil {
 		return err
@@ -127,32 +128,32 @@ func (a *Attachment) End(ctx context.Context) error {
 	if err := claim.Flush(); err != nil {
 		return err
 	}
-	a.leave()
+	a.beginClose()
 	if err := a.cfg.Driver.Disconnect(a.Node()); err != nil {
 		return err
 	}
 	return a.awaitEnd(ctx)
 }
 
-// Leave ends this process's part in the device: requests under way are answered, and
-// others wait in the kernel, for the dead timeout, until the device is reattached.
-// Serve has ended when Leave returns nil; it runs.
-func (a *Attachment) Leave(ctx context.Context) error {
-	a.leave()
+// Detach ends this process's part in the device: requests in flight are
+// answered, and others wait in the kernel, for the dead timeout, until the
+// device is reattached. Serve has ended when Leave returns nil; it runs.
+func (a *Attachment) Detach(ctx context.Context) error {
+	a.beginClose()
 	for _, l := range a.list() {
-		l.finish()
+		l.drain()
 	}
 	return a.awaitEnd(ctx)
 }
 
 func (a *Attachment) awaitEnd(ctx context.Context) error {
 	select {
-	case <-a.gone:
+	case <-a.served:
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("leave %s: %w", a.Node(), context.Cause(ctx))
 	}
 }
 
-// Gone returns a channel that is closed when Serve has returned.
-func (a *Attachment) Gone() <-chan struct{} { return a.gone }
+// Done returns a channel that is closed when Serve has returned.
+func (a *Attachment) Done() <-chan struct{} { return a.served }

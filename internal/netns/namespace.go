@@ -40,8 +40,8 @@ func New() (*Namespace, error) {
 	return start("make a network namespace", func() error { return unix.Unshare(unix.CLONE_NEWNET) })
 }
 
-// Of returns a namespace that a file descriptor of a process's ns/net keeps. The
-// file is not kept.
+// Of returns a namespace that a file descriptor of a process's ns/net keeps.
+// The file is not kept.
 func Of(f *os.File) (*Namespace, error) {
 	return start("enter a network namespace", func() error {
 		return unix.Setns(int(f.Fd()), unix.CLONE_NEWNET)
@@ -49,12 +49,12 @@ func Of(f *os.File) (*Namespace, error) {
 }
 
 // start starts the thread of a namespace, which enters it.
-func start(what string, enter func() error) (*Namespace, error) {
+func start(what string, join func() error) (*Namespace, error) {
 	n := &Namespace{calls: make(chan func()), stop: make(chan struct{}), ended: make(chan struct{})}
 	entered := make(chan error, 1)
 	offMainThread(func() {
 		defer close(n.ended)
-		err := enter()
+		err := join()
 		if err == nil {
 			n.file, err = os.Open("/proc/thread-self/ns/net")
 		}
@@ -70,8 +70,9 @@ func start(what string, enter func() error) (*Namespace, error) {
 	return n, nil
 }
 
-// offMainThread starts f on a thread that ends with it. The runtime cannot end the
-// main thread, which would stay where f left it: it is held until f has another.
+// offMainThread starts f on a thread that ends with it. The runtime cannot end
+// the main thread, which would stay where f left it: it is held until f has
+// another.
 func offMainThread(f func()) {
 	placed := make(chan struct{})
 	go func() {
@@ -100,9 +101,9 @@ func (n *Namespace) serve() {
 	}
 }
 
-// Do runs f on the thread of the namespace and returns its error. Sockets that f
-// opens stay in the namespace, whoever uses them; goroutines that it starts are
-// not in it. f does not call Do.
+// Do runs f on the thread of the namespace and returns its error. Sockets that
+// f opens stay in the namespace, in any goroutine; goroutines that it starts
+// are not in it. f does not call Do.
 func (n *Namespace) Do(f func() error) error {
 	done := make(chan error, 1)
 	select {
@@ -118,8 +119,8 @@ func (n *Namespace) Do(f func() error) error {
 	}
 }
 
-// Start starts a command in the namespace. The kernel kills it when the namespace
-// is closed, or this process ends.
+// Start starts a command in the namespace. The kernel kills it when the
+// namespace is closed, or this process ends.
 func (n *Namespace) Start(cmd *exec.Cmd) error {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = new(syscall.SysProcAttr)
@@ -128,8 +129,8 @@ func (n *Namespace) Start(cmd *exec.Cmd) error {
 	return n.Do(cmd.Start)
 }
 
-// File returns an open file of the namespace, for processes that enter it. It is
-// valid until Close.
+// File returns an open file of the namespace, for processes that enter it. It
+// is valid until Close.
 func (n *Namespace) File() *os.File { return n.file }
 
 // Close ends the thread; processes that were started in the namespace are

@@ -15,7 +15,7 @@ import (
 // Device is the name of the network device at each end of a cable.
 const Device = "veth0"
 
-// The addresses of the hosts of a pair: nobody else sees them.
+// The addresses of the hosts of a pair, invisible outside.
 var (
 	NearIPv4 = netip.MustParseAddr("10.0.0.1")
 	FarIPv4  = netip.MustParseAddr("10.0.0.2")
@@ -29,8 +29,8 @@ const (
 	MaximumMTU = 65535
 )
 
-// Pair is two hosts with a cable between them, a pair of veth devices. Both have
-// an IPv4 and an IPv6 address, and one of the link: fe80::1 and fe80::2.
+// Pair is two hosts with a cable between them, a pair of veth devices. Both
+// have an IPv4 and an IPv6 address, and one of the link: fe80::1 and fe80::2.
 type Pair struct {
 	Near, Far *Namespace
 }
@@ -70,13 +70,13 @@ func (p *Pair) make(mtu int) error {
 	return errors.Join(p.Near.AwaitLink(), p.Far.AwaitLink())
 }
 
-// linkPatience is how long a link may take to come up.
-const linkPatience = 10 * time.Second
+// linkTimeout is how long a link may take to come up.
+const linkTimeout = 10 * time.Second
 
 // AwaitLink waits until the device can send and receive. A device that was just
 // brought up at both ends drops what it is given, for a second at most.
 func (n *Namespace) AwaitLink() error {
-	for deadline := time.Now().Add(linkPatience); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(linkTimeout); ; time.Sleep(time.Millisecond) {
 		var flags net.Flags
 		err := n.Do(func() error {
 			i, err := net.InterfaceByName(Device)
@@ -91,13 +91,13 @@ func (n *Namespace) AwaitLink() error {
 		case flags&net.FlagRunning != 0:
 			return nil
 		case time.Now().After(deadline):
-			return fmt.Errorf("%s does not come up within %v", Device, linkPatience)
+			return fmt.Errorf("%s does not come up within %v", Device, linkTimeout)
 		}
 	}
 }
 
-// addresses brings the devices up with addresses that are good at once: nobody
-// looks for duplicates. They stay when a device goes down.
+// addresses brings the devices up with addresses that are good at once, without
+// duplicate address detection. They stay when a device goes down.
 func (n *Namespace) addresses(all ...netip.Addr) error {
 	err := n.Do(func() error {
 		return os.WriteFile("/proc/sys/net/ipv6/conf/"+Device+"/keep_addr_on_down", []byte("1"), 0)

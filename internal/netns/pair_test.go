@@ -94,8 +94,8 @@ func namespaceOf(t *testing.T, link string) string {
 	return name
 }
 
-// The thread of a namespace is in it, and no other is: not while functions run in
-// several, and not afterwards.
+// The thread of a namespace is in it, and no other is: not while functions run
+// in several, and not afterwards.
 func TestOnlyItsThreadIsInside(t *testing.T) {
 	outside := namespaceOf(t, "/proc/self/ns/net")
 	for range 20 {
@@ -149,7 +149,7 @@ func TestOnlyItsThreadIsInside(t *testing.T) {
 	}
 }
 
-// What runs in a namespace ends with it.
+// A program in a namespace ends with it.
 func TestCloseKillsWhatRunsInside(t *testing.T) {
 	n, err := New()
 	if err != nil {

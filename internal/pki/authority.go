@@ -1,10 +1,11 @@
-// Package pki makes and reads the certificates of NBD over TLS.
+// Package pki makes, checks and reads the certificates of both ends of TLS.
 //
 // A folder of certificates is laid out as nbdkit, libnbd and QEMU have it:
 //
-//	ca-cert.pem      who vouches for the others
-//	ca-crl.pem       what it does not vouch for any more; need not be there
+//	ca-cert.pem      the certificate of the authority
+//	ca-crl.pem       its revocation list; optional
 //	ca-key.pem       the authority's own; only where certificates are issued
+//	issued           certificates that the authority issued
 //	server-cert.pem  server-key.pem
 //	client-cert.pem  client-key.pem
 //
@@ -12,6 +13,7 @@
 package pki
 
 import (
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -46,6 +48,7 @@ type Role string
 const (
 	Server Role = "server"
 	Client Role = "client"
+	CA     Role = "ca" // the authority itself
 )
 
 // backdate allows for clocks that go differently.
@@ -75,19 +78,20 @@ func Init(folder, name string, validity time.Duration) error {
 	return writePair(folder, caCert, caKey, der, key)
 }
 
-// Issue has the authority in folder issue a certificate for a role, under the first
-// of names; a server is known by all of them, host names or IP addresses. It goes
-// to out, with its key and a copy of the authority's certificate. Nothing is
-// replaced: the error is [fs.ErrExist].
+// Issue has the authority in folder issue a certificate for a role, under the
+// first of names; a server is known by all of them, host names or IP addresses.
+// It goes to out, with its key and a copy of the authority's certificate.
+// Nothing is replaced: the error is [fs.ErrExist].
 func Issue(folder string, role Role, names []string, out string, validity time.Duration) error {
 	if len(names) == 0 || names[0] == "" {
 		return errors.New("a certificate needs a name")
 	}
-	ca, err := readCertificate(filepath.Join(folder, caCert))
+	lock, err := lockAuthority(folder)
 	if err != nil {
 		return err
 	}
-	signer, err := readKey(filepath.Join(folder, caKey))
+	defer lock.Close()
+	ca, signer, err := readAuthority(folder)
 	if err != nil {
 		return err
 	}
@@ -95,26 +99,13 @@ func Issue(folder string, role Role, names []string, out string, validity time.D
 	if err != nil {
 		return err
 	}
-	if template.NotAfter.After(ca.NotAfter) {
-		template.NotAfter = ca.NotAfter
-	}
-	template.KeyUsage = x509.KeyUsageDigitalSignature
+	template.NotAfter = earliest(template.NotAfter, ca.NotAfter)
 	certName, keyName := clientCert, clientKey
-	switch role {
-	case Client:
-		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
-	case Server:
+	if role == Server {
 		certName, keyName = serverCert, serverKey
-		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
-		for _, name := range names {
-			if ip := net.ParseIP(name); ip != nil {
-				template.IPAddresses = append(template.IPAddresses, ip)
-			} else {
-				template.DNSNames = append(template.DNSNames, name)
-			}
-		}
-	default:
-		return fmt.Errorf("a certificate is for a server or a client, not a %q", role)
+	}
+	if err := describe(template, role, names); err != nil {
+		return err
 	}
 	key, err := newKey()
 	if err != nil {
@@ -130,11 +121,45 @@ func Issue(folder string, role Role, names []string, out string, validity time.D
 	if err := writePair(out, certName, keyName, der, key); err != nil {
 		return err
 	}
-	err = writePEM(filepath.Join(out, caCert), "CERTIFICATE", ca.Raw, 0o644)
-	if errors.Is(err, fs.ErrExist) {
-		err = nil // that of another certificate here, or the authority's own folder
+	if err := record(folder, der); err != nil {
+		return err
 	}
-	return err
+	err = writePEM(filepath.Join(out, caCert), "CERTIFICATE", ca.Raw, 0o644)
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return err // that of another certificate here, or the authority's own folder
+	}
+	return giveList(folder, out)
+}
+
+// describe enters what a certificate is for, and the names of a server.
+func describe(template *x509.Certificate, role Role, names []string) error {
+	template.KeyUsage = x509.KeyUsageDigitalSignature
+	switch role {
+	case Client:
+		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	case Server:
+		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+		for _, name := range names {
+			if ip := net.ParseIP(name); ip != nil {
+				template.IPAddresses = append(template.IPAddresses, ip)
+			} else {
+				template.DNSNames = append(template.DNSNames, name)
+			}
+		}
+	default:
+		return fmt.Errorf("a certificate is for a server or a client, not a %q", role)
+	}
+	return nil
+}
+
+// readAuthority reads the certificate and the key of an authority.
+func readAuthority(folder string) (*x509.Certificate, crypto.Signer, error) {
+	ca, err := readCertificate(filepath.Join(folder, caCert))
+	if err != nil {
+		return nil, nil, err
+	}
+	signer, err := readKey(filepath.Join(folder, caKey))
+	return ca, signer, err
 }
 
 func newKey() (*ecdsa.PrivateKey, error) {
@@ -163,8 +188,8 @@ func newTemplate(name string, validity time.Duration) (*x509.Certificate, error)
 	}, nil
 }
 
-// writePair writes a certificate and its key, the key first: a certificate without
-// it would be of no use.
+// writePair writes a certificate and its key, the key first: a certificate
+// without it would be of no use.
 func writePair(folder, certName, keyName string, cert []byte, key *ecdsa.PrivateKey) error {
 	if _, err := os.Lstat(filepath.Join(folder, certName)); err == nil {
 		return fmt.Errorf("%s: %w", filepath.Join(folder, certName), fs.ErrExist)

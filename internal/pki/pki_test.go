@@ -29,8 +29,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// newAuthority makes an authority, and certificates for a server and a client in
-// folders of their own.
+// newAuthority makes an authority, and certificates for a server and a client
+// in separate folders.
 func newAuthority(t *testing.T) (ca, server, client string) {
 	t.Helper()
 	ca, server, client = t.TempDir(), t.TempDir(), t.TempDir()
@@ -72,7 +72,7 @@ func handshake(t *testing.T, server, client *tls.Config) (state tls.ConnectionSt
 
 func TestBothEnds(t *testing.T) {
 	ca, server, client := newAuthority(t)
-	_, stranger, strangers := newAuthority(t)
+	_, unknownPeer, unknownCA := newAuthority(t)
 	s, err := ServerConfig(server, true)
 	must(t, err)
 	for name, row := range map[string]struct {
@@ -84,8 +84,8 @@ func TestBothEnds(t *testing.T) {
 		"another host":            {client, "other.example", true, false},
 		"another host, unchecked": {client, "other.example", false, true},
 		"no certificate":          {ca, "storage.example", true, false},
-		"another authority":       {strangers, "storage.example", false, false},
-		"unknown server":          {strangers, "storage.example", true, false},
+		"another authority":       {unknownCA, "storage.example", false, false},
+		"unknown server":          {unknownCA, "storage.example", true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, err := ClientConfig(row.folder, row.host, row.verify)
@@ -100,9 +100,9 @@ func TestBothEnds(t *testing.T) {
 		})
 	}
 	t.Run("server that asks for nothing", func(t *testing.T) {
-		s, err := ServerConfig(stranger, false)
+		s, err := ServerConfig(unknownPeer, false)
 		must(t, err)
-		c, err := ClientConfig(strangers, "storage.example", true)
+		c, err := ClientConfig(unknownCA, "storage.example", true)
 		must(t, err)
 		c.Certificates = nil
 		if _, a, b := handshake(t, s, c); a != nil || b != nil {
@@ -127,8 +127,8 @@ func TestBothEnds(t *testing.T) {
 	})
 }
 
-// GnuTLS 3.7 shows no RSA certificate to a server of TLS 1.3 that names authorities
-// and asks for RSA-PSS, as crypto/tls does: none are named.
+// GnuTLS 3.7 shows no RSA certificate to a server of TLS 1.3 that names
+// authorities and asks for RSA-PSS, as crypto/tls does: none are named.
 func TestAuthoritiesAreNotNamed(t *testing.T) {
 	_, server, client := newAuthority(t)
 	s, err := ServerConfig(server, true)
@@ -136,13 +136,13 @@ func TestAuthoritiesAreNotNamed(t *testing.T) {
 	c, err := ClientConfig(client, "storage.example", true)
 	must(t, err)
 	asked := 0
-	own := c.Certificates[0]
+	local := c.Certificates[0]
 	c.GetClientCertificate = func(request *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		asked++
 		if len(request.AcceptableCAs) != 0 {
 			t.Errorf("the server names %q", request.AcceptableCAs)
 		}
-		return &own, nil
+		return &local, nil
 	}
 	if _, a, b := handshake(t, s, c); a != nil || b != nil || asked != 1 {
 		t.Errorf("server %v, client %v, asked %d times", a, b, asked)
@@ -175,6 +175,27 @@ func TestRevocation(t *testing.T) {
 			t.Errorf("%s is revoked: %v", name, got)
 		}
 	}
+	// A server takes another list as soon as it reads it.
+	revoke(server, big.NewInt(7), ca)
+	changing, err := NewServerCertificates(server, true)
+	must(t, err)
+	config := changing.Config()
+	revoke(server, alice.SerialNumber, ca)
+	if _, got, _ := handshake(t, config, c); got != nil {
+		t.Errorf("before it is read: %v", got)
+	}
+	must(t, changing.Reload())
+	if _, got, _ := handshake(t, config, c); got == nil || !strings.Contains(got.Error(), "revoked") {
+		t.Errorf("when it is read: %v", got)
+	}
+	must(t, os.WriteFile(filepath.Join(server, serverCert), []byte("?"), 0o600))
+	if err := changing.Reload(); err == nil {
+		t.Error("a broken certificate is taken")
+	}
+	if _, got, _ := handshake(t, config, c); got == nil || !strings.Contains(got.Error(), "revoked") {
+		t.Errorf("when nothing could be read: %v", got)
+	}
+	_, server, _ = newAuthority(t)
 	other, _, _ := newAuthority(t)
 	revoke(server, big.NewInt(7), other)
 	if _, err := ServerConfig(server, true); err == nil || !strings.Contains(err.Error(), "not the authority's") {
@@ -234,6 +255,51 @@ func TestRefusals(t *testing.T) {
 	} {
 		if err == nil {
 			t.Errorf("%s: no error", what)
+		}
+	}
+}
+
+// A list that is older than it may be proves nothing about a client.
+func TestRevocationListOutOfDate(t *testing.T) {
+	_, _, client := newAuthority(t)
+	alice, err := readCertificate(filepath.Join(client, clientCert))
+	must(t, err)
+	chain, now := []*x509.Certificate{alice}, time.Now()
+	for _, c := range []struct {
+		until time.Time
+		valid bool
+	}{{time.Time{}, true}, {now.Add(time.Second), true}, {now, true}, {now.Add(-time.Second), false}} {
+		if err := (revoked{until: c.until}).check(chain, now); (err == nil) != c.valid {
+			t.Errorf("due at %v, now %v: %v", c.until, now, err)
+		}
+	}
+}
+
+// The file of a key that others may read or replace is refused.
+func TestExposedKeys(t *testing.T) {
+	ca, server, client := newAuthority(t)
+	use := map[string]func() error{
+		filepath.Join(server, serverKey): func() error { _, err := ServerConfig(server, true); return err },
+		filepath.Join(client, clientKey): func() error { _, err := ClientConfig(client, "h", false); return err },
+		filepath.Join(ca, caKey):         func() error { return Issue(ca, Client, []string{"x"}, t.TempDir(), day) },
+	}
+	root := os.Geteuid() == 0
+	for path, use := range use {
+		for mode, refused := range map[fs.FileMode]bool{
+			0o600: false, 0o400: false, 0o700: false, 0o640: !root, 0o440: !root,
+			0o660: true, 0o604: true, 0o644: true, 0o602: true, 0o601: true, 0o620: true,
+		} {
+			must(t, os.Chmod(path, mode))
+			if err := use(); errors.Is(err, ErrExposedKey) != refused || err != nil && !refused {
+				t.Errorf("%s with mode %#o: %v", path, mode, err)
+			}
+		}
+		must(t, os.Chmod(path, 0o600))
+		if root {
+			must(t, os.Chown(path, 65534, 65534))
+			if err := use(); !errors.Is(err, ErrExposedKey) {
+				t.Errorf("%s of another user: %v", path, err)
+			}
 		}
 	}
 }

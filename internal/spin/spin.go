@@ -1,10 +1,10 @@
-// Package spin decides how long a loop looks for work before it sleeps.
+// Package spin decides how long a loop busy-polls before it sleeps.
 //
-// To be awake when the next request comes saves a wake-up, the dearest part of a
-// small request. But a loop that spins may hold the processor that its own peer
-// needs. So a loop spins only while at most half the processors do, lets others
-// run between its looks, and after spins that found nothing it sleeps at once for
-// exponentially more times before it tries again.
+// To be awake when the next request comes saves a wake-up, the most expensive
+// part of a small request. But a loop that spins may hold the processor that
+// its own peer needs. So a loop spins only while at most half the processors
+// do, lets others run between its looks, and after spins that found nothing it
+// sleeps at once for exponentially more times before it tries again.
 package spin
 
 import (
@@ -16,14 +16,14 @@ import (
 // Limits of a spinner's caution.
 const (
 	maximumMisses = 8 // skips at most 2^8-1 times
-	crowded       = 20 * time.Microsecond
+	maximumGap    = 20 * time.Microsecond
 )
 
 // spinning counts the loops of this process that spin now.
 var spinning atomic.Int32
 
 // Loops have numbers; latest is that of the loop that ran out of work last.
-var loops, latest atomic.Uint32
+var loops, latestIdle atomic.Uint32
 
 // Spinner is the memory of one loop. One goroutine uses it:
 //
@@ -36,62 +36,63 @@ var loops, latest atomic.Uint32
 //		}
 //	}
 type Spinner struct {
-	budget  time.Duration
-	crowded time.Duration // a look that takes longer shared the processor
-	brief   bool          // the present spin is
-	most    int32         // loops that may spin at a time
-	misses  uint          // spins in a row that found nothing
-	skip    uint          // times to sleep without spinning
-	start   time.Time
-	last    time.Duration
-	id      uint32
+	budget          time.Duration
+	maximumGap      time.Duration // a poll that takes longer shared the processor
+	brief           bool          // the present spin is
+	maximumSpinning int32         // loops that may spin at a time
+	misses          uint          // spins in a row that found nothing
+	skip            uint          // times to sleep without spinning
+	start           time.Time
+	last            time.Duration
+	id              uint32
 }
 
-// New returns a spinner that looks for at most budget at a time; 0 or less means
-// never.
+// New returns a spinner that looks for at most budget at a time; 0 or less
+// means never.
 func New(budget time.Duration) Spinner {
 	most := int32(min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) / 2)
-	return Spinner{id: loops.Add(1), budget: budget, crowded: crowded, most: most}
+	return Spinner{id: loops.Add(1), budget: budget, maximumGap: maximumGap, maximumSpinning: most}
 }
 
-// brevity is how much shorter a brief spin is.
-const brevity = 4
+// briefDivisor is how much shorter a brief spin is.
+const briefDivisor = 4
 
-// Start reports whether the loop is to spin now. After true the loop calls Again
-// until that returns false or a look finds work, which it reports by Paid.
+// Start reports whether the loop is to spin now. After true the loop calls
+// Again until that returns false or a poll finds work, which it reports by
+// Paid.
 //
-// The spin is brief if the loop is amidst work, that is, waits for the rest of something
-// long: that comes soon, and looks disturb who brings it. And it is brief if another loop
-// ran out of work since this one did: there are several at work, and threads enough for
-// the processors.
-func (s *Spinner) Start(amidst bool) bool {
+// The spin is brief if the loop is amidst work, that is, waits for the rest of
+// something long: that comes soon, and looks disturb who brings it. And it is
+// brief if another loop ran out of work since this one did: there are several
+// at work, and threads enough for the processors.
+func (s *Spinner) Start(partial bool) bool {
 	if s.budget <= 0 {
 		return false
 	}
-	others := latest.Swap(s.id) != s.id
+	others := latestIdle.Swap(s.id) != s.id
 	if s.skip > 0 {
 		s.skip--
 		return false
 	}
-	if spinning.Add(1) > s.most {
+	if spinning.Add(1) > s.maximumSpinning {
 		spinning.Add(-1)
 		return false
 	}
-	s.start, s.last, s.brief = time.Now(), 0, amidst || others
+	s.start, s.last, s.brief = time.Now(), 0, partial || others
 	return true
 }
 
-// Again lets others run and reports whether to look once more. After false the
-// spin is over.
-func (s *Spinner) Again() bool {
+// Continue lets others run and reports whether to look once more. After false
+// the spin is over.
+func (s *Spinner) Continue() bool {
 	if s.last != 0 {
 		yield()
 	}
 	now, budget := time.Since(s.start), s.budget
 	if s.brief {
-		budget /= brevity
+		budget /= briefDivisor
 	}
-	if now > budget || now-s.last > s.crowded {
+	if now > budget || now-s.last > s.maximumGap {
 		s.misses = min(s.misses+1, maximumMisses)
 		s.skip = 1<<s.misses - 1
 		spinning.Add(-1)
@@ -101,8 +102,8 @@ func (s *Spinner) Again() bool {
 	return true
 }
 
-// Paid ends a spin that found work.
-func (s *Spinner) Paid() {
+// Hit ends a spin that found work.
+func (s *Spinner) Hit() {
 	s.misses = 0
 	spinning.Add(-1)
 }

@@ -5,27 +5,27 @@ import (
 	"time"
 )
 
-// alone returns a spinner that others of the machine do not end, however long they
-// keep it from looking.
+// alone returns a spinner that others of the machine do not end, however long
+// they keep it from looking.
 func alone(budget time.Duration) Spinner {
 	s := New(budget)
-	s.most, s.crowded = 1, 1<<62
+	s.maximumSpinning, s.maximumGap = 1, 1<<62
 	return s
 }
 
 // spinOnce spins until the given look finds work; 0 never does. It returns how
-// often it looked.
-func spinOnce(s *Spinner, work int) (looks int, started bool) {
+// often it polled.
+func spinOnce(s *Spinner, work int) (polls int, started bool) {
 	if !s.Start(false) {
 		return 0, false
 	}
-	for s.Again() {
-		if looks++; looks == work {
-			s.Paid()
+	for s.Continue() {
+		if polls++; polls == work {
+			s.Hit()
 			break
 		}
 	}
-	return looks, true
+	return polls, true
 }
 
 func wantQuiet(t *testing.T) {
@@ -48,8 +48,8 @@ func TestNoBudgetNeverSpins(t *testing.T) {
 func TestSpinThatPaysIsTriedAgain(t *testing.T) {
 	s := alone(time.Hour)
 	for range 100 {
-		if looks, started := spinOnce(&s, 1); !started || looks != 1 {
-			t.Fatalf("looked %d times, started %v", looks, started)
+		if polls, started := spinOnce(&s, 1); !started || polls != 1 {
+			t.Fatalf("polled %d times, started %v", polls, started)
 		}
 	}
 	wantQuiet(t)
@@ -75,29 +75,30 @@ func TestMissesAreFollowedByMoreSleeps(t *testing.T) {
 	wantQuiet(t)
 }
 
-// A look that takes too long shared the processor: the spin is over, and found nothing.
-func TestCrowdedSpinEnds(t *testing.T) {
+// A poll that takes too long shared the processor: the spin is over, and found
+// nothing.
+func TestSpinEndsOnSharedProcessor(t *testing.T) {
 	s := alone(time.Hour)
-	s.crowded = 0
-	if looks, started := spinOnce(&s, 1); !started || looks != 0 || s.skip != 1 {
-		t.Errorf("started %v, looked %d times, sleeps %d times", started, looks, s.skip)
+	s.maximumGap = 0
+	if polls, started := spinOnce(&s, 1); !started || polls != 0 || s.skip != 1 {
+		t.Errorf("started %v, polled %d times, sleeps %d times", started, polls, s.skip)
 	}
 	wantQuiet(t)
 }
 
 func TestOnlySoManyLoopsSpin(t *testing.T) {
 	a, b := alone(time.Hour), alone(time.Hour)
-	if !a.Start(false) || !a.Again() {
+	if !a.Start(false) || !a.Continue() {
 		t.Fatal("the first loop does not spin")
 	}
 	if b.Start(false) {
 		t.Error("a second loop spins beside the first")
 	}
-	a.Paid()
-	if !b.Start(false) || !b.Again() {
+	a.Hit()
+	if !b.Start(false) || !b.Continue() {
 		t.Error("the second loop does not spin after the first ended")
 	}
-	b.Paid()
+	b.Hit()
 	wantQuiet(t)
 }
 
@@ -108,25 +109,26 @@ func TestSpinningAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestSpinsAreBrief: a spin in the middle of work, or where another loop ran out of work
-// since the last one, has a quarter of the time, and the next one all of it again.
+// TestSpinsAreBrief: a spin in the middle of work, or where another loop ran
+// out of work since the last one, has a quarter of the time, and the next one
+// all of it again.
 func TestSpinsAreBrief(t *testing.T) {
 	const budget = 40 * time.Hour
 	s, other := alone(budget), alone(budget)
 	for _, c := range []struct{ amidst, others bool }{{}, {amidst: true}, {}, {others: true}, {}, {true, true}, {}} {
-		for _, passed := range []time.Duration{budget/brevity - time.Hour, budget/brevity + time.Hour} {
+		for _, passed := range []time.Duration{budget/briefDivisor - time.Hour, budget/briefDivisor + time.Hour} {
 			spinOnce(&s, 1)
 			if c.others {
 				spinOnce(&other, 1)
 			}
-			if !s.Start(c.amidst) || !s.Again() {
+			if !s.Start(c.amidst) || !s.Continue() {
 				t.Fatal("does not spin")
 			}
 			s.start = s.start.Add(-passed)
-			if goes, want := s.Again(), !c.amidst && !c.others || passed < budget/brevity; goes != want {
+			if goes, want := s.Continue(), !c.amidst && !c.others || passed < budget/briefDivisor; goes != want {
 				t.Errorf("%+v: after %v of %v: spins on: %v", c, passed, budget, goes)
 			} else if goes {
-				s.Paid()
+				s.Hit()
 			}
 			s.misses, s.skip = 0, 0
 		}

@@ -11,8 +11,8 @@ type Abort struct {
 
 // Offsets of an abort.
 const (
-	abortAtSeq      = 64
-	abortAtSlot     = 68
+	abortAtSeq      = 64 // of the command
+	abortAtSlot     = 68 // of the command
 	abortAtReserved = 70
 	abortSize       = 72
 )
@@ -72,11 +72,11 @@ type AbortResponse struct {
 
 // Offsets of an abort response.
 const (
-	abortResponseAtSeq       = 64
-	abortResponseAtSlot      = 68
-	abortResponseAtOutcome   = 70
+	abortResponseAtSeq       = 64 // of the command
+	abortResponseAtSlot      = 68 // of the command
+	abortResponseAtOutcome   = 70 // 1 unknown, 2 dropped, 3 running, 4 done
 	abortResponseAtReserved  = 71
-	abortResponseAtAgeMillis = 72
+	abortResponseAtAgeMillis = 72 // ms since the command arrived; 0 unless running
 	abortResponseSize        = 76
 )
 

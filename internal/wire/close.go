@@ -11,8 +11,8 @@ type CloseRequest struct {
 
 // Offsets of a close request.
 const (
-	closeRequestAtOpenID   = 64
-	closeRequestAtExport   = 68
+	closeRequestAtOpenID   = 64 // of the OpenRequest
+	closeRequestAtExport   = 68 // handle of the OpenResponse
 	closeRequestAtReserved = 70
 	closeRequestSize       = 72
 )

@@ -5,8 +5,8 @@ import "math"
 // CommandFlags modify a command.
 type CommandFlags uint8
 
-// The flags of a command. Which make sense for which opcode is for the export's
-// range check, except FlagDataDigest, which changes the layout.
+// The flags of a command. The export's range check decides which make sense
+// for which opcode, except FlagDataDigest, which changes the layout.
 const (
 	FlagFUA        CommandFlags = 1 << iota // reply only when durable
 	FlagNoHole                              // write zeroes, keep the range allocated
@@ -20,13 +20,13 @@ const (
 // DataMode says how the payload of a command moves.
 type DataMode uint8
 
-// The data modes.
+// The data modes. The number 2 is reserved.
 const (
 	ModeNone   DataMode = iota // no payload
 	ModeInline                 // inside the message: Write's command, Read's and BlockStatus's reply
-	ModePush                   // Write: already in the slot's memory at the target
-	ModePull                   // Write: the target reads the segments by RDMA
-	ModeWindow                 // Read: the target writes the segments by RDMA
+	_
+	ModePull  // Write: the target reads the segments by RDMA
+	ModePlace // Read: the target writes the segments by RDMA
 )
 
 // Segment is a contiguous piece of initiator memory that the target may touch
@@ -60,37 +60,39 @@ type Command struct {
 
 // Offsets of a command. Segments after the first follow the header.
 const (
-	commandAtOpcode        = 0
+	commandAtOpcode = 0
+	// 1 FUA, 2 no hole, 4 fast zero, 8 replay, 16 data digest (Read and Write
+	// only), 32 no deadline
 	commandAtFlags         = 1
-	commandAtMode          = 2
-	commandAtNumSegments   = 3
-	commandAtSlot          = 4
-	commandAtExport        = 6
-	commandAtSeq           = 8
-	commandAtPathEpoch     = 12
-	commandAtOffset        = 16
-	commandAtLength        = 24
-	commandAtInlineLength  = 28
-	commandAtSegmentAddr   = 32
+	commandAtMode          = 2  // 0 none, 1 inline, 3 pull, 4 place
+	commandAtNumSegments   = 3  // 1 to 4 with pull and place, else 0
+	commandAtSlot          = 4  // session-wide; each belongs to one connection
+	commandAtExport        = 6  // handle from OpenResponse
+	commandAtSeq           = 8  // per slot, incremented by each new command
+	commandAtPathEpoch     = 12 // of the connection
+	commandAtOffset        = 16 // bytes; 0 for flush
+	commandAtLength        = 24 // bytes; 0 for flush, ≤ MaxIO for read and write, ≤ MaxInline inline
+	commandAtInlineLength  = 28 // Length for an inline write, else 0
+	commandAtSegmentAddr   = 32 // first segment; 0 without segments
 	commandAtSegmentHandle = 40
 	commandAtSegmentLength = 44
-	commandAtDataCRC       = 48
-	commandAtAgeBudget     = 52
-	commandAtPriority      = 56
-	commandAtHeaderLength  = 58
-	commandAtHeaderCRC     = 60
+	commandAtDataCRC       = 48 // CRC32C of a write's payload with flag 16, else 0
+	commandAtAgeBudget     = 52 // ms until the target may refuse to start; 0 none
+	commandAtPriority      = 56 // ioprio; 0 none
+	commandAtHeaderLength  = 58 // 64, plus 16 for each segment after the first
+	commandAtHeaderCRC     = 60 // covers the further segments too
 	commandSize            = 64
 )
 
 // Offsets within a segment after the header.
 const (
-	segmentAtAddr   = 0
+	segmentAtAddr   = 0 // virtual address; Addr + Length does not wrap
 	segmentAtHandle = 8
-	segmentAtLength = 12
+	segmentAtLength = 12 // > 0; all segments add up to the command's Length
 	segmentSize     = SegmentSize
 )
 
-// What only a command is refused for.
+// Refusals of commands alone.
 var (
 	errCommandMode     = refusal(ErrMalformed, "data mode does not fit the opcode")
 	errSegmentCount    = refusal(ErrLimit, "more segments than a command may have")
@@ -107,7 +109,8 @@ var (
 // Encode writes the command to b, sets c.HeaderLength, and returns it: how many
 // bytes were written, 64 plus 16 for every segment after the first. Inline
 // payload goes where c.Inline(b) points. It panics if NumSegments exceeds
-// MaxSegments or b is shorter than the result; [MaxHeader] bytes always suffice.
+// MaxSegments or b is shorter than the result; [MaxHeader] bytes always
+// suffice.
 func (c *Command) Encode(b []byte) int {
 	n := HeaderSize
 	if c.NumSegments > 1 {
@@ -166,8 +169,8 @@ func (c *Command) Decode(msg []byte) error {
 }
 
 // DecodeSplit is Decode for a message that was received into two buffers: head
-// took the first HeaderSize bytes, tail the rest. Inline payload, if any, is all
-// of tail, so that it can be aligned for direct I/O.
+// took the first HeaderSize bytes, tail the rest. Inline payload, if any, is
+// all of tail, so that it can be aligned for direct I/O.
 func (c *Command) DecodeSplit(head, tail []byte) error {
 	if len(head) != HeaderSize {
 		return errShortHeader
@@ -208,8 +211,8 @@ func (c *Command) decode(h *[HeaderSize]byte, tail []byte) error {
 
 // modesOf lists the data modes of each command, a bit each. Zero means unknown.
 var modesOf = [OpBlockStatus + 1]uint8{
-	OpRead:        1<<ModeInline | 1<<ModeWindow,
-	OpWrite:       1<<ModeInline | 1<<ModePush | 1<<ModePull,
+	OpRead:        1<<ModeInline | 1<<ModePlace,
+	OpWrite:       1<<ModeInline | 1<<ModePull,
 	OpFlush:       1 << ModeNone,
 	OpTrim:        1 << ModeNone,
 	OpWriteZeroes: 1 << ModeNone,

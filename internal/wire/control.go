@@ -6,14 +6,14 @@ import (
 )
 
 // Message is a control message: a header, then a body of fixed fields and, in
-// some, text or entries. Each kind is a struct of this package. Its ID is chosen
-// by who asks, or tells, and repeated in the answer; its PathEpoch is that of the
-// connection.
+// some, text or entries. Each kind is a struct of this package. Its ID is
+// chosen by who asks, or tells, and repeated in the answer; its PathEpoch is
+// that of the connection.
 type Message interface {
 	// Encode writes the message to b and returns its length. It returns
 	// ErrShort if b is too small, ErrLimit for a name or a list that is too
-	// long and ErrMalformed for a name that is not UTF-8; [MaxControlSize] bytes
-	// always suffice. Texts for people are clipped instead. It does not
+	// long and ErrMalformed for a name that is not UTF-8; [MaxControlSize]
+	// bytes always suffice. Texts for people are clipped instead. It does not
 	// allocate, except to make a text UTF-8.
 	Encode(b []byte) (int, error)
 
@@ -34,15 +34,15 @@ type ControlHeader struct {
 // Offsets of the header of a control message.
 const (
 	controlHeaderAtOpcode       = 0
-	controlHeaderAtFlags        = 1
-	controlHeaderAtStatus       = 2
-	controlHeaderAtMagic        = 4
-	controlHeaderAtID           = 8
-	controlHeaderAtPathEpoch    = 12
-	controlHeaderAtBodyLength   = 16
-	controlHeaderAtBodyCRC      = 20
+	controlHeaderAtFlags        = 1  // 0
+	controlHeaderAtStatus       = 2  // in responses; 0 in requests and events
+	controlHeaderAtMagic        = 4  // the bytes viab
+	controlHeaderAtID           = 8  // chosen by the sender, repeated in the answer
+	controlHeaderAtPathEpoch    = 12 // of the connection
+	controlHeaderAtBodyLength   = 16 // of all that follows the header, ≤ MaxControlSize - 64
+	controlHeaderAtBodyCRC      = 20 // CRC32C of the body; 0 if it is empty
 	controlHeaderAtReserved     = 24
-	controlHeaderAtHeaderLength = 58
+	controlHeaderAtHeaderLength = 58 // 64
 	controlHeaderAtHeaderCRC    = 60
 	controlHeaderSize           = 64
 )
@@ -50,7 +50,7 @@ const (
 // magic is "viab" in the order of the bytes on the wire.
 const magic = 'v' | 'i'<<8 | 'a'<<16 | 'b'<<24
 
-// What control messages are refused for.
+// Refusals of control messages.
 var (
 	errMagic         = refusal(ErrCorrupt, "not a control message of this protocol")
 	errBodyCRC       = refusal(ErrCorrupt, "wrong body checksum")

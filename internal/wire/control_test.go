@@ -23,11 +23,11 @@ func TestControlEncodeAllocatesNothing(t *testing.T) {
 	}
 }
 
-// Heartbeats, aborts and fences run beside the data path.
+// KeepAlives, aborts and fences run beside the data path.
 func TestControlDecodeAllocatesNothingWithoutStrings(t *testing.T) {
 	for _, s := range controlSamples() {
 		switch s.name {
-		case "heartbeat", "heartbeat-ack", "abort", "abort-response", "fence",
+		case "keepalive", "keepalive-ack", "abort", "abort-response", "fence",
 			"fence-response", "event-ack", "close-request", "logout":
 		default:
 			continue
@@ -74,7 +74,12 @@ func TestUnknownRequestCanBeRefused(t *testing.T) {
 
 // The login of a later version is longer; its range decides.
 func TestLoginOfALaterVersion(t *testing.T) {
-	request := *controlSamples()[0].msg.(*LoginRequest)
+	var request LoginRequest
+	for _, s := range controlSamples() {
+		if m, ok := s.msg.(*LoginRequest); ok {
+			request = *m
+		}
+	}
 	request.MaxVersion = Version + 1
 	request.Features |= 1 << 31
 	request.DataModes |= 1 << 15
@@ -109,7 +114,7 @@ func TestLoginOfALaterVersion(t *testing.T) {
 
 // A reply that continues the login is checked like one that ends it.
 func TestLoginContinues(t *testing.T) {
-	m := LoginResponse{Version: 1, Status: StatusContinue, AuthMethod: AuthPSK}
+	m := LoginResponse{Version: Version, Status: StatusContinue, AuthMethod: AuthPSK}
 	var got LoginResponse
 	if err := got.Decode(mustEncode(&m)); err != nil || got != m {
 		t.Fatalf("%+v, %v", got, err)

@@ -13,8 +13,8 @@ type DiscoverRequest struct {
 
 // Offsets of a discover request.
 const (
-	discoverRequestAtCursor     = 64
-	discoverRequestAtMaxMessage = 68
+	discoverRequestAtCursor     = 64 // 0, then Next of the page before
+	discoverRequestAtMaxMessage = 68 // longest response wanted, ≤ MaxControlSize; 0 is that
 	discoverRequestSize         = 72
 )
 
@@ -73,24 +73,25 @@ type ExportEntry struct {
 
 // Offsets within an entry. Name and description follow.
 const (
-	exportEntryAtUUID              = 0
-	exportEntryAtSize              = 16
-	exportEntryAtFeatures          = 24
-	exportEntryAtKind              = 28
-	exportEntryAtFlags             = 29
-	exportEntryAtState             = 30
+	exportEntryAtUUID              = 0  // of the disk
+	exportEntryAtSize              = 16 // bytes, < 2^63
+	exportEntryAtFeatures          = 24 // as in OpenResponse
+	exportEntryAtKind              = 28 // 0 export, 1 portal, 2 referral to another target
+	exportEntryAtFlags             = 29 // 1 default
+	exportEntryAtState             = 30 // portal state as in LoginResponse
 	exportEntryAtReserved          = 31
-	exportEntryAtNameLength        = 32
-	exportEntryAtDescriptionLength = 34
-	exportEntryAtTexts             = 36
+	exportEntryAtNameLength        = 32 // ≤ MaxName
+	exportEntryAtDescriptionLength = 34 // ≤ MaxDescription
+	exportEntryAtTexts             = 36 // name (a URI unless an export), description
 	exportEntrySize                = 36
 )
 
 // exportEntryDefault is the only flag of an entry.
 const exportEntryDefault = 1
 
-// DiscoverResponse is a page of the list of exports. Generation changes whenever
-// the list does: a reader that sees it change between pages starts again.
+// DiscoverResponse is a page of the list of exports. Generation changes
+// whenever the list does: a reader that sees it change between pages starts
+// again.
 type DiscoverResponse struct {
 	ID         uint32
 	PathEpoch  uint32
@@ -102,11 +103,11 @@ type DiscoverResponse struct {
 
 // Offsets of a discover response. The entries follow.
 const (
-	discoverResponseAtGeneration = 64
-	discoverResponseAtNext       = 68
+	discoverResponseAtGeneration = 64 // of the list; if it changes, start again
+	discoverResponseAtNext       = 68 // cursor of the next page; 0 this is the last
 	discoverResponseAtCount      = 72
 	discoverResponseAtReserved   = 74
-	discoverResponseAtEntries    = 80
+	discoverResponseAtEntries    = 80 // Count times ExportEntry
 	discoverResponseSize         = 80
 )
 
@@ -234,7 +235,7 @@ func (m *DiscoverResponse) Decode(b []byte) error {
 
 // decode takes an entry off t.
 func (e *ExportEntry) decode(t *texts) error {
-	b := t.take(exportEntrySize)
+	b := t.next(exportEntrySize)
 	if t.err != nil {
 		return t.err
 	}

@@ -1,7 +1,7 @@
-// Package wire is the bytes of the block protocol and nothing else: what an
-// initiator and a target say to each other in VIA messages and immediates. It
-// moves nothing, allocates nothing on the data path and knows no VIA, so it can
-// be tested, fuzzed and read alone. docs/wire.md has one table per message.
+// Package wire encodes and decodes the messages and immediates of the block
+// protocol between an initiator and a target. It performs no I/O, allocates
+// nothing on the data path and does not import via, so tests and fuzzers run it
+// alone. docs/wire.md has its rules.
 //
 // There are four kinds of message, told apart by the first byte (see [Opcode]):
 //
@@ -15,26 +15,26 @@
 // software fabrics have no checksum end to end. A command that succeeded may
 // also be answered by the 32 bits of an [Immediate].
 //
-// Decoders trust nothing: every length is compared with the message and with a
-// limit before it is used, reserved bits must be zero, and whatever is refused
-// is refused with a [Refusal] of one of the classes [ErrShort], [ErrCorrupt],
-// [ErrMalformed], [ErrLimit], [ErrVersion] and [ErrUnknownOpcode]. Decoding
-// reads memory more than once, so it must be private: never memory that a peer
-// can write by RDMA. What depends on the session is the receiver's to check:
-// slot, sequence, path epoch, credits, negotiated lengths, the export's size.
+// Decoders check every length against the message and a limit before they use
+// it, and require reserved bits to be zero. A decoder refuses a message with a
+// [Refusal] of one of the classes [ErrShort], [ErrCorrupt], [ErrMalformed],
+// [ErrLimit], [ErrVersion] and [ErrUnknownOpcode]. It reads memory more than
+// once, so the memory must be private: never memory that a peer can write by
+// RDMA. The receiver checks the state of the session: slot, sequence, path
+// epoch, credits, negotiated lengths, the export's size.
 //
-// Encoders write what they are given; what they write for values that break a
-// rule is refused by the decoder. Values and buffers are the caller's, nothing
-// is kept, and everything is safe for concurrent use on different values.
+// Encoders do not check the values of fields; the decoder refuses values that
+// break a rule. Values and buffers belong to the caller, the package keeps
+// nothing, and every function is safe for concurrent use on different values.
 package wire
 
 // The protocol's constants.
 const (
-	Version     = 1  // protocol version
-	HeaderSize  = 64 // bytes, the header of every message
-	SegmentSize = 16 // bytes, an encoded Segment
-	ExtentSize  = 8  // bytes, an encoded Extent
-	MaxSegments = 4  // segments of one command
+	Version     = thisVersion // protocol version
+	HeaderSize  = 64          // bytes, the header of every message
+	SegmentSize = 16          // bytes, an encoded Segment
+	ExtentSize  = 8           // bytes, an encoded Extent
+	MaxSegments = 4           // segments of one command
 )
 
 // Limits that hold in every session; what a session negotiates is lower.

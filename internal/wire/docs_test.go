@@ -6,12 +6,14 @@ import (
 	"go/types"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 )
 
-// page is docs/wire.md as its tables: heading, then the rows under it.
+// page is docs/wire.md as its tables: heading, then the words of each indented
+// line under it.
 type page map[string][][]string
 
 func readPage(t *testing.T) page {
@@ -22,26 +24,18 @@ func readPage(t *testing.T) page {
 	}
 	p, heading := page{}, ""
 	for line := range strings.Lines(string(text)) {
-		line = strings.TrimSpace(line)
 		if name, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok &&
 			strings.HasPrefix(line, "#") {
-			heading = name
-			continue
+			heading = strings.TrimSpace(name)
+		} else if row, ok := strings.CutPrefix(line, "    "); ok {
+			p[heading] = append(p[heading], strings.Fields(row))
 		}
-		if !strings.HasPrefix(line, "|") || strings.HasPrefix(line, "|---") {
-			continue
-		}
-		cells := strings.Split(strings.Trim(line, "|"), "|")
-		for i := range cells {
-			cells[i] = strings.TrimSpace(cells[i])
-		}
-		p[heading] = append(p[heading], cells)
 	}
 	return p
 }
 
-// layouts evaluates the package's constants without compiling its imports, which
-// its layouts do not need.
+// layouts evaluates the package's constants without compiling its imports,
+// which its layouts do not need.
 func layouts(t *testing.T) map[string]int {
 	t.Helper()
 	fset, files := parseSources(t)
@@ -60,84 +54,91 @@ func layouts(t *testing.T) map[string]int {
 	return values
 }
 
-// Every layout of the code has a table, and every table is the code's: same
-// fields, same offsets, no gap, same end.
-func TestTablesMatchTheConstants(t *testing.T) {
-	values := layouts(t)
-	documented := map[string]bool{}
-	for heading, rows := range readPage(t) {
-		if rows[0][0] != "offset" {
-			continue
-		}
-		prefix := strings.ToLower(heading[:1]) + heading[1:]
-		next := -1
-		for i, row := range rows[1:] {
-			if len(row) != 4 {
-				break // another table under the same heading
-			}
-			name := prefix + "At" + row[2]
-			offset, err := strconv.Atoi(row[0])
-			value, ok := values[name]
-			switch {
-			case err != nil:
-				t.Errorf("%s: %v", name, err)
-			case !ok:
-				t.Errorf("%s is documented, but not in the code", name)
-			case offset != value:
-				t.Errorf("%s is %d, documented as %d", name, value, offset)
-			case next >= 0 && offset != next:
-				t.Errorf("%s: documented at %d, the field before ends at %d",
-					name, offset, next)
-			}
-			documented[name] = true
-			next = offset
-			if size, err := strconv.Atoi(row[1]); err == nil {
-				next += size
-			} else if row[1] != "…" {
-				t.Errorf("%s has size %q", name, row[1])
-			}
-			if i == 0 && offset != 0 && offset != HeaderSize {
-				t.Errorf("%s: the table starts at %d", heading, offset)
-			}
-		}
-		if size := values[prefix+"Size"]; next != size {
-			t.Errorf("%s ends at %d, documented as %d", heading, size, next)
-		}
-	}
-	for name := range values {
+// The offsets of each layout are those of different fields, begin at the header
+// or the body, and end before the size. TestGolden has their bytes.
+func TestLayouts(t *testing.T) {
+	values, fields := layouts(t), map[string][]int{}
+	count := 0
+	for name, offset := range values {
 		prefix, field, ok := strings.Cut(name, "At")
-		if ok && prefix != "header" && field != "" && !documented[name] {
-			t.Errorf("%s is not documented", name)
+		if ok && prefix != "header" && field != "" {
+			fields[prefix] = append(fields[prefix], offset)
+			count++
 		}
 	}
-	if len(documented) < 150 {
-		t.Errorf("only %d fields found", len(documented))
+	for prefix, offsets := range fields {
+		slices.Sort(offsets)
+		if offsets[0] != 0 && offsets[0] != HeaderSize {
+			t.Errorf("%s starts at %d", prefix, offsets[0])
+		}
+		if len(slices.Compact(slices.Clone(offsets))) != len(offsets) {
+			t.Errorf("%s has two fields at one of %v", prefix, offsets)
+		}
+		size, ok := values[prefix+"Size"]
+		if last := offsets[len(offsets)-1]; !ok || last > size {
+			t.Errorf("%s ends at %d, its last field begins at %d", prefix, size, last)
+		}
+	}
+	if len(fields) < 20 || count < 185 {
+		t.Errorf("only %d layouts with %d fields found", len(fields), count)
 	}
 }
 
-func TestOpcodeTable(t *testing.T) {
-	want := map[string]string{}
-	for op, name := range opcodeNames {
-		if name != "" {
-			want[fmt.Sprintf("0x%02x", op)] = name
-		}
-	}
-	messages := map[string]string{}
+// A message has the opcode of its name: a command Command, a keepalive
+// KeepAlive, an open OpenRequest and its response OpenResponse.
+func TestOpcodeOfMessages(t *testing.T) {
 	for _, s := range samples() {
-		op := RawOpcode(mustEncode(s.msg))
-		messages[fmt.Sprintf("0x%02x", uint8(op))] = typeName(s.msg)
-	}
-	for _, row := range readPage(t)["Opcodes"][1:] {
-		if want[row[0]] != row[1] {
-			t.Errorf("opcode %s is %q, documented as %q", row[0], want[row[0]], row[1])
+		op := Opcode(RawOpcode(mustEncode(s.msg)))
+		want := ""
+		for part := range strings.SplitSeq(opcodeNames[op], "-") {
+			want += strings.ToUpper(part[:1]) + part[1:]
 		}
-		if m, ok := messages[row[0]]; ok && m != row[2] {
-			t.Errorf("opcode %s is a %s, documented as %s", row[0], m, row[2])
+		switch {
+		case op.IsCommand():
+			want = "Command"
+		case op == OpKeepAlive || op == OpKeepAliveAck:
+			want = "KeepAlive"
+		case op == OpAuthResponse:
+			want = "Auth"
 		}
-		delete(want, row[0])
+		if got := typeName(s.msg); got != want && got != want+"Request" {
+			t.Errorf("opcode %v is a %s", op, got)
+		}
 	}
-	for number, name := range want {
-		t.Errorf("opcode %s %s is not documented", number, name)
+}
+
+// The page lists every reserved number, and this version assigns none of them.
+func TestReservedTable(t *testing.T) {
+	want := map[string]bool{
+		"Opcode 0x07": true, "Opcode 0x47": true, "Opcode 0xc7": true,
+		"DataMode 2": true, "DataModes 4": true, "Role 3": true,
+	}
+	for _, row := range readPage(t)["Reserved numbers"] {
+		number, err := strconv.ParseUint(row[1], 0, 8)
+		if err != nil {
+			t.Fatal(err)
+		}
+		assigned := false
+		switch row[0] {
+		case "Opcode":
+			assigned = Opcode(number).known()
+		case "DataMode":
+			for _, modes := range modesOf {
+				assigned = assigned || modes>>number&1 != 0
+			}
+		case "DataModes":
+			assigned = modesKnown&DataModes(number) != 0
+		case "Role":
+			assigned = roleNames[number] != ""
+		}
+		key := row[0] + " " + row[1]
+		if assigned || !want[key] {
+			t.Errorf("%s: assigned %v, reserved in the code %v", key, assigned, want[key])
+		}
+		delete(want, key)
+	}
+	for key := range want {
+		t.Errorf("%s is not documented", key)
 	}
 }
 
@@ -148,7 +149,7 @@ func TestStatusTable(t *testing.T) {
 			want[fmt.Sprintf("%d %s %d", s, s, s.Errno())] = true
 		}
 	}
-	for _, row := range readPage(t)["Status"][1:] {
+	for _, row := range readPage(t)["Status"] {
 		line := strings.Join(row, " ")
 		if !want[line] {
 			t.Errorf("no such status: %s", line)
@@ -162,9 +163,9 @@ func TestStatusTable(t *testing.T) {
 
 func TestLimitTable(t *testing.T) {
 	values := layouts(t)
-	rows := readPage(t)["Limits"][1:]
+	rows := readPage(t)["Limits"]
 	for _, row := range rows {
-		name := strings.Trim(row[0], "`")
+		name := row[0]
 		if value, ok := values[name]; !ok || strconv.Itoa(value) != row[1] {
 			t.Errorf("%s is %d, documented as %s", name, value, row[1])
 		}
@@ -177,20 +178,19 @@ func TestLimitTable(t *testing.T) {
 	}
 }
 
-// The page lists every rule with its class.
-func TestRefusalTable(t *testing.T) {
-	want := map[string]bool{}
+// The page lists the classes of the refusals, all of them. The rules are texts
+// in the sources; TestEveryRefusal has a message for each.
+func TestDocumentedClasses(t *testing.T) {
+	var want, got []string
 	for _, r := range sourceRefusals(t) {
-		want[r.class+": "+r.rule] = true
+		want = append(want, r.class)
 	}
-	for _, row := range readPage(t)["Refusals"][1:] {
-		line := strings.Trim(row[0], "`") + ": " + row[1]
-		if !want[line] {
-			t.Errorf("no such refusal: %s", line)
-		}
-		delete(want, line)
+	slices.Sort(want)
+	for _, row := range readPage(t)["Refusals"] {
+		got = append(got, row[0])
 	}
-	for line := range want {
-		t.Errorf("refusal %s is not documented", line)
+	slices.Sort(got)
+	if want = slices.Compact(want); !slices.Equal(got, want) {
+		t.Errorf("classes %q, want %q", got, want)
 	}
 }

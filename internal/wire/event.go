@@ -34,17 +34,19 @@ type Event struct {
 
 // Offsets of an event. The name follows.
 const (
+	// 1 resize, 2 export added, 3 export removed, 4 portal state, 5 go away, 6
+	// verifier
 	eventAtKind        = 64
-	eventAtPortalState = 65
-	eventAtExport      = 66
-	eventAtSizeGen     = 68
-	eventAtRetryAfter  = 72
-	eventAtNameLength  = 76
+	eventAtPortalState = 65 // kind 4; as in LoginResponse
+	eventAtExport      = 66 // kinds 1, 3, 6
+	eventAtSizeGen     = 68 // kind 1
+	eventAtRetryAfter  = 72 // kind 5; ms
+	eventAtNameLength  = 76 // kinds 2, 3; ≤ MaxName
 	eventAtReserved    = 78
-	eventAtUUID        = 80
-	eventAtSize        = 96
-	eventAtVerifier    = 104
-	eventAtName        = 112
+	eventAtUUID        = 80  // kinds 1, 2, 3, 6
+	eventAtSize        = 96  // kinds 1, 2; bytes, < 2^63
+	eventAtVerifier    = 104 // kind 6
+	eventAtName        = 112 // kinds 2, 3
 	eventSize          = 112
 )
 
@@ -115,7 +117,7 @@ type EventAck struct {
 
 // Offsets of an event ack.
 const (
-	eventAckAtKind     = 64
+	eventAckAtKind     = 64 // that of the event
 	eventAckAtReserved = 65
 	eventAckSize       = 68
 )

@@ -16,12 +16,12 @@ type Fence struct {
 
 // Offsets of a fence.
 const (
-	fenceAtEpoch      = 64
-	fenceAtPathID     = 68
-	fenceAtFlags      = 70
+	fenceAtEpoch      = 64 // highest epoch of the path to be fenced
+	fenceAtPathID     = 68 // the path to be fenced
+	fenceAtFlags      = 70 // 1 force: do not wait for the backing store
 	fenceAtReserved   = 71
-	fenceAtCursor     = 72
-	fenceAtMaxMessage = 76
+	fenceAtCursor     = 72 // first slot of the page, ≤ 65535
+	fenceAtMaxMessage = 76 // longest response wanted, ≤ MaxControlSize; 0 is that
 	fenceSize         = 80
 )
 

@@ -12,10 +12,10 @@ type FenceEntry struct {
 
 // Offsets within an entry of a fence response.
 const (
-	fenceEntryAtSeq      = 0
-	fenceEntryAtSlot     = 4
-	fenceEntryAtStatus   = 6
-	fenceEntryAtFlags    = 8
+	fenceEntryAtSeq      = 0 // of the command
+	fenceEntryAtSlot     = 4 // of the command
+	fenceEntryAtStatus   = 6 // of the command; 0 unless executed
+	fenceEntryAtFlags    = 8 // 1 executed
 	fenceEntryAtReserved = 9
 	fenceEntrySize       = 12
 )
@@ -40,18 +40,20 @@ type FenceResponse struct {
 
 // Offsets of a fence response. The entries follow.
 const (
-	fenceResponseAtEpoch        = 64
-	fenceResponseAtPathID       = 68
-	fenceResponseAtCount        = 70
+	fenceResponseAtEpoch  = 64 // fenced up to here
+	fenceResponseAtPathID = 68 // the fenced path
+	fenceResponseAtCount  = 70 // entries
+	// cursor of the next page, above every slot of this one; 0 this is the
+	// last
 	fenceResponseAtNext         = 72
-	fenceResponseAtBusy         = 76
-	fenceResponseAtOldestMillis = 80
+	fenceResponseAtBusy         = 76 // commands still in the backing store
+	fenceResponseAtOldestMillis = 80 // ms, age of the oldest of those
 	fenceResponseAtReserved     = 84
-	fenceResponseAtEntries      = 88
+	fenceResponseAtEntries      = 88 // Count times FenceEntry, by ascending slot
 	fenceResponseSize           = 88
 )
 
-// What only fence responses are refused for.
+// Refusals of fence responses alone.
 var (
 	errFenceOrder  = refusal(ErrMalformed, "slots are not in ascending order")
 	errFenceStatus = refusal(ErrMalformed, "status of a command not executed")

@@ -11,6 +11,7 @@ import (
 
 func FuzzCommand(f *testing.F)          { fuzzMessage[inlineCommand](f) }
 func FuzzReply(f *testing.F)            { fuzzMessage[inlineReply](f) }
+func FuzzAuth(f *testing.F)             { fuzzMessage[Auth](f) }
 func FuzzLoginRequest(f *testing.F)     { fuzzMessage[LoginRequest](f) }
 func FuzzLoginResponse(f *testing.F)    { fuzzMessage[LoginResponse](f) }
 func FuzzOpenRequest(f *testing.F)      { fuzzMessage[OpenRequest](f) }
@@ -19,15 +20,13 @@ func FuzzCloseRequest(f *testing.F)     { fuzzMessage[CloseRequest](f) }
 func FuzzCloseResponse(f *testing.F)    { fuzzMessage[CloseResponse](f) }
 func FuzzDiscoverRequest(f *testing.F)  { fuzzMessage[DiscoverRequest](f) }
 func FuzzDiscoverResponse(f *testing.F) { fuzzMessage[DiscoverResponse](f) }
-func FuzzHeartbeat(f *testing.F)        { fuzzMessage[Heartbeat](f) }
+func FuzzKeepAlive(f *testing.F)        { fuzzMessage[KeepAlive](f) }
 func FuzzEvent(f *testing.F)            { fuzzMessage[Event](f) }
 func FuzzEventAck(f *testing.F)         { fuzzMessage[EventAck](f) }
 func FuzzAbort(f *testing.F)            { fuzzMessage[Abort](f) }
 func FuzzAbortResponse(f *testing.F)    { fuzzMessage[AbortResponse](f) }
 func FuzzFence(f *testing.F)            { fuzzMessage[Fence](f) }
 func FuzzFenceResponse(f *testing.F)    { fuzzMessage[FenceResponse](f) }
-func FuzzReauth(f *testing.F)           { fuzzMessage[Reauth](f) }
-func FuzzReauthResponse(f *testing.F)   { fuzzMessage[ReauthResponse](f) }
 func FuzzLogout(f *testing.F)           { fuzzMessage[Logout](f) }
 func FuzzLogoutResponse(f *testing.F)   { fuzzMessage[LogoutResponse](f) }
 func FuzzRefused(f *testing.F)          { fuzzMessage[Refused](f) }
@@ -47,7 +46,8 @@ func fuzzMessage[T any, P interface {
 }
 
 // checkDecode requires that a decoder refuses with one of the classes, or that
-// what it accepts encodes to the same bytes: there is one encoding of a message.
+// what it accepts encodes to the same bytes: there is one encoding of a
+// message.
 func checkDecode(t *testing.T, m Message, b []byte) {
 	before := bytes.Clone(b)
 	err := m.Decode(b)

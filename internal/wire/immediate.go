@@ -12,8 +12,8 @@ type ImmediateType uint8
 const (
 	ImmOK           ImmediateType = iota // the command of the slot succeeded
 	ImmOKData                            // the same, and its data has been placed
-	ImmHeartbeat                         // are you there
-	ImmHeartbeatAck                      // I am
+	ImmKeepAlive                         // are you there
+	ImmKeepAliveAck                      // I am
 	ImmCredit                            // Slot more credits
 	immEnd
 )
@@ -27,8 +27,9 @@ const (
 	immediateSeqMask    = 0xff
 )
 
-// MakeImmediate packs an immediate. Of epoch and seq the low bits travel: enough
-// to reject an immediate of an earlier path or an earlier use of the slot.
+// MakeImmediate packs an immediate. Of epoch and seq the low bits travel:
+// enough to reject an immediate of an earlier path or an earlier use of the
+// slot.
 func MakeImmediate(t ImmediateType, epoch, seq uint32, slot uint16) Immediate {
 	return Immediate(uint32(t)<<immediateTypeShift |
 		epoch&immediateEpochMask<<immediateEpochShift |

@@ -15,8 +15,8 @@ func TestImmediateLayout(t *testing.T) {
 	}{
 		{ImmOK, 0, 0, 0, 0},
 		{ImmOKData, 0x12, 0x345, 0x6789, 0x12456789},
-		{ImmHeartbeat, 0xffffffff, 0, 0, 0x2f000000},
-		{ImmHeartbeatAck, 0, 0xffffffff, 0, 0x30ff0000},
+		{ImmKeepAlive, 0xffffffff, 0, 0, 0x2f000000},
+		{ImmKeepAliveAck, 0, 0xffffffff, 0, 0x30ff0000},
 		{ImmCredit, 1, 0, 16, 0x41000010},
 	} {
 		got := MakeImmediate(c.t, c.epoch, c.seq, c.slot)

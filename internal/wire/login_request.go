@@ -1,9 +1,10 @@
 package wire
 
-// LoginRequest is the first message of every connection, and the only one
-// before the LoginResponse. Sets are offers: bits that the receiver does not
-// know are ignored. A later version only appends fields; a request that offers
-// such a version may be longer than this version's.
+// LoginRequest is the first message of every connection, or the first one
+// behind an authentication, and the only one before the LoginResponse. Sets are
+// offers: bits that the receiver does not know are ignored. A later version
+// only appends fields; a request that offers such a version may be longer than
+// this version's.
 type LoginRequest struct {
 	ID         uint32
 	PathEpoch  uint32 // one more at each connect of the path
@@ -36,32 +37,32 @@ type LoginRequest struct {
 
 // Offsets of a login request.
 const (
-	loginRequestAtMinVersion  = 64
-	loginRequestAtMaxVersion  = 66
-	loginRequestAtRole        = 68
-	loginRequestAtDigest      = 69
-	loginRequestAtSeal        = 70
+	loginRequestAtMinVersion  = 64 // ≥ 1, ≤ MaxVersion
+	loginRequestAtMaxVersion  = 66 // the range includes 2, else ErrVersion
+	loginRequestAtRole        = 68 // 1 control, 2 I/O, 4 discover
+	loginRequestAtDigest      = 69 // 1 CRC32C
+	loginRequestAtSeal        = 70 // 1 AES-GCM
 	loginRequestAtReserved    = 71
-	loginRequestAtHostID      = 72
-	loginRequestAtSessionID   = 88
-	loginRequestAtSessionGen  = 104
-	loginRequestAtNonce       = 112
-	loginRequestAtClientNonce = 120
-	loginRequestAtPathID      = 136
-	loginRequestAtConn        = 138
-	loginRequestAtConns       = 140
-	loginRequestAtDepth       = 142
-	loginRequestAtInlineMax   = 144
-	loginRequestAtMaxIO       = 148
-	loginRequestAtDataModes   = 152
-	loginRequestAtAuthMethods = 154
-	loginRequestAtFeatures    = 156
-	loginRequestAtPublicKey   = 160
-	loginRequestAtProof       = 192
+	loginRequestAtHostID      = 72  // of the machine; 0 not told
+	loginRequestAtSessionID   = 88  // not 0 unless the role is discover
+	loginRequestAtSessionGen  = 104 // incremented when a process takes the session over
+	loginRequestAtNonce       = 112 // of the process
+	loginRequestAtClientNonce = 120 // of this login
+	loginRequestAtPathID      = 136 // pair of addresses
+	loginRequestAtConn        = 138 // control, discover: 0; I/O: 1 to Conns
+	loginRequestAtConns       = 140 // I/O connections of the path, ≤ MaxConns
+	loginRequestAtDepth       = 142 // commands in flight, ≤ MaxDepth; 0 is the target's choice
+	loginRequestAtInlineMax   = 144 // ≤ MaxInline; 0 is the target's choice
+	loginRequestAtMaxIO       = 148 // ≤ MaxIO; 0 is the target's choice
+	loginRequestAtDataModes   = 152 // 2 inline, 8 pull, 16 place
+	loginRequestAtAuthMethods = 154 // 2 certificates
+	loginRequestAtFeatures    = 156 // 1 immediates, 2 events
+	loginRequestAtPublicKey   = 160 // ephemeral X25519 key; 0 without authentication
+	loginRequestAtProof       = 192 // HMAC of a connection that joins a session; else 0
 	loginRequestSize          = 224
 )
 
-// What only logins are refused for.
+// Refusals of login requests alone.
 var (
 	errVersionOrder = refusal(ErrMalformed, "version range is empty or has a zero")
 	errVersionRange = refusal(ErrVersion, "the ranges do not overlap")
@@ -138,7 +139,7 @@ func (m *LoginRequest) Decode(b []byte) error {
 	switch {
 	case m.MinVersion == 0 || m.MinVersion > m.MaxVersion:
 		return errVersionOrder
-	case m.MinVersion > Version:
+	case m.MinVersion > Version || m.MaxVersion < Version:
 		return errVersionRange
 	case m.MaxVersion == Version && len(b) != loginRequestSize:
 		return errBodyLength
@@ -159,8 +160,7 @@ func (m *LoginRequest) check() error {
 	case m.Conns > MaxConns:
 		return errConnsLimit
 	case (m.Role == RoleControl || m.Role == RoleDiscover) && conn != 0,
-		m.Role == RoleIO && (conn < 1 || conn > conns),
-		m.Role == RoleBulk && (conn <= conns || conn > 2*conns):
+		m.Role == RoleIO && (conn < 1 || conn > conns):
 		return errConn
 	case m.Depth > MaxDepth:
 		return errDepthLimit

@@ -2,10 +2,10 @@ package wire
 
 import "math"
 
-// LoginResponse answers a LoginRequest. With StatusOK the connection is open and
-// its values are what the session negotiated. With StatusContinue a [Reauth]
-// must follow. With any other status the login is refused, Reason and Text say
-// why, and the target closes the connection.
+// LoginResponse answers a LoginRequest. With StatusOK the connection is open
+// and its values are what the session negotiated. With StatusContinue the
+// target demands a proof of identity. With any other status the login is
+// refused, Reason and Text say why, and the target closes the connection.
 type LoginResponse struct {
 	ID        uint32
 	PathEpoch uint32 // that of the request
@@ -22,16 +22,9 @@ type LoginResponse struct {
 	SlotCount uint16 // slots of this connection
 	Conns     uint16 // I/O connections granted to the path
 
-	// Memory at the target that ModePush writes to: slot i of the connection owns
-	// SlotSize bytes at SlotAddr + i × SlotSize. Zero without push
-	// or slots.
-	SlotAddr   uint64
-	SlotHandle uint32
-	SlotSize   uint32 // bytes, power of two
-
 	InlineMax       uint32 // bytes, longest inline payload
 	MaxIO           uint32 // bytes, longest transfer
-	HeartbeatMillis uint32 // ms between heartbeats when idle; 0 none
+	KeepAliveMillis uint32 // ms between keepalives when idle; 0 none
 	RetryAfter      uint32 // ms to wait after a refusal; 0 none
 
 	DataModes   DataModes
@@ -49,40 +42,37 @@ type LoginResponse struct {
 const (
 	loginResponseAtVersion         = 64
 	loginResponseAtReason          = 66
-	loginResponseAtDigest          = 68
+	loginResponseAtDigest          = 68 // none or one, as Seal and AuthMethod
 	loginResponseAtSeal            = 69
-	loginResponseAtCredits         = 70
-	loginResponseAtTargetID        = 72
-	loginResponseAtTargetInstance  = 88
-	loginResponseAtServerNonce     = 104
-	loginResponseAtSlotAddr        = 120
-	loginResponseAtSlotHandle      = 128
-	loginResponseAtSlotSize        = 132
-	loginResponseAtSlotBase        = 136
-	loginResponseAtSlotCount       = 138
-	loginResponseAtInlineMax       = 140
-	loginResponseAtMaxIO           = 144
-	loginResponseAtHeartbeatMillis = 148
+	loginResponseAtCredits         = 70  // commands that may be in flight, ≤ MaxDepth
+	loginResponseAtTargetID        = 72  // of the target, for ever
+	loginResponseAtTargetInstance  = 88  // of its process; changes with a restart
+	loginResponseAtServerNonce     = 104 // of this login
+	loginResponseAtReserved        = 120
+	loginResponseAtSlotBase        = 136 // first slot of this connection
+	loginResponseAtSlotCount       = 138 // SlotBase + SlotCount ≤ 65536
+	loginResponseAtInlineMax       = 140 // ≤ MaxInline
+	loginResponseAtMaxIO           = 144 // ≤ MaxIO
+	loginResponseAtKeepAliveMillis = 148 // ms between keepalives of an idle connection; 0 none
 	loginResponseAtDataModes       = 152
 	loginResponseAtAuthMethod      = 154
-	loginResponseAtFeatures        = 156
-	loginResponseAtPublicKey       = 160
-	loginResponseAtProof           = 192
-	loginResponseAtRetryAfter      = 224
-	loginResponseAtConns           = 228
-	loginResponseAtTextLength      = 230
-	loginResponseAtPortalState     = 232
-	loginResponseAtReserved        = 233
-	loginResponseAtText            = 236
+	loginResponseAtFeatures        = 156 // a subset of the offer
+	loginResponseAtPublicKey       = 160 // ephemeral X25519 key; 0 without authentication
+	loginResponseAtProof           = 192 // HMAC over the login so far; 0 without
+	loginResponseAtRetryAfter      = 224 // ms to wait after a refusal; 0 none
+	loginResponseAtConns           = 228 // I/O connections granted, ≤ MaxConns
+	loginResponseAtTextLength      = 230 // ≤ MaxReason
+	loginResponseAtPortalState     = 232 // 0 optimized, 1 non-optimized, 2 draining, 3 inaccessible
+	loginResponseAtReserved2       = 233
+	loginResponseAtText            = 236 // for the operator
 	loginResponseSize              = 236
 )
 
-// What only login responses are refused for.
+// Refusals of login responses alone.
 var (
 	errVersionChoice = refusal(ErrVersion, "the target chose a version we do not speak")
 	errChoice        = refusal(ErrMalformed, "the target chose what this version does not know")
 	errPortalState   = refusal(ErrMalformed, "unknown portal state")
-	errSlotMemory    = refusal(ErrMalformed, "slot memory does not fit push mode")
 	errSlotRange     = refusal(ErrMalformed, "slots end beyond the last number")
 )
 
@@ -102,14 +92,11 @@ func (m *LoginResponse) Encode(b []byte) (int, error) {
 	copy(b[loginResponseAtTargetID:], m.TargetID[:])
 	copy(b[loginResponseAtTargetInstance:], m.TargetInstance[:])
 	copy(b[loginResponseAtServerNonce:], m.ServerNonce[:])
-	le.PutUint64(b[loginResponseAtSlotAddr:], m.SlotAddr)
-	le.PutUint32(b[loginResponseAtSlotHandle:], m.SlotHandle)
-	le.PutUint32(b[loginResponseAtSlotSize:], m.SlotSize)
 	le.PutUint16(b[loginResponseAtSlotBase:], m.SlotBase)
 	le.PutUint16(b[loginResponseAtSlotCount:], m.SlotCount)
 	le.PutUint32(b[loginResponseAtInlineMax:], m.InlineMax)
 	le.PutUint32(b[loginResponseAtMaxIO:], m.MaxIO)
-	le.PutUint32(b[loginResponseAtHeartbeatMillis:], m.HeartbeatMillis)
+	le.PutUint32(b[loginResponseAtKeepAliveMillis:], m.KeepAliveMillis)
 	le.PutUint16(b[loginResponseAtDataModes:], uint16(m.DataModes))
 	le.PutUint16(b[loginResponseAtAuthMethod:], uint16(m.AuthMethod))
 	le.PutUint32(b[loginResponseAtFeatures:], uint32(m.Features))
@@ -146,12 +133,9 @@ func (m *LoginResponse) Decode(b []byte) error {
 		SlotBase:        le.Uint16(b[loginResponseAtSlotBase:]),
 		SlotCount:       le.Uint16(b[loginResponseAtSlotCount:]),
 		Conns:           le.Uint16(b[loginResponseAtConns:]),
-		SlotAddr:        le.Uint64(b[loginResponseAtSlotAddr:]),
-		SlotHandle:      le.Uint32(b[loginResponseAtSlotHandle:]),
-		SlotSize:        le.Uint32(b[loginResponseAtSlotSize:]),
 		InlineMax:       le.Uint32(b[loginResponseAtInlineMax:]),
 		MaxIO:           le.Uint32(b[loginResponseAtMaxIO:]),
-		HeartbeatMillis: le.Uint32(b[loginResponseAtHeartbeatMillis:]),
+		KeepAliveMillis: le.Uint32(b[loginResponseAtKeepAliveMillis:]),
 		RetryAfter:      le.Uint32(b[loginResponseAtRetryAfter:]),
 		DataModes:       DataModes(le.Uint16(b[loginResponseAtDataModes:])),
 		Digest:          Digest(b[loginResponseAtDigest]),
@@ -173,7 +157,8 @@ func (m *LoginResponse) Decode(b []byte) error {
 	switch {
 	case len(t.rest) != 0:
 		return errBodyLength
-	case !isZero(b[loginResponseAtReserved:loginResponseAtText]):
+	case !isZero(b[loginResponseAtReserved:loginResponseAtSlotBase]),
+		!isZero(b[loginResponseAtReserved2:loginResponseAtText]):
 		return errReserved
 	case m.refused():
 		return nil
@@ -191,7 +176,6 @@ func (m *LoginResponse) refused() bool {
 // check verifies the choices of a login that goes on.
 func (m *LoginResponse) check() error {
 	end := uint32(m.SlotBase) + uint32(m.SlotCount)
-	memory := uint64(m.SlotSize) * uint64(m.SlotCount)
 	switch {
 	case m.Digest&^digestKnown != 0, m.Seal&^sealKnown != 0,
 		m.DataModes&^modesKnown != 0, m.AuthMethod&^authKnown != 0,
@@ -203,22 +187,12 @@ func (m *LoginResponse) check() error {
 		return errSlotRange
 	case m.InlineMax > MaxInline:
 		return errInlineLimit
-	case m.MaxIO > MaxIO || m.SlotSize > MaxIO:
+	case m.MaxIO > MaxIO:
 		return errMaxIOLimit
 	case m.Credits > MaxDepth:
 		return errDepthLimit
 	case m.Conns > MaxConns:
 		return errConnsLimit
-	}
-	if !m.DataModes.Has(ModePush) || m.SlotCount == 0 {
-		if m.SlotAddr|uint64(m.SlotHandle)|uint64(m.SlotSize) != 0 {
-			return errSlotMemory
-		}
-		return nil
-	}
-	if memory == 0 || m.SlotSize&(m.SlotSize-1) != 0 ||
-		m.SlotAddr > math.MaxUint64-memory {
-		return errSlotMemory
 	}
 	return nil
 }

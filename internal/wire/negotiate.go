@@ -5,22 +5,23 @@ import "strconv"
 // Role is what a connection is for. The zero Role is invalid.
 type Role uint8
 
-// The roles.
+// The roles. The number 3 is reserved: a login with it is decoded, so that the
+// target can refuse it with ReasonRole.
 const (
-	RoleControl  Role = 1 + iota // sessions, exports, events: connection 0
-	RoleIO                       // commands: connections 1 to n
-	RoleBulk                     // the target's RDMA Reads: n+1 to 2n
-	RoleDiscover                 // list exports only, no session
+	RoleControl Role = 1 + iota // sessions, exports, events: connection 0
+	RoleIO                      // commands: connections 1 to n
+	_
+	RoleDiscover // list exports only, no session
 	roleEnd
 )
 
 var roleNames = [roleEnd]string{
-	RoleControl: "control", RoleIO: "io", RoleBulk: "bulk", RoleDiscover: "discover",
+	RoleControl: "control", RoleIO: "io", RoleDiscover: "discover",
 }
 
 // String returns the name, or the number of a role this version does not know.
 func (r Role) String() string {
-	if r > 0 && r < roleEnd {
+	if r < roleEnd && roleNames[r] != "" {
 		return roleNames[r]
 	}
 	return "role-" + strconv.FormatUint(uint64(r), 10)
@@ -32,10 +33,9 @@ type DataModes uint16
 // The sets of one data mode.
 const (
 	ModesInline DataModes = 1 << ModeInline
-	ModesPush   DataModes = 1 << ModePush
 	ModesPull   DataModes = 1 << ModePull
-	ModesWindow DataModes = 1 << ModeWindow
-	modesKnown            = ModesInline | ModesPush | ModesPull | ModesWindow
+	ModesPlace  DataModes = 1 << ModePlace
+	modesKnown            = ModesInline | ModesPull | ModesPlace
 )
 
 // Has reports whether the set contains m.
@@ -51,7 +51,8 @@ const (
 	digestKnown         = DigestCRC32C
 )
 
-// Seal is a set of ways to encrypt messages in an offer, at most one in a choice.
+// Seal is a set of ways to encrypt messages in an offer, at most one in a
+// choice.
 type Seal uint8
 
 // The ways to encrypt, for fabrics in software.
@@ -67,12 +68,15 @@ type AuthMethods uint16
 
 // The ways to authenticate.
 const (
-	AuthNone  AuthMethods = 0
-	AuthPSK   AuthMethods = 1 << 0 // X25519, HMAC-SHA-256 with a pre-shared key
-	authKnown             = AuthPSK
+	AuthNone AuthMethods = 0
+	AuthPSK  AuthMethods = 1 << 0 // reserved: a pre-shared key
+
+	AuthCertificates AuthMethods = 1 << 1 // TLS 1.3 in Auth messages
+	authKnown                    = AuthPSK | AuthCertificates
 )
 
-// Features is a set of abilities of a session. A choice is a subset of the offer.
+// Features is a set of abilities of a session. A choice is a subset of the
+// offer.
 type Features uint32
 
 // The features of a session.

@@ -22,15 +22,16 @@ const (
 const (
 	OpAbort     Opcode = 0x40 + iota // drop one command: Abort
 	OpFence                          // end a path before replay: Fence
-	OpHeartbeat                      // is the peer alive: Heartbeat
+	OpKeepAlive                      // is the peer alive: KeepAlive
 	OpEventAck                       // an event was handled: EventAck
 	OpOpen                           // open an export: OpenRequest
 	OpClose                          // close an export: CloseRequest
 	OpDiscover                       // list exports: DiscoverRequest
-	OpReauth                         // prove a key, at or after login: Reauth
+	_                                // 0x47 is reserved
 	OpLogout                         // leave: Logout
 
-	OpLogin Opcode = 0x50 // the first message of a connection: LoginRequest
+	OpLogin Opcode = 0x50 // opens the connection: LoginRequest
+	OpAuth  Opcode = 0x51 // who the ends are, before the login: Auth
 )
 
 // Answers, and what the target sends unasked.
@@ -40,13 +41,13 @@ const (
 	OpReply            Opcode = 0x80                      // answer to a command: Reply
 	OpAbortResponse    Opcode = OpAbort | responseBit     // AbortResponse
 	OpFenceResponse    Opcode = OpFence | responseBit     // FenceResponse
-	OpHeartbeatAck     Opcode = OpHeartbeat | responseBit // Heartbeat with Ack
+	OpKeepAliveAck     Opcode = OpKeepAlive | responseBit // KeepAlive with Ack
 	OpOpenResponse     Opcode = OpOpen | responseBit      // OpenResponse
 	OpCloseResponse    Opcode = OpClose | responseBit     // CloseResponse
 	OpDiscoverResponse Opcode = OpDiscover | responseBit  // DiscoverResponse
-	OpReauthResponse   Opcode = OpReauth | responseBit    // ReauthResponse
 	OpLogoutResponse   Opcode = OpLogout | responseBit    // LogoutResponse
 	OpLoginResponse    Opcode = OpLogin | responseBit     // LoginResponse
+	OpAuthResponse     Opcode = OpAuth | responseBit      // Auth with Answer
 	OpEvent            Opcode = 0xe0                      // target tells: Event
 	OpRefused          Opcode = 0xff                      // request not understood: Refused
 )
@@ -56,15 +57,16 @@ var opcodeNames = [256]string{
 	OpRead: "read", OpWrite: "write", OpFlush: "flush", OpTrim: "trim",
 	OpWriteZeroes: "write-zeroes", OpPrefetch: "prefetch",
 	OpBlockStatus: "block-status",
-	OpAbort:       "abort", OpFence: "fence", OpHeartbeat: "heartbeat",
+	OpAbort:       "abort", OpFence: "fence", OpKeepAlive: "keepalive",
 	OpEventAck: "event-ack", OpOpen: "open", OpClose: "close",
-	OpDiscover: "discover", OpReauth: "reauth", OpLogout: "logout",
+	OpDiscover: "discover", OpLogout: "logout",
 	OpLogin: "login", OpReply: "reply", OpAbortResponse: "abort-response",
-	OpFenceResponse: "fence-response", OpHeartbeatAck: "heartbeat-ack",
+	OpFenceResponse: "fence-response", OpKeepAliveAck: "keepalive-ack",
 	OpOpenResponse: "open-response", OpCloseResponse: "close-response",
 	OpDiscoverResponse: "discover-response",
-	OpReauthResponse:   "reauth-response", OpLogoutResponse: "logout-response",
-	OpLoginResponse: "login-response", OpEvent: "event", OpRefused: "refused",
+	OpLogoutResponse:   "logout-response", OpLoginResponse: "login-response",
+	OpAuth: "auth", OpAuthResponse: "auth-response",
+	OpEvent: "event", OpRefused: "refused",
 }
 
 // String returns the name, or the number of an opcode this version does not

@@ -19,19 +19,37 @@ type OpenRequest struct {
 	PathEpoch uint32
 	OpenID    uint32 // chosen by the initiator, unique in the session
 	Mode      OpenMode
+	Return    bool     // the initiator had the disk before, in this Generation
+	Preempt   bool     // end the clients that are in the way
 	WantUUID  [16]byte // refuse any other disk of that name; zero: any
-	Name      string   // ≤ MaxName bytes; empty: the default export
+
+	// Writer identifies the initiator's use of the disk over all its sessions:
+	// it is kept with the disk as the last writer. Zero: the session.
+	Writer     [16]byte
+	Generation uint64 // that of the last OpenResponse; with Return
+	Name       string // ≤ MaxName bytes; empty: the default export
 }
 
 // Offsets of an open request. The name follows.
 const (
-	openRequestAtOpenID     = 64
-	openRequestAtMode       = 68
-	openRequestAtReserved   = 69
-	openRequestAtNameLength = 70
-	openRequestAtWantUUID   = 72
-	openRequestAtName       = 88
-	openRequestSize         = 88
+	openRequestAtOpenID = 64 // unique in the session; a repeated ID returns the same handle
+	openRequestAtMode   = 68 // 1 read-only, 2 read-write, 3 exclusive, 4 migrate
+	// 1 return: the initiator had the disk in Generation; 2 preempt: end the
+	// clients in the way
+	openRequestAtFlags      = 69
+	openRequestAtNameLength = 70 // ≤ MaxName
+	openRequestAtWantUUID   = 72 // 0 any disk
+	// of the initiator's use of the disk, over all its sessions; 0 the session
+	openRequestAtWriter     = 88
+	openRequestAtGeneration = 104 // with the flag return
+	openRequestAtName       = 112 // empty: the default export
+	openRequestSize         = 112
+)
+
+// Flags of an open request.
+const (
+	openReturn  = 1
+	openPreempt = 2
 )
 
 var errOpenMode = refusal(ErrMalformed, "unknown open mode")
@@ -50,6 +68,14 @@ func (m *OpenRequest) Encode(b []byte) (int, error) {
 	b[openRequestAtMode] = byte(m.Mode)
 	le.PutUint16(b[openRequestAtNameLength:], uint16(len(m.Name)))
 	copy(b[openRequestAtWantUUID:], m.WantUUID[:])
+	if m.Return {
+		b[openRequestAtFlags] |= openReturn
+	}
+	if m.Preempt {
+		b[openRequestAtFlags] |= openPreempt
+	}
+	copy(b[openRequestAtWriter:], m.Writer[:])
+	le.PutUint64(b[openRequestAtGeneration:], m.Generation)
 	copy(b[openRequestAtName:], m.Name)
 	return sealControl(b, ControlHeader{OpOpen, 0, m.ID, m.PathEpoch}), nil
 }
@@ -65,13 +91,18 @@ func (m *OpenRequest) Decode(b []byte) error {
 		PathEpoch: header.PathEpoch,
 		OpenID:    le.Uint32(b[openRequestAtOpenID:]),
 		Mode:      OpenMode(b[openRequestAtMode]),
+		Return:    b[openRequestAtFlags]&openReturn != 0,
+		Preempt:   b[openRequestAtFlags]&openPreempt != 0,
 		WantUUID:  [16]byte(b[openRequestAtWantUUID:]),
+
+		Writer:     [16]byte(b[openRequestAtWriter:]),
+		Generation: le.Uint64(b[openRequestAtGeneration:]),
 	}
 	switch {
 	case m.Mode == 0 || m.Mode >= openEnd:
 		return errOpenMode
-	case b[openRequestAtReserved] != 0:
-		return errReserved
+	case b[openRequestAtFlags]&^(openReturn|openPreempt) != 0:
+		return errReservedFlags
 	}
 	t := texts{rest: b[openRequestAtName:]}
 	m.Name = t.name(le.Uint16(b[openRequestAtNameLength:]))

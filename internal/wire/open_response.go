@@ -2,8 +2,8 @@ package wire
 
 import "math"
 
-// What an export can do, bits of OpenResponse.Features and ExportEntry.Features,
-// in the order of the device contract. Unknown bits are to be ignored.
+// Bits of OpenResponse.Features and ExportEntry.Features: the features of an
+// export, in the order of the device contract. Receivers ignore unknown bits.
 const (
 	ExportFlush       uint32 = 1 << iota // Flush
 	ExportFUA                            // FlagFUA
@@ -12,7 +12,7 @@ const (
 	ExportFastZero                       // FlagFastZero
 	ExportMultiConn                      // Flush covers writes of every connection
 	ExportReadOnly                       // nothing that writes
-	ExportRotational                     // seeks are dear
+	ExportRotational                     // seeks are expensive
 	ExportStatus                         // BlockStatus
 	ExportPrefetch                       // Prefetch
 )
@@ -31,6 +31,7 @@ type OpenResponse struct {
 	PreferredBlock uint32   // bytes, power of two, ≥ MinimumBlock
 	Features       uint32   // Export bits
 	Verifier       uint64   // changes when writes not flushed may be lost
+	Generation     uint64   // of the writer; advances when another takes over
 	Name           string   // ≤ MaxName bytes, the export's canonical name
 	Description    string   // for people, ≤ MaxDescription bytes
 	Reason         string   // why it was refused, for people, ≤ MaxReason bytes
@@ -38,24 +39,28 @@ type OpenResponse struct {
 
 // Offsets of an open response. Name, description and reason follow.
 const (
-	openResponseAtExport            = 64
-	openResponseAtReserved          = 66
-	openResponseAtSizeGen           = 68
-	openResponseAtExportUUID        = 72
-	openResponseAtSize              = 88
-	openResponseAtVerifier          = 96
-	openResponseAtMinimumBlock      = 104
-	openResponseAtPreferredBlock    = 108
+	openResponseAtExport         = 64 // handle for commands
+	openResponseAtReserved       = 66
+	openResponseAtSizeGen        = 68  // incremented by each resize
+	openResponseAtExportUUID     = 72  // of the disk, for ever
+	openResponseAtSize           = 88  // bytes, < 2^63
+	openResponseAtVerifier       = 96  // changes if unflushed writes may be lost
+	openResponseAtMinimumBlock   = 104 // power of two
+	openResponseAtPreferredBlock = 108 // power of two, ≥ MinimumBlock
+	// 1 flush, 2 FUA, 4 trim, 8 write zeroes, 16 fast zero, 32 multi conn, 64
+	// read-only, 128 rotational, 256 block status, 512 prefetch; others are
+	// ignored
 	openResponseAtFeatures          = 112
-	openResponseAtNameLength        = 116
-	openResponseAtDescriptionLength = 118
-	openResponseAtReasonLength      = 120
+	openResponseAtNameLength        = 116 // ≤ MaxName
+	openResponseAtDescriptionLength = 118 // ≤ MaxDescription
+	openResponseAtReasonLength      = 120 // ≤ MaxReason
 	openResponseAtReserved2         = 122
-	openResponseAtTexts             = 128
-	openResponseSize                = 128
+	openResponseAtGeneration        = 128 // of the writer: advances when another takes over
+	openResponseAtTexts             = 136 // name, description, reason
+	openResponseSize                = 136
 )
 
-// What only descriptions of exports are refused for.
+// Refusals of descriptions of exports alone.
 var (
 	errExportSize  = refusal(ErrLimit, "export is larger than an offset can be")
 	errExportBlock = refusal(ErrMalformed, "block sizes are not ordered powers of two")
@@ -83,6 +88,7 @@ func (m *OpenResponse) Encode(b []byte) (int, error) {
 	le.PutUint16(b[openResponseAtNameLength:], uint16(len(m.Name)))
 	le.PutUint16(b[openResponseAtDescriptionLength:], uint16(len(description)))
 	le.PutUint16(b[openResponseAtReasonLength:], uint16(len(reason)))
+	le.PutUint64(b[openResponseAtGeneration:], m.Generation)
 	n := openResponseAtTexts + copy(b[openResponseAtTexts:], m.Name)
 	n += copy(b[n:], description)
 	copy(b[n:], reason)
@@ -110,9 +116,10 @@ func (m *OpenResponse) Decode(b []byte) error {
 		PreferredBlock: le.Uint32(b[openResponseAtPreferredBlock:]),
 		Features:       le.Uint32(b[openResponseAtFeatures:]),
 		Verifier:       le.Uint64(b[openResponseAtVerifier:]),
+		Generation:     le.Uint64(b[openResponseAtGeneration:]),
 	}
 	if le.Uint16(b[openResponseAtReserved:]) != 0 ||
-		!isZero(b[openResponseAtReserved2:openResponseAtTexts]) {
+		!isZero(b[openResponseAtReserved2:openResponseAtGeneration]) {
 		return errReserved
 	}
 	t := texts{rest: b[openResponseAtTexts:]}

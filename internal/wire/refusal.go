@@ -22,8 +22,8 @@ var (
 	// ErrVersion says that the peer speaks no version that we speak.
 	ErrVersion = errors.New("protocol version not supported")
 
-	// ErrUnknownOpcode says that an intact message is of a kind that this version
-	// does not know. It is answered with StatusNotSupported.
+	// ErrUnknownOpcode says that an intact message is of a kind that this
+	// version does not know. It is answered with StatusNotSupported.
 	ErrUnknownOpcode = errors.New("unknown opcode")
 )
 

@@ -12,10 +12,10 @@ type Refused struct {
 
 // Offsets of a refusal. The text follows.
 const (
-	refusedAtRequest    = 64
+	refusedAtRequest    = 64 // opcode of the request
 	refusedAtReserved   = 65
-	refusedAtTextLength = 66
-	refusedAtText       = 68
+	refusedAtTextLength = 66 // ≤ MaxReason
+	refusedAtText       = 68 // for the operator
 	refusedSize         = 68
 )
 

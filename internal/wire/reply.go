@@ -6,7 +6,7 @@ type ReplyFlags uint8
 // The flags of a reply.
 const (
 	ReplyDup        ReplyFlags = 1 << iota // from the slot table, not run again
-	ReplyRetry                             // not started; may be sent again
+	ReplyRetry                             // not started; the initiator may retransmit it
 	ReplyDNR                               // do not retry, it would fail again
 	ReplyFenced                            // not executed, the path is fenced
 	ReplyDataDigest                        // DataCRC is set
@@ -19,7 +19,7 @@ type Reply struct {
 	Flags         ReplyFlags
 	Status        Status
 	Slot          uint16
-	CreditDelta   int16 // commands by which the initiator's window changes
+	CreditDelta   int16 // change of the initiator's credits
 	Seq           uint32
 	PathEpoch     uint32
 	Length        uint32 // bytes of payload moved, either way; 0 on failure
@@ -33,27 +33,29 @@ type Reply struct {
 
 // Offsets of a reply.
 const (
-	replyAtOpcode        = 0
+	replyAtOpcode = 0 // 0x80
+	// 1 dup, 2 retry, 4 do not retry, 8 fenced, 16 data digest; 2 and 4 never
+	// together nor with ok
 	replyAtFlags         = 1
-	replyAtStatus        = 2
-	replyAtSlot          = 4
-	replyAtCreditDelta   = 6
-	replyAtSeq           = 8
-	replyAtPathEpoch     = 12
-	replyAtVerifier      = 16
-	replyAtLength        = 24
-	replyAtInlineLength  = 28
-	replyAtRetryAfter    = 32
-	replyAtDataCRC       = 36
-	replyAtQueueMicros   = 40
-	replyAtBackendMicros = 44
+	replyAtStatus        = 2  // see below
+	replyAtSlot          = 4  // of the command
+	replyAtCreditDelta   = 6  // signed; change of the initiator's credits
+	replyAtSeq           = 8  // of the command
+	replyAtPathEpoch     = 12 // of the command
+	replyAtVerifier      = 16 // write verifier of the export
+	replyAtLength        = 24 // bytes of payload moved; 0 unless ok
+	replyAtInlineLength  = 28 // 0, or Length, ≤ MaxInline
+	replyAtRetryAfter    = 32 // ms; 0 with ok
+	replyAtDataCRC       = 36 // CRC32C of a read's payload with flag 16, else 0
+	replyAtQueueMicros   = 40 // µs from receipt to start; 0 not measured
+	replyAtBackendMicros = 44 // µs in the backing store; 0 not measured
 	replyAtReserved      = 48
-	replyAtHeaderLength  = 58
+	replyAtHeaderLength  = 58 // 64
 	replyAtHeaderCRC     = 60
 	replySize            = 64
 )
 
-// What only a reply is refused for.
+// Refusals of replies alone.
 var (
 	errReplyRetryFlags = refusal(ErrMalformed, "retry and do-not-retry together")
 	errReplyRetryOK    = refusal(ErrMalformed, "success with a wish to retry")

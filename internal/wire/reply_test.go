@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func replySamples() []sample { return capsuleSamples()[8:] }
+func replySamples() []sample { return capsuleSamples()[7:] }
 
 func BenchmarkReplyEncode(b *testing.B) {
 	r := replySamples()[0].msg.(*inlineReply).Reply

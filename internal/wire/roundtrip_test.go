@@ -10,7 +10,7 @@ import (
 )
 
 // enumerations draws only values that the protocol knows; everything else of a
-// message is arbitrary, then settle makes it obey the rules between fields.
+// message is arbitrary, then makeValid has it obey the rules between fields.
 var enumerations = rapid.MakeConfig{
 	Types: map[reflect.Type]*rapid.Generator[any]{
 		reflect.TypeFor[Status](): rapid.SampledFrom([]Status{
@@ -22,6 +22,7 @@ var enumerations = rapid.MakeConfig{
 		reflect.TypeFor[Digest]():       below(digestKnown),
 		reflect.TypeFor[Seal]():         below(sealKnown),
 		reflect.TypeFor[AuthMethods]():  below(authKnown),
+		reflect.TypeFor[AuthKind]():     between(AuthHello, authKindEnd-1),
 		reflect.TypeFor[Features]():     below(featuresKnown),
 		reflect.TypeFor[PortalState]():  below(portalEnd - 1),
 		reflect.TypeFor[OpenMode]():     between(OpenReadOnly, openEnd-1),
@@ -33,7 +34,7 @@ var enumerations = rapid.MakeConfig{
 		reflect.TypeFor[Opcode](): rapid.SampledFrom([]Opcode{
 			OpRead, OpWrite, OpFlush, OpTrim, OpWriteZeroes, OpPrefetch, OpBlockStatus,
 		}).AsAny(),
-		reflect.TypeFor[DataMode](): below(ModeWindow),
+		reflect.TypeFor[DataMode](): below(ModePlace),
 	},
 }
 
@@ -46,21 +47,23 @@ func between[T number](low, high T) *rapid.Generator[any] {
 
 func below[T number](high T) *rapid.Generator[any] { return between(0, high) }
 
-// settle changes what is left to make the message one that may be sent.
-func settle(t *rapid.T, m Message) {
+// makeValid changes what is left to make the message one that may be sent.
+func makeValid(t *rapid.T, m Message) {
 	switch m := m.(type) {
 	case *inlineCommand:
-		settleCommand(t, m)
+		makeValidCommand(t, m)
 	case *inlineReply:
-		settleReply(m)
+		makeValidReply(m)
 	case *LoginRequest:
-		settleLoginRequest(m)
+		makeValidLoginRequest(m)
 	case *LoginResponse:
-		settleLoginResponse(m)
+		makeValidLoginResponse(m)
+	case *Auth:
+		makeValidAuth(m)
 	case *OpenRequest:
-		m.Name = settleName(m.Name)
+		m.Name = makeValidName(m.Name)
 	case *OpenResponse:
-		m.Name = settleName(m.Name)
+		m.Name = makeValidName(m.Name)
 		m.Size >>= 1
 		m.MinimumBlock = 1 << (m.MinimumBlock % 17)
 		m.PreferredBlock = m.MinimumBlock << (m.PreferredBlock % 10)
@@ -68,11 +71,11 @@ func settle(t *rapid.T, m Message) {
 		m.MaxMessage %= MaxControlSize + 1
 	case *DiscoverResponse:
 		for i := range m.Entries {
-			m.Entries[i].Name = settleName(m.Entries[i].Name)
+			m.Entries[i].Name = makeValidName(m.Entries[i].Name)
 			m.Entries[i].Size >>= 1
 		}
 	case *Event:
-		m.Name = settleName(m.Name)
+		m.Name = makeValidName(m.Name)
 		m.Size >>= 1
 	case *Fence:
 		m.Cursor %= 1 << 16
@@ -86,50 +89,55 @@ func settle(t *rapid.T, m Message) {
 			}
 		}
 		m.Next = 65535
-	case *Reauth:
-		m.Method = AuthPSK
-	case *ReauthResponse:
-		m.Method = AuthPSK
 	case *Refused:
 		m.Status = StatusNotSupported
 		m.Text = clip(m.Text, MaxReason)
 	}
 }
 
-func settleLoginRequest(m *LoginRequest) {
-	m.MinVersion, m.MaxVersion = 1, 1
+func makeValidLoginRequest(m *LoginRequest) {
+	m.MinVersion, m.MaxVersion = Version, Version
 	m.SessionID[0] |= 1
 	m.Conns = m.Conns%MaxConns + 1
-	m.Conn = [roleEnd]uint16{
-		RoleIO:   m.Conn%m.Conns + 1,
-		RoleBulk: m.Conns + m.Conn%m.Conns + 1,
-	}[m.Role]
+	m.Conn = [roleEnd]uint16{RoleIO: m.Conn%m.Conns + 1}[m.Role]
 	m.Depth %= MaxDepth + 1
 	m.InlineMax %= MaxInline + 1
 	m.MaxIO %= MaxIO + 1
 }
 
-func settleLoginResponse(m *LoginResponse) {
-	m.Version = 1
+func makeValidLoginResponse(m *LoginResponse) {
+	m.Version = Version
 	m.DataModes &= modesKnown
 	m.Credits %= MaxDepth + 1
 	m.Conns %= MaxConns + 1
 	m.SlotBase, m.SlotCount = m.SlotBase/2, m.SlotCount/2
 	m.InlineMax %= MaxInline + 1
 	m.MaxIO %= MaxIO + 1
-	m.SlotAddr, m.SlotSize = m.SlotAddr>>1, 1<<(m.SlotSize%27)
-	if !m.DataModes.Has(ModePush) || m.SlotCount == 0 {
-		m.SlotAddr, m.SlotHandle, m.SlotSize = 0, 0, 0
-	}
 	m.Text = clip(m.Text, MaxReason)
 }
 
-func settleName(s string) string { return strings.ReplaceAll(s, "\x00", "0") }
+func makeValidAuth(m *Auth) {
+	m.Version = AuthVersion
+	if m.Kind != AuthJoin {
+		m.Conn, m.Proof = 0, [32]byte{}
+	}
+	if !m.Answer {
+		m.Status, m.RetryAfter = StatusOK, 0
+	}
+	if !m.Answer && m.Kind != AuthJoin {
+		m.Session = [16]byte{}
+	}
+	if len(m.Data) == 0 {
+		m.Data = nil
+	}
+}
 
-func settleCommand(t *rapid.T, m *inlineCommand) {
+func makeValidName(s string) string { return strings.ReplaceAll(s, "\x00", "0") }
+
+func makeValidCommand(t *rapid.T, m *inlineCommand) {
 	c := &m.Command
 	for modesOf[c.Opcode]>>c.Mode&1 == 0 {
-		c.Mode = (c.Mode + 1) % (ModeWindow + 1)
+		c.Mode = (c.Mode + 1) % (ModePlace + 1)
 	}
 	c.InlineLength, c.HeaderLength = 0, HeaderSize
 	switch c.Opcode {
@@ -169,7 +177,7 @@ func settleCommand(t *rapid.T, m *inlineCommand) {
 	}
 }
 
-func settleReply(m *inlineReply) {
+func makeValidReply(m *inlineReply) {
 	r := &m.Reply
 	if r.Flags&ReplyDataDigest == 0 {
 		r.DataCRC = 0
@@ -222,7 +230,7 @@ func roundTrip[T any, P interface {
 		rapid.Check(t, func(t *rapid.T) {
 			drawn := messages.Draw(t, "message")
 			sent := P(&drawn)
-			settle(t, sent)
+			makeValid(t, sent)
 			n, err := sent.Encode(buf)
 			if err != nil {
 				t.Fatalf("encode: %v", err)
@@ -262,6 +270,7 @@ func emptyIsNil(m Message) {
 func TestRoundTrip(t *testing.T) {
 	roundTrip[inlineCommand](t)
 	roundTrip[inlineReply](t)
+	roundTrip[Auth](t)
 	roundTrip[LoginRequest](t)
 	roundTrip[LoginResponse](t)
 	roundTrip[OpenRequest](t)
@@ -270,15 +279,13 @@ func TestRoundTrip(t *testing.T) {
 	roundTrip[CloseResponse](t)
 	roundTrip[DiscoverRequest](t)
 	roundTrip[DiscoverResponse](t)
-	roundTrip[Heartbeat](t)
+	roundTrip[KeepAlive](t)
 	roundTrip[Event](t)
 	roundTrip[EventAck](t)
 	roundTrip[Abort](t)
 	roundTrip[AbortResponse](t)
 	roundTrip[Fence](t)
 	roundTrip[FenceResponse](t)
-	roundTrip[Reauth](t)
-	roundTrip[ReauthResponse](t)
 	roundTrip[Logout](t)
 	roundTrip[LogoutResponse](t)
 	roundTrip[Refused](t)

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// inlineCommand and inlineReply make whole messages, payload and all, of the two
-// capsules, so that every test of messages runs on them too.
+// inlineCommand and inlineReply make whole messages, payload and all, of the
+// two capsules, so that every test of messages runs on them too.
 type inlineCommand struct {
 	Command
 	Payload []byte
@@ -88,8 +88,8 @@ func capsuleSamples() []sample {
 			Length: 4096, AgeBudget: 0x15161718, Priority: 0x191a,
 			Flags: FlagDataDigest | FlagNoDeadline, HeaderLength: 64,
 		}}},
-		{"command-read-window", &inlineCommand{Command: Command{
-			Opcode: OpRead, Mode: ModeWindow, Slot: 7, Export: 1, Seq: 2,
+		{"command-read-place", &inlineCommand{Command: Command{
+			Opcode: OpRead, Mode: ModePlace, Slot: 7, Export: 1, Seq: 2,
 			PathEpoch: 3, Offset: 1 << 40, Length: 3 << 16, NumSegments: 2,
 			HeaderLength: 80, Segments: [MaxSegments]Segment{
 				{0x7f0011223344, 0xaabbccdd, 1 << 16},
@@ -101,12 +101,9 @@ func capsuleSamples() []sample {
 			Slot: 9, Seq: 10, PathEpoch: 11, Offset: 512, Length: 32,
 			InlineLength: 32, DataCRC: DataCRC(payload), HeaderLength: 64,
 		}, Payload: payload}},
-		{"command-write-push", &inlineCommand{Command: Command{
-			Opcode: OpWrite, Mode: ModePush, Flags: FlagReplay, Slot: 1,
-			Seq: 1 << 31, PathEpoch: 2, Length: 32768, HeaderLength: 64,
-		}}},
 		{"command-write-pull", &inlineCommand{Command: Command{
-			Opcode: OpWrite, Mode: ModePull, Length: MaxIO, NumSegments: 4,
+			Opcode: OpWrite, Mode: ModePull, Flags: FlagReplay, Slot: 1,
+			Seq: 1 << 31, PathEpoch: 2, Length: MaxIO, NumSegments: 4,
 			HeaderLength: MaxHeader, Segments: [MaxSegments]Segment{
 				{1, 2, MaxIO / 2}, {3, 4, MaxIO / 4}, {5, 6, MaxIO/4 - 1}, {7, 8, 1},
 			},
@@ -154,21 +151,45 @@ func controlSamples() []sample {
 // sessionSamples are what sets sessions and exports up.
 func sessionSamples() []sample {
 	return []sample{
+		{"auth-hello", &Auth{
+			ID: 1, PathEpoch: 2, Kind: AuthHello, Methods: AuthCertificates, Seals: SealAESGCM,
+			Version: AuthVersion, Nonce: key(0x10), Data: []byte("client hello"),
+		}},
+		{"auth-flight-last", &Auth{
+			ID: 2, PathEpoch: 2, Kind: AuthFlight, Last: true,
+			Version: AuthVersion, Nonce: key(0x20), Data: []byte("certificate"),
+		}},
+		{"auth-join", &Auth{
+			ID: 1, PathEpoch: 0x01020304, Kind: AuthJoin, Version: AuthVersion, Conn: 3,
+			Session: id(0x30), Nonce: key(0x40), Proof: key(0x60),
+		}},
+		{"auth-response-continue", &Auth{
+			ID: 1, PathEpoch: 2, Answer: true, Status: StatusContinue, Kind: AuthHello,
+			Methods: AuthCertificates, Seals: SealAESGCM, Version: AuthVersion,
+			Nonce: key(0x10), Data: []byte("server hello"),
+		}},
+		{"auth-response-ok", &Auth{
+			ID: 2, PathEpoch: 2, Answer: true, Kind: AuthRekey, Last: true, Version: AuthVersion,
+			Session: id(0x30), Nonce: key(0x50),
+		}},
+		{"auth-response-retry", &Auth{
+			ID: 1, PathEpoch: 2, Answer: true, Status: StatusRetry, Kind: AuthHello,
+			Version: AuthVersion, RetryAfter: 500, Nonce: key(0x10),
+		}},
 		{"login-request", &LoginRequest{
-			ID: 1, PathEpoch: 2, MinVersion: 1,
-			MaxVersion: 1, Role: RoleBulk, HostID: id(0x10), SessionID: id(0x20),
+			ID: 1, PathEpoch: 2, MinVersion: Version,
+			MaxVersion: Version, Role: RoleIO, HostID: id(0x10), SessionID: id(0x20),
 			SessionGen: 3, Nonce: 0x1234567890abcdef, ClientNonce: id(0x30),
-			PathID: 4, Conn: 6, Conns: 5, Depth: 128, InlineMax: 8192,
+			PathID: 4, Conn: 3, Conns: 5, Depth: 128, InlineMax: 8192,
 			MaxIO: 32 << 20, DataModes: modesKnown, Digest: DigestCRC32C,
 			Seal: SealAESGCM, AuthMethods: AuthPSK, Features: featuresKnown,
 			PublicKey: key(0x40), Proof: key(0x60),
 		}},
 		{"login-response", &LoginResponse{
-			ID: 1, PathEpoch: 2, Version: 1,
+			ID: 1, PathEpoch: 2, Version: Version,
 			TargetID: id(0x10), TargetInstance: id(0x20), ServerNonce: id(0x30),
 			Credits: 128, SlotBase: 256, SlotCount: 132, Conns: 2,
-			SlotAddr: 0x7f0000000000, SlotHandle: 77, SlotSize: 32768,
-			InlineMax: 8192, MaxIO: MaxIO, HeartbeatMillis: 1000,
+			InlineMax: 8192, MaxIO: MaxIO, KeepAliveMillis: 1000,
 			DataModes: modesKnown, Digest: DigestCRC32C, Seal: SealAESGCM,
 			AuthMethod: AuthPSK, Features: FeatureImmediate,
 			PortalState: PortalNonOptimized, PublicKey: key(0x40),
@@ -176,16 +197,17 @@ func sessionSamples() []sample {
 		}},
 		{"login-response-refused", &LoginResponse{
 			ID: 1, PathEpoch: 2,
-			Version: 1, Status: StatusStale, Reason: ReasonGeneration,
+			Version: Version, Status: StatusStale, Reason: ReasonGeneration,
 			RetryAfter: 500, Text: "a newer process took the session over – gen 7",
 		}},
 		{"open-request", &OpenRequest{
 			ID: 3, PathEpoch: 2, OpenID: 4,
-			Mode: OpenReadWrite, WantUUID: id(0x50), Name: "disks/größe",
+			Mode: OpenReadWrite, Return: true, Preempt: true, WantUUID: id(0x50),
+			Writer: id(0x60), Generation: 7, Name: "disks/größe",
 		}},
 		{"open-response", &OpenResponse{
 			ID: 3, PathEpoch: 2, Export: 5,
-			ExportUUID: id(0x50), SizeGen: 6, Size: 1 << 40, MinimumBlock: 512,
+			ExportUUID: id(0x50), SizeGen: 6, Generation: 8, Size: 1 << 40, MinimumBlock: 512,
 			PreferredBlock: 4096, Verifier: 0xfedcba9876543210,
 			Features: ExportFlush | ExportFUA | ExportMultiConn, Name: "disks/a",
 			Description: "root of the virtual machine",
@@ -222,8 +244,8 @@ func sessionSamples() []sample {
 // recoverySamples are what keeps sessions alive and ends them.
 func recoverySamples() []sample {
 	return []sample{
-		{"heartbeat", &Heartbeat{ID: 10, PathEpoch: 2}},
-		{"heartbeat-ack", &Heartbeat{ID: 10, PathEpoch: 2, Ack: true}},
+		{"keepalive", &KeepAlive{ID: 10, PathEpoch: 2}},
+		{"keepalive-ack", &KeepAlive{ID: 10, PathEpoch: 2, Ack: true}},
 		{"event-resize", &Event{
 			ID: 11, PathEpoch: 2, Kind: EventResize,
 			Export: 5, SizeGen: 7, UUID: id(0x50), Size: 1 << 41,
@@ -258,19 +280,8 @@ func recoverySamples() []sample {
 			ID: 14, PathEpoch: 2, Epoch: 8,
 			PathID: 4, Status: StatusBusy, Busy: 3, OldestMillis: 12000,
 		}},
-		{"reauth", &Reauth{
-			ID: 15, PathEpoch: 2, Method: AuthPSK, Step: 1,
-			Nonce: id(0x10), PublicKey: key(0x40), Proof: key(0x60),
-		}},
-		{"reauth-response", &ReauthResponse{
-			Status: StatusContinue,
-			Reauth: Reauth{
-				ID: 15, PathEpoch: 2, Method: AuthPSK, Step: 2,
-				Proof: key(0x60),
-			},
-		}},
 		{"logout", &Logout{ID: 16, PathEpoch: 2, KeepSession: true}},
-		{"logout-response", &LogoutResponse{ID: 16, PathEpoch: 2}},
+		{"logout-response", &LogoutResponse{ID: 16, PathEpoch: 2, Durable: true}},
 		{"refused", &Refused{
 			ID: 17, PathEpoch: 2, Status: StatusNotSupported,
 			Request: 0x7e, Text: "unknown request",

@@ -25,7 +25,7 @@ const (
 // The conditions of a session. The peer acts on them; an application sees one
 // only if the peer gives up.
 const (
-	StatusRetry    Status = 16 + iota // EAGAIN: not started, send again later
+	StatusRetry    Status = 16 + iota // EAGAIN: not started, retransmit later
 	StatusStale                       // ESTALE: older epoch or generation
 	StatusProtocol                    // EPROTO: a rule was broken
 	StatusBusy                        // EBUSY: in use, or a fence still waits
@@ -36,7 +36,7 @@ const (
 	StatusDigest                      // EBADMSG: data checksum wrong
 	StatusAborted                     // ECANCELED: dropped by Abort
 	StatusFenced                      // EREMCHG: not executed, the path is fenced
-	StatusContinue                    // EINPROGRESS: login goes on with Reauth
+	StatusContinue                    // EINPROGRESS: login demands a proof
 	statusEnd
 )
 
@@ -90,10 +90,10 @@ func (s Status) known() bool {
 	return s < statusEnd && statuses[s].name != ""
 }
 
-// StatusOf returns the status for the result of an I/O or of opening a disk.
-// Errnos without a word of their own become StatusIO. So do those of the session
-// conditions that make a peer act: a backend that fails with EAGAIN or ESTALE
-// has failed, it does not ask for a retry or a new path.
+// StatusOf returns the status for the result of an I/O or of opening a disk. An
+// errno without a row in the table becomes StatusIO. So do the errnos of the
+// session conditions: a backend that fails with EAGAIN or ESTALE has failed, it
+// does not request a retry or a new path.
 func StatusOf(e syscall.Errno) Status {
 	switch e {
 	case 0:

@@ -77,7 +77,7 @@ func TestUnknownNumbersHaveNames(t *testing.T) {
 	if got := OpWriteZeroes.String(); got != "write-zeroes" {
 		t.Errorf("OpWriteZeroes is called %q", got)
 	}
-	for role, want := range map[Role]string{0: "role-0", RoleControl: "control", RoleDiscover: "discover", roleEnd: "role-5"} {
+	for role, want := range map[Role]string{0: "role-0", RoleControl: "control", 3: "role-3", RoleDiscover: "discover", roleEnd: "role-5"} {
 		if got := role.String(); got != want {
 			t.Errorf("role %d is called %q, want %q", uint8(role), got, want)
 		}
@@ -97,12 +97,12 @@ func TestOpcodeNumbers(t *testing.T) {
 	for op, want := range map[Opcode]uint8{
 		OpRead: 1, OpWrite: 2, OpFlush: 3, OpTrim: 4, OpWriteZeroes: 5,
 		OpPrefetch: 6, OpCompareWrite: 7, OpBlockStatus: 8, OpAbort: 0x40, OpFence: 0x41,
-		OpHeartbeat: 0x42, OpEventAck: 0x43, OpOpen: 0x44, OpClose: 0x45,
-		OpDiscover: 0x46, OpReauth: 0x47, OpLogout: 0x48, OpLogin: 0x50,
+		OpKeepAlive: 0x42, OpEventAck: 0x43, OpOpen: 0x44, OpClose: 0x45,
+		OpDiscover: 0x46, OpLogout: 0x48, OpLogin: 0x50,
 		OpReply: 0x80, OpAbortResponse: 0xc0, OpFenceResponse: 0xc1,
-		OpHeartbeatAck: 0xc2, OpOpenResponse: 0xc4, OpCloseResponse: 0xc5,
-		OpDiscoverResponse: 0xc6, OpReauthResponse: 0xc7,
-		OpLogoutResponse: 0xc8, OpLoginResponse: 0xd0, OpEvent: 0xe0,
+		OpKeepAliveAck: 0xc2, OpOpenResponse: 0xc4, OpCloseResponse: 0xc5,
+		OpDiscoverResponse: 0xc6, OpLogoutResponse: 0xc8,
+		OpLoginResponse: 0xd0, OpEvent: 0xe0,
 		OpRefused: 0xff,
 	} {
 		if uint8(op) != want {

@@ -2,15 +2,15 @@ package wire
 
 import "bytes"
 
-// texts takes strings off the end of a message. It keeps the first error; after
-// it every string is empty.
+// texts decodes the strings at the end of a message. It keeps the first error;
+// after it every string is empty.
 type texts struct {
 	rest []byte
 	err  error
 }
 
-// take cuts the next n bytes off.
-func (t *texts) take(n uint16) []byte {
+// next returns the next n bytes.
+func (t *texts) next(n uint16) []byte {
 	if t.err == nil && int(n) > len(t.rest) {
 		t.err = errBodyShort
 	}
@@ -24,7 +24,7 @@ func (t *texts) take(n uint16) []byte {
 
 // name returns the next n bytes as a name.
 func (t *texts) name(n uint16) string {
-	b := t.take(n)
+	b := t.next(n)
 	if t.err == nil {
 		t.err = checkText(b, MaxName)
 		switch {
@@ -39,7 +39,7 @@ func (t *texts) name(n uint16) string {
 
 // text returns the next n bytes as a text for people.
 func (t *texts) text(n uint16, limit int) string {
-	b := t.take(n)
+	b := t.next(n)
 	if t.err == nil {
 		t.err = checkText(b, limit)
 	}

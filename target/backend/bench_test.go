@@ -24,9 +24,9 @@ func BenchmarkQueue(b *testing.B) {
 	}
 }
 
-// BenchmarkEngines measures the engines of files beside each other, on the file system
-// of the temporary folder: past the page cache, and what rings cost where the page cache
-// has everything.
+// BenchmarkEngines measures the engines of files beside each other, on the file
+// system of the temporary folder: past the page cache, and what rings cost
+// where the page cache has everything.
 func BenchmarkEngines(b *testing.B) {
 	for _, size := range []int64{4 << 10, 128 << 10} {
 		for _, engine := range []string{ioThreads, ioUring} {
@@ -71,7 +71,57 @@ func benchDisk(b *testing.B, kind string, options ...string) block.Device {
 	return d
 }
 
+// BenchmarkRandomWrite measures writes of 4 KiB at random: into a new sparse
+// file of which they touch a part, or all, and into one that has all of its
+// blocks. With a number of iterations up to 65536, each is of another block.
+func BenchmarkRandomWrite(b *testing.B) {
+	for _, options := range []string{"io=threads", "io=uring&direct=1"} {
+		for _, c := range []struct {
+			name string
+			size int64
+			open func(testing.TB, string) block.Device
+		}{
+			{"sparse", 4 << 30, openSparse}, {"fill", 256 << 20, openSparse}, {"dense", 256 << 20, openDense},
+		} {
+			b.Run(options+"/"+c.name, func(b *testing.B) {
+				d := c.open(b, "file:"+newFile(b, c.size)+"?"+options)
+				defer d.Close()
+				const step = 40503 // odd: every block of a power of two comes once
+				benchQueueAt(b, d, block.Write, 4096, func(i int64) int64 { return i * step * 4096 % c.size })
+			})
+		}
+	}
+}
+
+func openSparse(t testing.TB, spec string) block.Device { return mustOpen(t, spec, Options{}) }
+
+// openDense opens a disk that has been written by whom has it open.
+func openDense(t testing.TB, spec string) block.Device {
+	d := mustOpen(t, spec, Options{})
+	disk, err := block.NewDisk(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer disk.Close()
+	p := aligned(t, 1<<20)
+	for off := int64(0); off < d.Info().Size; off += 1 << 20 {
+		if _, err := disk.WriteAt(p, off); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := disk.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
 func benchQueue(b *testing.B, d block.Device, op block.Op, size int64) {
+	benchQueueAt(b, d, op, size, func(i int64) int64 { return i * 7919 * 4096 % (32 << 20) })
+}
+
+// benchQueueAt measures a queue with memory of the queue; the offset of request
+// i is at(i).
+func benchQueueAt(b *testing.B, d block.Device, op block.Op, size int64, at func(i int64) int64) {
 	const depth = 32
 	q, err := d.NewQueue(depth)
 	if err != nil {
@@ -93,7 +143,7 @@ func benchQueue(b *testing.B, d block.Device, op block.Op, size int64) {
 		for ; len(free) > 0 && submitted < b.N; submitted++ {
 			r := free[len(free)-1]
 			free = free[:len(free)-1]
-			*r = block.Request{Op: op, Length: size, Offset: int64(submitted) * 7919 * 4096 % (32 << 20)}
+			*r = block.Request{Op: op, Length: size, Offset: at(int64(submitted))}
 			if !q.Reserve(r) || !q.Submit(r) {
 				b.Fatal("refused")
 			}
@@ -119,7 +169,8 @@ func benchQueue(b *testing.B, d block.Device, op block.Op, size int64) {
 	}
 }
 
-// BenchmarkWriteAt measures writes to a file one at a time, of a caller that waits.
+// BenchmarkWriteAt measures writes to a file one at a time, of a caller that
+// waits.
 func BenchmarkWriteAt(b *testing.B) {
 	for _, size := range []int64{4 << 10, 32 << 10} {
 		b.Run(fmt.Sprintf("%dKiB", size>>10), func(b *testing.B) {

@@ -32,7 +32,7 @@ func loopDeviceOf(t testing.TB) (path, content string) {
 		t.Fatal(err)
 	}
 	defer image.Close()
-	for range 10 { // somebody else may take the free one first
+	for range 10 { // another process may take the free one first
 		n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 		if err != nil {
 			t.Fatal(err)
@@ -67,10 +67,10 @@ func TestBlockDevice(t *testing.T) {
 		t.Run("file:"+options, func(t *testing.T) {
 			path := loopDevice(t)
 			backendtest.Run(t, func(t testing.TB) block.Device {
-				return mustOpen(t, "file:"+path+options, Options{})
+				return mustOpen(t, "file:"+path+options, Options{StateFolder: t.TempDir()})
 			}, backendtest.Options{
 				Broken: func(t testing.TB) block.Device {
-					return mustOpen(t, "fault:write=EIO:file:"+path+options, Options{})
+					return mustOpen(t, "fault:write=EIO:file:"+path+options, Options{StateFolder: t.TempDir()})
 				},
 			})
 		})
@@ -80,7 +80,7 @@ func TestBlockDevice(t *testing.T) {
 // A block device that is grown has its new size.
 func TestResizedBlockDevice(t *testing.T) {
 	path, image := loopDeviceOf(t)
-	d := mustOpen(t, "file:"+path, Options{})
+	d := mustOpen(t, "file:"+path, Options{StateFolder: t.TempDir()})
 	defer d.Close()
 	if err := os.Truncate(image, 2*diskSize); err != nil {
 		t.Fatal(err)
@@ -100,7 +100,7 @@ func TestResizedBlockDevice(t *testing.T) {
 
 func TestBlockDeviceInfo(t *testing.T) {
 	path := loopDevice(t)
-	d := mustOpen(t, "file:"+path, Options{})
+	d := mustOpen(t, "file:"+path, Options{StateFolder: t.TempDir()})
 	defer d.Close()
 	if i := d.Info(); i.Size != diskSize || i.MinimumBlock != 512 {
 		t.Errorf("a block device of %d bytes is %+v", diskSize, i)

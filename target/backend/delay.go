@@ -31,9 +31,10 @@ const longestDelay = time.Hour
 //
 //	delay:OP=TIME[,OP=TIME…]:SPEC
 //
-// OP is read, write, flush, trim, zero, status, prefetch or any; TIME is a Go duration such as 5ms
-// or 1.5s. Every request waits for its TIME before it reaches SPEC, each on its
-// own, however many there are. Closing a queue waits for requests that wait.
+// OP is read, write, flush, trim, zero, status, prefetch or any; TIME is a Go
+// duration such as 5ms or 1.5s. Every request waits for its TIME before it
+// reaches SPEC, each on its own, however many there are. The disk has begun
+// what waits: closing a queue waits for it.
 func parseDelays(text string) (delays [operations]time.Duration, err error) {
 	for rule := range strings.SplitSeq(text, ",") {
 		name, value, _ := strings.Cut(rule, "=")

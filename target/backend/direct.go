@@ -10,14 +10,14 @@ import (
 // bounceSize is the bytes of a bounce buffer.
 const bounceSize = 1 << 20
 
-// bounces are aligned buffers for direct I/O on memory that is not aligned. There
-// are as many as were ever needed at a time, at most one per worker.
+// bounces are aligned buffers for direct I/O on memory that is not aligned.
+// There are as many as were ever needed at a time, at most one per worker.
 type bounces struct {
 	mu   sync.Mutex
 	idle [][]byte
 }
 
-func (b *bounces) take() ([]byte, error) {
+func (b *bounces) acquire() ([]byte, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if n := len(b.idle); n > 0 {
@@ -32,7 +32,7 @@ func (b *bounces) take() ([]byte, error) {
 	return p, nil
 }
 
-func (b *bounces) give(p []byte) {
+func (b *bounces) release(p []byte) {
 	b.mu.Lock()
 	b.idle = append(b.idle, p)
 	b.mu.Unlock()
@@ -53,11 +53,11 @@ func (f *file) misaligned(p []byte) bool {
 
 // bounce reads or writes p by way of aligned memory.
 func (f *file) bounce(p []byte, off int64, read, durable bool) error {
-	buffer, err := f.bounces.take()
+	buffer, err := f.bounces.acquire()
 	if err != nil {
 		return err
 	}
-	defer f.bounces.give(buffer)
+	defer f.bounces.release(buffer)
 	for len(p) > 0 {
 		part := buffer[:min(len(p), len(buffer))]
 		if read {

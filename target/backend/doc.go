@@ -5,9 +5,9 @@
 //	memory:SIZE                      private memory, gone when closed
 //	null:SIZE                        reads zeroes, forgets writes
 //	file:PATH[?OPTION=VALUE&…]       a regular file or a block device
-//	mmap:PATH[?OPTION=VALUE&…]       a file whose reads may come from the page cache
+//	mmap:PATH[?OPTION=VALUE&…]       a file, read from the page cache
 //	delay:OP=TIME[,…]:SPEC           SPEC, slower
-//	fault:OP=FAULT[@WHEN…][,…]:SPEC  SPEC, broken as told
+//	fault:OP=FAULT[@WHEN…][,…]:SPEC  SPEC with faults
 //	volatile:SPEC                    SPEC behind a cache that a crash loses
 //
 // See [ParseSize] for SIZE, and the types behind the schemes for their options.

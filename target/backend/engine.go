@@ -6,7 +6,7 @@ import (
 	"github.com/viablk/viablk/target/backend/uring"
 )
 
-// Who waits for the disk while it reads and writes.
+// The values of the option io: the waiter for the disk's reads and writes.
 const (
 	ioAuto    = "auto"    // the kernel where it can be had and that is faster
 	ioUring   = "uring"   // the kernel
@@ -27,7 +27,8 @@ func parseEngine(q query) (string, error) {
 	}
 }
 
-// chooseEngine decides whether queues have rings. probe says why there are none.
+// chooseEngine decides whether queues have rings. probe says why there are
+// none.
 func (f *file) chooseEngine(engine string, probe func() error) error {
 	if engine != ioAuto && engine != ioUring {
 		return nil

@@ -7,7 +7,7 @@ var (
 	// does not exist. The text says what to write instead.
 	ErrUsage = errors.New("bad disk")
 
-	// ErrLocked means that somebody else has the backing file open in a way that
-	// excludes this one.
+	// ErrLocked means that another process has the backing file open in a way
+	// that excludes this one.
 	ErrLocked = errors.New("in use")
 )

@@ -48,7 +48,7 @@ type fault struct {
 //	       fua: every request with FUA; any
 //	FAULT  EIO, ENOSPC, … any errno by name: answered, nothing is done
 //	       short   the first half is done, EIO is answered: a torn write
-//	       hang    nothing is done nor answered, until the queue closes or WHEN ends
+//	       hang    nothing is done nor answered until Close or WHEN ends
 //	       ignore  nothing is done, success is answered: a lying disk
 //	WHEN   @3      the third request that matches OP, @3+ from the third on,
 //	       @3-5    the third to the fifth

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/target/identity"
 	"golang.org/x/sys/unix"
 )
 
@@ -16,22 +17,30 @@ import (
 //	direct=1     bypass the page cache (O_DIRECT)
 //	create=SIZE  make a sparse file of SIZE if there is none
 //	lock=0       do not lock, for file systems that have no locks
+//	identity=0   keep no identity: initiators do not return to the disk
+//	             after its target was started again
 //	io=ENGINE    who waits for the disk: uring, threads, or auto
 //
 // In PATH, % is written %25 and ? is written %3F.
 //
-// Reads of what is in the page cache finish in Submit, and so do short writes while
-// the page cache takes them without delay. Other reads, and writes past the page cache,
-// are the kernel's, by a ring of the queue (ringQueue), where it lets us have one; the
-// rest runs on the executor.
+// Reads that hit the page cache finish in Submit, and so do short writes while
+// the page cache takes them without delay. Other reads, and writes past the
+// page cache, are the kernel's, by a ring of the queue (ringQueue), where it
+// lets us have one; the rest runs on the executor.
 //
-// One process at a time has a file open for writing: an exclusive lock says so until
-// the last system call on the file has returned. Requests never grow the file. Whoever
-// else does so, or truncates it, changes the size of the disk, in whole blocks of 512
-// bytes at least; what lies behind the end is an error.
+// One process at a time has a file open for writing: an exclusive lock says so
+// until the last system call on the file has returned. Requests never grow the
+// file. Another process that does so, or truncates it, changes the size of the
+// disk, in whole blocks of 512 bytes at least; a request behind the end is an
+// error.
 //
-// Kernels keep a read and a write of the same page apart, or do not: block.Ranges
-// does, 4 KiB by 4 KiB.
+// A write to the page cache, and a durable one, has its blocks before it
+// begins, see room: the answer of a full file system is that of the write, not
+// of a later flush. File systems that cannot allocate ahead, and thinly
+// provisioned block devices, do not let us promise that.
+//
+// Kernels keep a read and a write of the same page apart, or do not:
+// block.Ranges does, 4 KiB by 4 KiB.
 type file struct {
 	info     block.Info
 	path     string
@@ -42,11 +51,13 @@ type file struct {
 	ranges   *block.Ranges
 	executor *block.Executor
 	latch    block.Latch
+	identity *identity.Disk // nil: it ends with the process
 	bounces  bounces
+	room     *room // nil: of a block device, and of a disk that is not written
 
 	openRing func(fd, depth int) (ring, error) // nil: the executor does everything
 
-	// What the file system turned out not to have.
+	// Operations that the file system turned out not to have.
 	noNoWait, noDsync, noPunch, noZeroRange atomic.Bool
 }
 
@@ -54,8 +65,8 @@ type file struct {
 // worth a hand-off, because the copy takes another processor.
 const inlineRead = 256 << 10
 
-// Info implements [block.Device]. A size that the kernel does not tell is the last
-// that is known: that of the file when it was opened.
+// Info implements [block.Device]. A size that the kernel does not tell is the
+// last that is known: that of the file when it was opened.
 func (f *file) Info() block.Info {
 	info := f.info
 	if f.fd < 0 {
@@ -75,8 +86,17 @@ func (f *file) size() (int64, error) {
 	return f.kernel.size(f.fd)
 }
 
-// Survival implements [block.Surviving]: the page cache is not the process's.
-func (f *file) Survival() block.Survival { return block.WrittenSurvives }
+// Durability implements [block.DurabilityReporter]: the page cache is not the
+// process's.
+func (f *file) Durability() block.Durability { return block.OutlivesProcess }
+
+// Identity implements [block.Identified].
+func (f *file) Identity() block.Identity {
+	if f.identity == nil {
+		return nil
+	}
+	return f.identity
+}
 
 func (f *file) NewQueue(depth int) (block.Queue, error) {
 	q, err := f.executor.NewQueue(depth, block.PayloadLimit)
@@ -97,6 +117,9 @@ func (f *file) Close() error {
 	}
 	f.executor.Close()
 	err := f.sync()
+	if err == nil && f.identity != nil {
+		err = f.identity.Close()
+	}
 	f.bounces.free()
 	if e := unix.Close(f.fd); e != nil && err == nil {
 		err = e
@@ -108,8 +131,8 @@ func (f *file) Close() error {
 	return nil
 }
 
-// Attempt implements [block.Engine]: it serves reads from the page cache. What
-// it has read stays read, and Execute does the rest.
+// Attempt implements [block.Engine]: it serves reads from the page cache. Bytes
+// it has read stay read, and Execute reads the rest.
 func (f *file) Attempt(r *block.Request) bool {
 	if r.Op != block.Read || r.Length > inlineRead || f.align > 1 || f.noNoWait.Load() {
 		return false
@@ -123,7 +146,8 @@ func (f *file) Attempt(r *block.Request) bool {
 	case err == nil && n == len(r.Data):
 		return true
 	case err == nil:
-		// Execute goes on at a later time, so it does at the beginning of a unit.
+		// Execute goes on at a later time, so it does at the beginning of a
+		// unit.
 		whole := (r.Offset+int64(n))&^(block.AtomicUnit-1) - r.Offset
 		r.Token = uint64(max(whole, 0))
 	case unsupported(err):
@@ -135,17 +159,23 @@ func (f *file) Attempt(r *block.Request) bool {
 // inlineWrite is the longest write that Submit runs, in bytes.
 const inlineWrite = 32 << 10
 
-// Prompt implements [block.Prompter]: it writes to the page cache.
-func (f *file) Prompt(r *block.Request) bool {
+// ExecuteInline implements [block.InlineEngine]: it writes to the page cache,
+// where the file has its blocks.
+func (f *file) ExecuteInline(r *block.Request) bool {
 	if r.Length > inlineWrite || f.align > 1 || r.Flags&block.FUA != 0 {
 		return false
 	}
 	if !f.ranges.TryAcquire(r.Offset, r.Length, true) {
 		return false
 	}
-	r.Err = f.Execute(r)
+	ready := f.ready(r.Offset, r.Length)
+	if ready {
+		if err := f.store(r.Data, r.Offset, false); err != nil {
+			r.Err = f.describe(r, err)
+		}
+	}
 	f.ranges.Release(r.Offset, r.Length, true)
-	return true
+	return ready
 }
 
 // guard keeps overlapping accesses apart by ranges; nil does not.
@@ -154,7 +184,7 @@ func (f *file) guard(ranges *block.Ranges) {
 	f.executor.Guard(ranges)
 }
 
-// Ranges is [block.Windowed], of a file that is mapped.
+// Ranges is [block.FileMapped], of a file that is mapped.
 func (f *file) Ranges() *block.Ranges { return f.ranges }
 
 // Execute implements [block.Engine].

@@ -49,11 +49,14 @@ func (f *file) write(r *block.Request, durable bool) error {
 	if err := f.within(r.Offset, r.Length, unix.ENOSPC); err != nil {
 		return err
 	}
+	if err := f.reserve(r.Offset, r.Length, durable); err != nil {
+		return err
+	}
 	return f.store(r.Data, r.Offset, durable)
 }
 
 // within refuses a range behind the present end of a regular file, which
-// somebody may have moved. Writing there would grow the file.
+// another process may have moved. Writing there would grow the file.
 func (f *file) within(off, length int64, errno unix.Errno) error {
 	if f.device {
 		return nil
@@ -61,6 +64,9 @@ func (f *file) within(off, length int64, errno unix.Errno) error {
 	size, err := f.kernel.size(f.fd)
 	if err != nil {
 		return err
+	}
+	if f.room != nil {
+		f.room.resized(size)
 	}
 	if off+length > size {
 		return fmt.Errorf("the file ends at %d: %w", size, errno)
@@ -121,7 +127,8 @@ func (f *file) failDurable(p []byte, off int64, cause error) error {
 	return f.latch.Fail(cause)
 }
 
-// trim frees a range. Trimming is a hint: what the disk behind cannot do is done.
+// trim frees a range. Trimming is a hint: what the disk behind cannot do is
+// done.
 func (f *file) trim(off, length int64) error {
 	if err := f.within(off, length, unix.EINVAL); err != nil {
 		return err
@@ -131,6 +138,7 @@ func (f *file) trim(off, length int64) error {
 		if unsupported(err) {
 			return nil
 		}
+		f.punched(off, length)
 		return err
 	}
 	for {
@@ -154,12 +162,16 @@ func (f *file) zero(off, length int64, flags block.Flags) error {
 	if !keep {
 		err := f.attempt(&f.noPunch, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, length)
 		if !unsupported(err) {
+			f.punched(off, length)
 			return err
 		}
 	}
 	// On a block device this may write every byte, without a way to tell.
 	if !f.device || !fast {
 		err := f.attempt(&f.noZeroRange, unix.FALLOC_FL_ZERO_RANGE|unix.FALLOC_FL_KEEP_SIZE, off, length)
+		if err != nil {
+			f.punched(off, length) // some file systems punch first, and then allocate
+		}
 		if !unsupported(err) {
 			return err
 		}
@@ -173,11 +185,21 @@ func (f *file) zero(off, length int64, flags block.Flags) error {
 			return err
 		}
 	}
+	if err := f.reserve(off, length, false); err != nil {
+		return err
+	}
 	return f.writeZeroes(off, length)
 }
 
-// attempt is allocate, remembering in missing that the file system does not know
-// the mode.
+// punched notes that a range may have become a hole. The range is still held.
+func (f *file) punched(off, length int64) {
+	if f.room != nil {
+		f.room.forget(off, length)
+	}
+}
+
+// attempt is allocate, remembering in missing that the file system does not
+// know the mode.
 func (f *file) attempt(missing *atomic.Bool, mode uint32, off, length int64) error {
 	if missing.Load() {
 		return unix.EOPNOTSUPP

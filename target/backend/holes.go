@@ -27,7 +27,7 @@ func (f *file) status(r *block.Request) error {
 			hole, err = f.kernel.seek(f.fd, off, unix.SEEK_HOLE)
 		}
 		if err != nil || hole <= off {
-			hole = end // it cannot tell, or somebody made a hole just now: data is always true
+			hole = end // no answer, or a concurrent hole: data is always true
 		}
 		more = r.AddExtent(hole-off, 0)
 		off = hole

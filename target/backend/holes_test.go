@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// extents asks a disk for all of a range, with memory for a few extents at a time.
+// extents asks a disk for all of a range, with memory for a few extents at a
+// time.
 func extents(t *testing.T, d block.Device, off, end int64) []block.Extent {
 	t.Helper()
 	q, err := d.NewQueue(1)
@@ -49,7 +50,7 @@ func extents(t *testing.T, d block.Device, off, end int64) []block.Extent {
 
 const hole = block.Hole | block.Zero
 
-// What was never written, was trimmed or was zeroed is a hole.
+// A range that was never written, was trimmed or was zeroed is a hole.
 func TestExtentsOfHoles(t *testing.T) {
 	const mib = 1 << 20
 	for name, open := range map[string]func(testing.TB) block.Device{
@@ -141,7 +142,7 @@ func TestStatusIsBounded(t *testing.T) {
 	}
 }
 
-// What was truncated away is not a hole.
+// A range behind the end is not a hole.
 func TestStatusBehindTheEnd(t *testing.T) {
 	path := newFile(t, 1<<20)
 	d := mustOpen(t, "file:"+path, Options{})

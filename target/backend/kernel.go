@@ -1,6 +1,10 @@
 package backend
 
-import "golang.org/x/sys/unix"
+import (
+	"golang.org/x/sys/unix"
+
+	"github.com/viablk/viablk/internal/blockdev"
+)
 
 // kernel is the system calls of a file, so that tests can have them fail. No
 // method retries anything.
@@ -52,9 +56,9 @@ func (linux) size(fd int) (int64, error) {
 }
 
 func (linux) discard(fd int, off, length int64) error {
-	return ioctlRange(fd, unix.BLKDISCARD, off, length)
+	return blockdev.Discard(fd, off, length)
 }
 
 func (linux) zeroOut(fd int, off, length int64) error {
-	return ioctlRange(fd, unix.BLKZEROOUT, off, length)
+	return blockdev.ZeroOut(fd, off, length)
 }

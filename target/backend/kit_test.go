@@ -113,7 +113,7 @@ func TestDelay(t *testing.T) {
 	})
 }
 
-func TestFaultThatNeverHappens(t *testing.T) {
+func TestFaultThatNeverMatches(t *testing.T) {
 	backendtest.Run(t, onMemory("fault:any=EIO@0%:"), backendtest.Options{Broken: onMemory("fault:write=short:")})
 }
 

@@ -7,13 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockPoll is how often a lock that somebody else has is tried again.
+// lockPoll is how often a lock of another process is tried again.
 const lockPoll = 20 * time.Millisecond
 
-// lockFile takes the lock that keeps a second writer out: exclusive for writers,
-// shared for readers. It belongs to the open file, so it lasts until the last
-// descriptor is closed and the last system call on it has returned, even if the
-// process is killed. QEMU's image locks and fcntl locks conflict with it.
+// lockFile takes the lock that keeps a second writer out: exclusive for
+// writers, shared for readers. It belongs to the open file, so it lasts until
+// the last descriptor is closed and the last system call on it has returned,
+// even if the process is killed. QEMU's image locks and fcntl locks conflict
+// with it.
 func lockFile(fd int, path string, readOnly bool, wait time.Duration) error {
 	kind := int16(unix.F_WRLCK)
 	if readOnly {
@@ -28,7 +29,7 @@ func lockFile(fd int, path string, readOnly bool, wait time.Duration) error {
 			return nil
 		case err == unix.EINTR:
 		case err != unix.EAGAIN && err != unix.EACCES:
-			return fmt.Errorf("lock backing file %q: %w: if its file system has no locks, add lock=0 and see to it that nobody else writes", path, err)
+			return fmt.Errorf("lock backing file %q: %w: if its file system has no locks, add lock=0 and make sure that no other process writes", path, err)
 		case time.Now().After(deadline) && readOnly:
 			return fmt.Errorf("backing file %q is %w by a writer: stop that one first", path, ErrLocked)
 		case time.Now().After(deadline):

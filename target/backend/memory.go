@@ -10,11 +10,11 @@ import (
 // memory is a disk of private, anonymous, sparse memory: `memory:SIZE`.
 //
 // Requests run in Submit and are one copy. Requests of different queues run in
-// parallel. Those that overlap are kept apart by block.Ranges, 4 KiB by 4 KiB: who
-// finds his range taken looks a few times, for a copy is short, and then leaves the
-// request to the executor. Memory is as durable as it will get once it is written,
-// so Flush and FUA do nothing. Trim and WriteZeroes give whole pages back to the
-// kernel.
+// parallel. Those that overlap are kept apart by block.Ranges, 4 KiB by 4 KiB:
+// a queue that finds the range taken tries a few times, for a copy is short,
+// and then hands the request to the executor. Memory is as durable as it will
+// get once it is written, so Flush and FUA do nothing. Trim and WriteZeroes
+// give whole pages back to the kernel.
 type memory struct {
 	info     block.Info
 	bytes    []byte
@@ -76,8 +76,8 @@ func plainInfo(size int64, features block.Features, readOnly bool) block.Info {
 
 func (m *memory) Info() block.Info { return m.info }
 
-// Survival implements [block.Surviving].
-func (m *memory) Survival() block.Survival { return block.NothingSurvives }
+// Durability implements [block.DurabilityReporter].
+func (m *memory) Durability() block.Durability { return block.Volatile }
 
 // Memory is [block.Mapped].
 func (m *memory) Memory() []byte { return m.bytes }
@@ -103,12 +103,12 @@ func (m *memory) Close() error {
 	return nil
 }
 
-// looks is how often Attempt looks for its range: about as long as it takes to hand
-// a request to a worker and back is too long.
-const looks = 32
+// rangeAttempts is how often Attempt tries to acquire its range: longer than
+// that, and handing the request to a worker is cheaper.
+const rangeAttempts = 32
 
-// Attempt implements [block.Engine]. What is longer than any payload is the
-// executor's, which takes it in parts.
+// Attempt implements [block.Engine]. The executor splits a request that is
+// longer than any payload.
 func (m *memory) Attempt(r *block.Request) bool {
 	switch r.Op {
 	case block.Read, block.Write, block.Trim, block.WriteZeroes:
@@ -125,7 +125,7 @@ func (m *memory) Attempt(r *block.Request) bool {
 
 // acquire holds the range of a request, if that is soon possible.
 func (m *memory) acquire(r *block.Request) bool {
-	for range looks {
+	for range rangeAttempts {
 		if m.ranges.TryAcquire(r.Offset, r.Length, r.Op != block.Read) {
 			return true
 		}
@@ -133,7 +133,8 @@ func (m *memory) acquire(r *block.Request) bool {
 	return false
 }
 
-// Execute implements [block.Engine]: it is every operation, with its range held.
+// Execute implements [block.Engine]: it is every operation, with its range
+// held.
 func (m *memory) Execute(r *block.Request) error {
 	switch r.Op {
 	case block.Read:

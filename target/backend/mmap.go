@@ -12,26 +12,27 @@ import (
 // mapped is a file whose reads may come straight from the page cache:
 // `mmap:PATH[?OPTION=VALUE&…]`, with the options of `file:` but for direct.
 //
-// It is the file, and a mapping of it that is only read ([block.Windowed]). Writes,
-// flushes and reads of what is not in memory are those of the file, with its errnos;
-// the page cache is one, so that the mapping shows what was written. The mapping
-// keeps no page in memory, and nobody is kept from truncating the file: whoever
-// reads it asks [mapped.Resident] first.
+// It adds a read-only mapping to the file ([block.FileMapped]). Writes, flushes
+// and reads of pages outside memory go to the file, with its errnos; both share
+// the page cache, so that the mapping shows writes. The mapping keeps no page
+// in memory, and another process may truncate the file: a reader of the mapping
+// calls [mapped.Resident] first.
 //
-// It stays mapped while a queue is open: memory of it may be registered with a NIC
-// for as long, and what is mapped at its address later is somebody else's.
+// It stays mapped while a queue is open: memory of it may be registered with a
+// NIC for as long, and a later mapping at its address belongs to other code.
 type mapped struct {
 	*file
 	mapping []byte
 
-	mu     sync.Mutex
+	mu sync.Mutex
+	// +checklocks:mu
 	queues int  // open; +checklocks:mu
 	closed bool // +checklocks:mu
 }
 
 // openMapSpec opens PATH[?OPTION=VALUE&…].
 func openMapSpec(rest string, options Options) (block.Device, error) {
-	path, o, err := parseFileSpec("mmap", rest, options, "readonly", "create", "lock")
+	path, o, err := parseFileSpec("mmap", rest, options, "readonly", "create", "lock", "identity")
 	if err != nil {
 		return nil, err
 	}
@@ -51,19 +52,19 @@ func openMapSpec(rest string, options Options) (block.Device, error) {
 	return &mapped{file: f, mapping: mapping}, nil
 }
 
-// Info implements [block.Device]. The size is that of the mapping: a file that grows
-// is mapped as a whole when it is opened the next time.
+// Info implements [block.Device]. The size is that of the mapping: a file that
+// grows is mapped as a whole when it is opened the next time.
 func (m *mapped) Info() block.Info { return m.info }
 
-// Mapping is [block.Windowed].
+// Mapping is [block.FileMapped].
 func (m *mapped) Mapping() []byte { return m.mapping }
 
 // residentStep is how many pages are asked about at a time.
 const residentStep = 512
 
-// Resident is [block.Windowed]. The page that holds the end of a regular file is
-// in memory as a whole, and zeroes behind the end: so the size counts as well, and
-// is looked at last, because a copy follows.
+// Resident is [block.FileMapped]. The page that holds the end of a regular file
+// is in memory as a whole, and zeroes behind the end: so the size counts as
+// well, and is looked at last, because a copy follows.
 func (m *mapped) Resident(off, n int64) bool {
 	if !m.present(off, n) {
 		return false
@@ -97,19 +98,19 @@ func (m *mapped) present(off, n int64) bool {
 
 // NewQueue is [block.Device].
 func (m *mapped) NewQueue(depth int) (block.Queue, error) {
-	if !m.enter() {
+	if !m.retain() {
 		return nil, fmt.Errorf("open queue of %q: %w", m.path, unix.EBADF)
 	}
 	q, err := m.file.NewQueue(depth)
 	if err != nil {
-		m.leave()
+		m.release()
 		return nil, err
 	}
 	return &mappedQueue{Queue: q, disk: m}, nil
 }
 
-// enter counts a queue. It returns false if the disk is closed.
-func (m *mapped) enter() bool {
+// retain counts a queue. It returns false if the disk is closed.
+func (m *mapped) retain() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
@@ -119,7 +120,7 @@ func (m *mapped) enter() bool {
 	return true
 }
 
-func (m *mapped) leave() {
+func (m *mapped) release() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.queues--
@@ -135,12 +136,12 @@ type mappedQueue struct {
 // Close is [block.Queue].
 func (q *mappedQueue) Close() error {
 	err := q.Queue.Close()
-	q.once.Do(q.disk.leave)
+	q.once.Do(q.disk.release)
 	return err
 }
 
-// Close unmaps the file and closes it. While queues are open it does neither and
-// returns an error with errno EBUSY; it may be called again.
+// Close unmaps the file and closes it. While queues are open it does neither
+// and returns an error with errno EBUSY; it may be called again.
 func (m *mapped) Close() error {
 	m.mu.Lock()
 	if m.queues > 0 {

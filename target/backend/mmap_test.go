@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openMap returns a mapped disk of size bytes, its synchronous view and its path.
+// openMap returns a mapped disk of size bytes, its synchronous view and its
+// path.
 func openMap(t *testing.T, size int64) (*mapped, *block.Disk, string) {
 	t.Helper()
 	path := newFile(t, size)
@@ -46,8 +47,8 @@ func TestMappingShowsWhatWasWritten(t *testing.T) {
 	}
 }
 
-// A disk that somebody truncates: what is gone is not resident, and reads and writes
-// of it have errnos.
+// Another process truncates the disk: the lost range is not resident, and reads
+// and writes of it have errnos.
 func TestMapOfATruncatedFile(t *testing.T) {
 	m, d, path := openMap(t, 8<<20)
 	data := make([]byte, 64<<10)
@@ -97,8 +98,8 @@ func TestMapOfATruncatedFile(t *testing.T) {
 	}
 }
 
-// Memory that is registered with a NIC stays what it is: a disk with open queues is
-// not unmapped.
+// Memory that is registered with a NIC stays what it is: a disk with open
+// queues is not unmapped.
 func TestMapIsNotClosedUnderItsQueues(t *testing.T) {
 	m := mustOpen(t, "mmap:"+newFile(t, 1<<20), Options{}).(*mapped)
 	var queues [2]block.Queue
@@ -134,7 +135,7 @@ func TestMapIsNotClosedUnderItsQueues(t *testing.T) {
 
 func TestResidentDoesNotAllocate(t *testing.T) {
 	m, d, _ := openMap(t, 8<<20)
-	if _, err := d.ReadAt(make([]byte, 8<<20), 0); err != nil {
+	if _, err := d.WriteAt(make([]byte, 8<<20), 0); err != nil { // a hole of tmpfs has no pages
 		t.Fatal(err)
 	}
 	if n := testing.AllocsPerRun(100, func() {
@@ -158,8 +159,8 @@ func TestMapIsNotDirect(t *testing.T) {
 	}
 }
 
-// Power cuts in front of a mapped file: what was flushed is in the file, and in every
-// mapping of it, and of the rest each sector is old or new.
+// Power cuts in front of a mapped file: what was flushed is in the file, and in
+// every mapping of it, and of the rest each sector is old or new.
 func TestPowerCutOfAMap(t *testing.T) {
 	const size = 1 << 20
 	path := newFile(t, size)

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// resident asks which pages of a mapping are in memory. It returns false where the
-// system does not say.
+// resident asks which pages of a mapping are in memory. It returns false where
+// the system does not say.
 func resident(mapping []byte, present *[residentStep]byte) bool {
 	// Safety: mincore writes a byte for each page of the mapping, at most
 	// residentStep, and touches none of the pages.

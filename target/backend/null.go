@@ -5,8 +5,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// null is a disk that reads as zeroes and forgets what is written: `null:SIZE`.
-// It measures everything but the disk.
+// null is a disk that reads as zeroes and discards writes: `null:SIZE`. It
+// measures everything but the disk.
 type null struct {
 	info block.Info
 }
@@ -17,8 +17,8 @@ func openNull(size int64, readOnly bool) (block.Device, error) {
 
 func (n *null) Info() block.Info { return n.info }
 
-// Survival implements [block.Surviving]: there is nothing to lose.
-func (n *null) Survival() block.Survival { return block.WrittenSurvives }
+// Durability implements [block.DurabilityReporter]: there is nothing to lose.
+func (n *null) Durability() block.Durability { return block.OutlivesProcess }
 
 func (n *null) NewQueue(depth int) (block.Queue, error) {
 	return block.NewInlineQueue(depth, block.PayloadLimit, n.run)

@@ -2,6 +2,7 @@ package backend
 
 import (
 	"fmt"
+	"log/slog"
 	"net/url"
 	"slices"
 	"strings"
@@ -15,13 +16,21 @@ type Options struct {
 	// ReadOnly refuses everything that changes the disk, as readonly=1 does.
 	ReadOnly bool
 
-	// Workers bounds the threads that run blocking operations of one disk. 0 means
-	// [block.DefaultWorkers].
+	// Workers bounds the threads that run blocking operations of one disk. 0
+	// means [block.DefaultWorkers].
 	Workers int
 
-	// LockWait is how long to wait for a backing file that somebody else has locked,
-	// such as a process that is still exiting. 0 means not to wait.
+	// LockWait is how long to wait for a backing file that another process has
+	// locked, such as one that is still exiting. 0 means not to wait.
 	LockWait time.Duration
+
+	// StateFolder is where the identities of disks are kept that have no
+	// extended attributes. "" means that such a disk cannot be opened for
+	// writing, unless with identity=0.
+	StateFolder string
+
+	// Log gets what a person should know of a disk. Nil discards it.
+	Log *slog.Logger
 }
 
 // depthOfSpec bounds how many wrappers a specification nests.
@@ -30,8 +39,8 @@ const depthOfSpec = 16
 // schemes are the kinds of disks, for the message about an unknown one.
 const schemes = "memory:, file:, mmap:, null:, delay:, fault: and volatile:"
 
-// Open opens the disk that spec describes; see the package documentation. A spec
-// that begins with "/", "./" or "../" is a file. Errors wrap [ErrUsage],
+// Open opens the disk that spec describes; see the package documentation. A
+// spec that begins with "/", "./" or "../" is a file. Errors wrap [ErrUsage],
 // [ErrLocked], [fs.ErrNotExist] or [fs.ErrPermission] where these say what is
 // wrong.
 func Open(spec string, options Options) (block.Device, error) {

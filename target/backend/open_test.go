@@ -194,7 +194,7 @@ func FuzzRules(f *testing.F) {
 	})
 }
 
-func TestExplainedErrnos(t *testing.T) {
+func TestErrorMessagesOfErrnos(t *testing.T) {
 	for _, c := range []struct {
 		errno   syscall.Errno
 		options fileOptions

@@ -4,36 +4,46 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/target/backend/uring"
+	"github.com/viablk/viablk/target/identity"
 	"golang.org/x/sys/unix"
 )
 
 // fileOptions are the options of `file:`.
 type fileOptions struct {
 	readOnly, direct, lock bool
+	identity               bool
 	create                 int64 // bytes of a file to make; 0 for none
 	wait                   time.Duration
 	workers                int
-	io                     string // engine: ioAuto, ioUring or ioThreads; "" is that
+	io                     string   // engine: ioAuto, ioUring or ioThreads; "" is that
+	state                  string   // folder of identities
+	boot                   [16]byte // of the machine; zero asks the kernel
+	log                    *slog.Logger
 }
 
 // openFileSpec opens PATH[?OPTION=VALUE&…].
 func openFileSpec(rest string, options Options) (block.Device, error) {
-	path, o, err := parseFileSpec("file", rest, options, "readonly", "direct", "create", "lock", "io")
+	path, o, err := parseFileSpec("file", rest, options, "readonly", "direct", "create", "lock", "identity", "io")
 	if err != nil {
 		return nil, err
 	}
 	return openFile(path, o, linux{})
 }
 
-// parseFileSpec reads PATH[?OPTION=VALUE&…] of a scheme with some of the options.
+// parseFileSpec reads PATH[?OPTION=VALUE&…] of a scheme with some of the
+// options.
 func parseFileSpec(scheme, rest string, options Options, known ...string) (path string, o fileOptions, err error) {
-	o = fileOptions{lock: true, wait: options.LockWait, workers: options.Workers}
+	o = fileOptions{
+		lock: true, identity: true, wait: options.LockWait, workers: options.Workers,
+		state: options.StateFolder, log: options.Log,
+	}
 	path, query, err := splitQuery(scheme, rest, known...)
 	if err != nil {
 		return "", o, err
@@ -50,6 +60,11 @@ func parseFileSpec(scheme, rest string, options Options, known ...string) (path 
 	}
 	if query.values.Has("lock") {
 		if o.lock, err = query.flag("lock"); err != nil {
+			return "", o, err
+		}
+	}
+	if query.values.Has("identity") {
+		if o.identity, err = query.flag("identity"); err != nil {
 			return "", o, err
 		}
 	}
@@ -72,15 +87,19 @@ func openFile(path string, o fileOptions, k kernel) (block.Device, error) {
 	if f.fd, f.device, err = openPath(path, o); err != nil {
 		return nil, err
 	}
-	if err := f.prepare(o); err != nil {
-		_ = unix.Close(f.fd)
-		return nil, err
-	}
 	if err := f.chooseEngine(o.io, uring.Probe); err != nil {
 		_ = unix.Close(f.fd)
 		return nil, err
 	}
+	if err := f.prepare(o); err != nil {
+		_ = unix.Close(f.fd)
+		return nil, err
+	}
+	if !f.device && !o.readOnly {
+		f.room = new(room)
+	}
 	f.executor = block.NewExecutor(f, o.workers)
+	f.executor.OnLost(func(cause error) { _ = f.latch.Fail(cause) })
 	f.guard(block.NewRanges())
 	return f, nil
 }
@@ -143,7 +162,7 @@ func openRetrying(path string, flags int) (int, error) {
 func explainOpen(path string, o fileOptions, err error) error {
 	switch {
 	case err == unix.EBUSY:
-		return fmt.Errorf("backing file %q is %w: it is mounted or opened by somebody else: unmount it, or open it with readonly=1", path, ErrLocked)
+		return fmt.Errorf("backing file %q is %w: it is mounted or another process has it open: unmount it, or open it with readonly=1", path, ErrLocked)
 	case err == unix.EINVAL && o.direct:
 		return fmt.Errorf("%w: backing file %q is on a file system without direct I/O: leave direct=1 out", ErrUsage, path)
 	case err == unix.EROFS:
@@ -154,7 +173,7 @@ func explainOpen(path string, o fileOptions, err error) error {
 	return fmt.Errorf("open backing file %q: %w", path, err)
 }
 
-// prepare locks the file and finds out what it is.
+// prepare locks the file and finds out which it is and what it can do.
 func (f *file) prepare(o fileOptions) error {
 	if o.lock {
 		if err := lockFile(f.fd, f.path, o.readOnly, o.wait); err != nil {
@@ -174,6 +193,11 @@ func (f *file) prepare(o fileOptions) error {
 	if size%int64(least) != 0 {
 		return fmt.Errorf("%w: backing file %q has %d bytes, and direct I/O needs a multiple of %d: grow it, or leave direct=1 out",
 			ErrUsage, f.path, size, least)
+	}
+	// The probe of features may change the time of modification, which tells the
+	// identity whether another program wrote.
+	if err := f.identify(o); err != nil {
+		return err
 	}
 	f.info = plainInfo(size, f.features(), o.readOnly)
 	f.info.MinimumBlock = uint32(least)
@@ -209,7 +233,7 @@ func (f *file) directAlignment(least int) (offset, memory int) {
 	return safe, safe
 }
 
-// features asks the file what it can do, without changing it.
+// features asks the file what it can do, without changing what it holds.
 func (f *file) features() block.Features {
 	features := memoryFeatures | block.CanStatus
 	if f.align == 1 {
@@ -232,7 +256,8 @@ func (f *file) features() block.Features {
 	return features
 }
 
-// rotational asks sysfs whether seeks are dear; what it does not know is not.
+// rotational asks sysfs whether seeks are expensive; a device it does not know
+// is not rotational.
 func rotational(fd int, device bool) bool {
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil {
@@ -249,4 +274,22 @@ func rotational(fd int, device bool) bool {
 		}
 	}
 	return false
+}
+
+// identify reads or makes the identity of the disk, which is locked. A disk
+// without one has a UUID that ends with the process.
+func (f *file) identify(o fileOptions) error {
+	if !o.identity {
+		return nil
+	}
+	id, err := identity.Open(identity.Options{
+		FD: f.fd, Path: f.path, ReadOnly: o.readOnly, Folder: o.state, Log: o.log, Boot: o.boot,
+		Flush: func() error { return f.kernel.fdatasync(f.fd) },
+	})
+	if err != nil {
+		return err
+	}
+	f.identity = id
+	f.latch.Lost = func(cause error) { _ = id.Lost(cause) } // logged by the identity
+	return nil
 }

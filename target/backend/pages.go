@@ -24,9 +24,9 @@ const (
 	pagePresent = 1 << 63
 	pageSwapped = 1 << 62
 
-	// pagesAtOnce are read with one call, and pagesPerStatus for one request: looking
-	// at a page takes some nanoseconds, and nobody else of the queue gets a turn
-	// meanwhile.
+	// pagesAtOnce are read with one call, and pagesPerStatus for one request: a
+	// page takes some nanoseconds, during which other requests of the queue
+	// wait.
 	pagesAtOnce    = 8 << 10
 	pagesPerStatus = 64 << 10
 )
@@ -61,12 +61,13 @@ func (v *pageView) close() {
 	}
 }
 
-// status answers what of a range has pages, for as many pages as one call may take.
+// status answers what of a range has pages, for as many pages as one call may
+// take.
 func (v *pageView) status(r *block.Request) error {
 	buffer := entries.Get().(*[pagesAtOnce * pageEntry]byte)
 	defer entries.Put(buffer)
 	off, end := r.Offset, r.Offset+r.Length
-	for looked := 0; looked < pagesPerStatus && off < end; looked += pagesAtOnce {
+	for checked := 0; checked < pagesPerStatus && off < end; checked += pagesAtOnce {
 		first := off / v.page
 		pages := min((end+v.page-1)/v.page-first, pagesAtOnce)
 		n, err := unix.Pread(v.fd, buffer[:pages*pageEntry], (v.first+first)*pageEntry)

@@ -19,8 +19,8 @@ type guarded interface {
 	guard(*block.Ranges)
 }
 
-// useZones has callers use the zones of a disk at the same time, each so many times,
-// and returns the first thing that is wrong.
+// useZones has callers use the zones of a disk at the same time, each so many
+// times, and returns the first thing that is wrong.
 func useZones(d block.Device, times int) error {
 	disk, err := block.NewDisk(d)
 	if err != nil {
@@ -63,16 +63,16 @@ func useZones(d block.Device, times int) error {
 	return z.Check()
 }
 
-// hasty is a kernel that lets others in between the halves of a page.
-type hasty struct{ linux }
+// splitting is a kernel that lets others in between the halves of a page.
+type splitting struct{ linux }
 
 const halfPage = 2048 // bytes
 
-func (h hasty) pread(fd int, p []byte, off int64, noWait bool) (int, error) {
+func (h splitting) pread(fd int, p []byte, off int64, noWait bool) (int, error) {
 	return inHalves(p, off, func(p []byte, off int64) (int, error) { return h.linux.pread(fd, p, off, noWait) })
 }
 
-func (h hasty) pwrite(fd int, p []byte, off int64, dsync bool) (int, error) {
+func (h splitting) pwrite(fd int, p []byte, off int64, dsync bool) (int, error) {
 	return inHalves(p, off, func(p []byte, off int64) (int, error) { return h.linux.pwrite(fd, p, off, dsync) })
 }
 
@@ -91,15 +91,15 @@ func inHalves(p []byte, off int64, move func([]byte, int64) (int, error)) (sum i
 	return sum, nil
 }
 
-// TestRangesKeepBlocksWhole, and without them they are torn: what the kit's case
-// Atomic looks for is there to be found.
+// TestRangesKeepBlocksWhole, and without them they are torn: what the kit's
+// case Atomic looks for is there to be found.
 func TestRangesKeepBlocksWhole(t *testing.T) {
 	disks := map[string]func(testing.TB) guarded{
 		"memory": func(t testing.TB) guarded {
 			return mustOpen(t, fmt.Sprintf("memory:%d", diskSize), Options{}).(guarded)
 		},
 		"file": func(t testing.TB) guarded {
-			d, err := openFile(newFile(t, diskSize), fileOptions{}, hasty{})
+			d, err := openFile(newFile(t, diskSize), fileOptions{}, splitting{})
 			if err != nil {
 				t.Fatal(err)
 			}

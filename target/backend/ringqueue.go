@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ring is what a queue needs of a [uring.Ring], where its contract is.
+// ring is the part of a [uring.Ring] that a queue uses.
 type ring interface {
 	Read(p []byte, off int64, user uint64) bool
 	Write(p []byte, off int64, durable bool, user uint64) bool
@@ -21,53 +21,57 @@ type ring interface {
 	Close() error
 }
 
-// ringQueue is a queue of a file whose reads and writes the kernel executes, where it
-// can without a thread that waits: by direct I/O, and reads of what is not in the page
-// cache. Everything else is the executor's, by the queue inside.
+// ringQueue is a queue of a file whose reads and writes the kernel executes,
+// where it can without a thread that waits: by direct I/O, and reads of data
+// outside the page cache. The queue inside hands everything else to the
+// executor.
 //
 // A request travels
 //
-//	1 Submit    the owner tries the page cache; what may wait gets its range of the
-//	            disk and a place in the ring, or goes to the queue inside
+//	1 Submit    the owner tries the page cache; other requests get their range
+//	            and a place in the ring, or go to the queue inside
 //	2 Kick      one system call hands over what is in the ring
-//	3 Reap      the owner takes results, frees ranges, and has the kernel go on with
-//	            what it did in part
+//	3 Reap      the owner takes results, frees ranges, and posts the rest of
+//	            partial ones
 //
-// The ring is made for the first request that needs it, and closed with Shed: a queue
-// that is idle has none. What a ring refuses, or gives back undone, the executor does.
+// The ring is made for the first request that needs it, and closed with Shed: a
+// queue that is idle has none. The executor executes requests that a ring
+// refuses or returns undone.
 type ringQueue struct {
 	block.Queue // of the executor
 	file        *file
 	poll        int // epoll: the ring, and the queue inside
 
 	ring     ring
-	refused  bool // there is no ring to have; not tried again until Shed
+	refused  bool // the kernel refused a ring; not tried again until Shed
 	places   []place
 	free     []uint16
-	unkicked bool // something is put in and not submitted
+	unkicked bool // the ring has entries that are not submitted
 	done     []*block.Request
 	held     int // requests submitted and not reaped
 	depth    int
 	closed   bool
 }
 
-// longestInRing is the longest request of a ring, in bytes. The owner maps the pages of
-// a longer one for as long as another processor would have done so meanwhile. Time of
-// an operation by threads over that in a ring, direct I/O on ext4 at depth 32, two
-// processors:
+// longestInRing is the longest request of a ring, in bytes. The owner maps the
+// pages of a longer one for as long as another processor would have done so
+// meanwhile. Time of an operation by threads over that in a ring, direct I/O on
+// ext4 at depth 32, two processors:
 //
 //	        4 KiB  16 KiB  64 KiB  128 KiB  256 KiB  1 MiB
 //	read    2.3    1.4     1.0     1.0      1.2      1.0
 //	write   3.5    2.8     1.9     1.2      1.1      0.95
 const longestInRing = 256 << 10
 
-// place is a request in the ring. It keeps the memory alive that the kernel moves.
+// place is a request in the ring. It keeps the memory alive that the kernel
+// moves.
 type place struct {
 	r    *block.Request
 	rest []byte // not done yet
 }
 
-// newRingQueue returns a queue around one of the file's executor, which it takes.
+// newRingQueue returns a queue around one of the file's executor, which it
+// takes.
 func newRingQueue(f *file, inner block.Queue, depth int) (*ringQueue, error) {
 	poll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
@@ -117,9 +121,10 @@ func (q *ringQueue) passOn(r *block.Request) {
 	}
 }
 
-// suits reports whether the kernel executes a request without a thread of its own
-// that waits, as far as that can be known. It does not for writes to the page cache
-// and for what is made durable, and copies from the page cache while Submit waits.
+// suits reports whether the kernel executes a request without a thread of its
+// own that waits, as far as that can be known. It does not for writes to the
+// page cache and for what is made durable, and copies from the page cache while
+// Submit waits.
 func (q *ringQueue) suits(r *block.Request) bool {
 	f := q.file
 	switch r.Op {
@@ -142,7 +147,7 @@ func (q *ringQueue) obtain() bool {
 	ring, err := q.file.openRing(q.file.fd, q.depth)
 	if err == nil {
 		if err = q.watch(ring.FD()); err != nil {
-			_ = ring.Close() // it has nothing under way
+			_ = ring.Close() // it has nothing in flight
 		}
 	}
 	if q.refused = err != nil; q.refused {
@@ -159,8 +164,8 @@ func (q *ringQueue) obtain() bool {
 	return true
 }
 
-// put puts a request into the ring, with its range held. It reports false if the
-// range is taken, or the request cannot be.
+// put puts a request into the ring, with its range held. It reports false if
+// the range is taken, or the request cannot be.
 func (q *ringQueue) put(r *block.Request) bool {
 	f, write := q.file, r.Op == block.Write
 	if !f.ranges.TryAcquire(r.Offset, r.Length, write) {
@@ -173,7 +178,7 @@ func (q *ringQueue) put(r *block.Request) bool {
 	last := len(q.free) - 1
 	at := q.free[last]
 	q.places[at] = place{r: r, rest: r.Data[r.Token:]}
-	if !q.enter(at) {
+	if !q.post(at) {
 		q.places[at] = place{}
 		f.ranges.Release(r.Offset, r.Length, write)
 		return false
@@ -182,8 +187,8 @@ func (q *ringQueue) put(r *block.Request) bool {
 	return true
 }
 
-// enter puts what is left of a request into the ring.
-func (q *ringQueue) enter(at uint16) bool {
+// post puts the rest of a request into the ring.
+func (q *ringQueue) post(at uint16) bool {
 	p := &q.places[at]
 	off := p.r.Offset + p.r.Length - int64(len(p.rest))
 	ok := false
@@ -202,8 +207,8 @@ func (q *ringQueue) Kick() {
 	q.Queue.Kick()
 }
 
-// kick hands over what is in the ring. What the kernel does not take, because it is
-// out of memory, goes to the queue inside.
+// kick hands over what is in the ring. Requests that the kernel refuses,
+// because it is out of memory, go to the queue inside.
 func (q *ringQueue) kick() {
 	if !q.unkicked {
 		return
@@ -217,12 +222,12 @@ func (q *ringQueue) kick() {
 		if !ok {
 			return
 		}
-		q.passOn(q.leave(uint16(at)))
+		q.passOn(q.remove(uint16(at)))
 	}
 }
 
-// leave takes a request out of the ring, and frees its range.
-func (q *ringQueue) leave(at uint16) *block.Request {
+// remove removes a request from the ring, and releases its range.
+func (q *ringQueue) remove(at uint16) *block.Request {
 	r := q.places[at].r
 	q.places[at] = place{}
 	q.free = append(q.free, at)
@@ -263,15 +268,16 @@ func (q *ringQueue) result(at uint16, n int) (again bool) {
 	switch errno := unix.Errno(max(-n, 0)); {
 	case n == len(p.rest):
 	case n > 0:
-		// Its range stays held, so that what overlaps sees all of it or nothing. A part
-		// that direct I/O cannot begin at is the kernel's, which wrote only that much.
+		// Its range stays held, so that what overlaps sees all of it or
+		// nothing. A part that direct I/O cannot begin at is the kernel's,
+		// which wrote only that much.
 		p.rest = p.rest[n:]
-		if q.enter(at) {
+		if q.post(at) {
 			return true
 		}
 		p.r.Err = q.file.describe(p.r, unix.EIO)
 	case errno == unix.EINTR, errno == unix.EAGAIN, errno == unix.ECANCELED, unsupported(errno):
-		q.passOn(q.leave(at)) // it is not done: not at all, or for want of something
+		q.passOn(q.remove(at)) // it is not done: not at all, or for want of something
 		return true
 	case errno != 0:
 		p.r.Err = q.file.describe(p.r, errno)
@@ -281,7 +287,7 @@ func (q *ringQueue) result(at uint16, n int) (again bool) {
 	default:
 		p.r.Err = q.file.describe(p.r, unix.EIO)
 	}
-	q.done = append(q.done, q.leave(at))
+	q.done = append(q.done, q.remove(at))
 	return false
 }
 
@@ -296,16 +302,31 @@ func (q *ringQueue) Arm() (time.Duration, bool) {
 // FD implements [block.Queue].
 func (q *ringQueue) FD() int { return q.poll }
 
-// Shed implements [block.Shedder].
-func (q *ringQueue) Shed() {
+// ReleaseIdle implements [block.IdleReleaser].
+func (q *ringQueue) ReleaseIdle() {
 	if q.held == 0 && q.ring != nil {
-		_ = q.ring.Close() // the kernel takes it out of the epoll; it has nothing under way
+		_ = q.ring.Close() // the kernel removes it from the epoll; it has nothing in flight
 		q.ring = nil
 	}
 	q.refused = false
-	if s, ok := q.Queue.(block.Shedder); ok {
-		s.Shed()
+	if s, ok := q.Queue.(block.IdleReleaser); ok {
+		s.ReleaseIdle()
 	}
+}
+
+// Abort implements [block.Queue]. The kernel has begun what Kick submitted.
+func (q *ringQueue) Abort() {
+	for q.ring != nil && q.unkicked {
+		at, ok := q.ring.Withdraw()
+		if !ok {
+			break
+		}
+		r := q.remove(uint16(at))
+		r.Err = unix.ECANCELED
+		q.done = append(q.done, r)
+	}
+	q.unkicked = false
+	q.Queue.Abort()
 }
 
 // Close implements [block.Queue]. It waits for what the kernel has.
@@ -324,8 +345,9 @@ func (q *ringQueue) Close() error {
 	return err
 }
 
-// drain ends what is in the ring, and the ring. If that fails, which it does not as
-// long as the kernel keeps to its word, the ring stays: the kernel may touch memory.
+// drain ends what is in the ring, and the ring. If that fails, which it does
+// not as long as the kernel keeps to its word, the ring stays: the kernel may
+// touch memory.
 func (q *ringQueue) drain() error {
 	if q.ring == nil {
 		return nil
@@ -335,7 +357,7 @@ func (q *ringQueue) drain() error {
 		if !ok {
 			break
 		}
-		q.leave(uint16(at))
+		q.remove(uint16(at))
 	}
 	for len(q.free) < q.depth {
 		if err := q.ring.Wait(); err != nil {
@@ -343,7 +365,7 @@ func (q *ringQueue) drain() error {
 		}
 		at, _, ok := q.ring.Next()
 		if ok {
-			q.leave(uint16(at))
+			q.remove(uint16(at))
 		}
 	}
 	return q.ring.Close()

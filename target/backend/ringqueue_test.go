@@ -133,8 +133,9 @@ func aligned(t testing.TB, n int) []byte {
 	return p
 }
 
-// Whatever a ring does in part, refuses or gives back undone, requests are done.
-func TestRingThatDoesNotDoAll(t *testing.T) {
+// Requests complete although the ring does them in part, refuses them or
+// returns them undone.
+func TestPartialAndRefusedRingOperations(t *testing.T) {
 	sometimes := func(n int, errno int) func(uint64, int) int {
 		return func(_ uint64, result int) int {
 			if rand.IntN(n) == 0 {
@@ -185,7 +186,8 @@ func TestRingThatDoesNotDoAll(t *testing.T) {
 	}
 }
 
-// Errors are those of the disk, with what was being done, and end the request only.
+// Errors are those of the disk, with what was being done, and end the request
+// only.
 func TestErrorsOfARing(t *testing.T) {
 	var instead atomic.Int64
 	instead.Store(1)
@@ -239,8 +241,8 @@ func TestRingOfATruncatedFile(t *testing.T) {
 	}
 }
 
-// Without a ring the executor does everything; a ring that was refused is asked for
-// again when the queue has been idle.
+// Without a ring the executor does everything; a ring that was refused is asked
+// for again when the queue has been idle.
 func TestRefusedRing(t *testing.T) {
 	f := newBentFile(t, nil)
 	f.err = errors.New("refused")
@@ -265,10 +267,10 @@ func TestRefusedRing(t *testing.T) {
 	write(0)
 	f.err = nil
 	write(0)
-	q.(block.Shedder).Shed()
+	q.(block.IdleReleaser).ReleaseIdle()
 	write(1)
 	write(1)
-	q.(block.Shedder).Shed()
+	q.(block.IdleReleaser).ReleaseIdle()
 	if n := f.closed.Load(); n != 1 {
 		t.Errorf("%d rings are closed of an idle queue", n)
 	}
@@ -289,8 +291,8 @@ func finish(t testing.TB, q block.Queue, want *block.Request) {
 	}
 }
 
-// A queue that is closed with requests in every state waits for the kernel, and holds
-// no range afterwards.
+// A queue that is closed with requests in every state waits for the kernel, and
+// holds no range afterwards.
 func TestCloseWithRequestsInTheRing(t *testing.T) {
 	f := newBentFile(t, nil)
 	for _, kick := range []bool{false, true} {

@@ -11,7 +11,8 @@ import (
 	"github.com/viablk/viablk/internal/block"
 )
 
-// tracedDisk tells the test binary that it is the traced child, and of which disk.
+// tracedDisk tells the test binary that it is the traced child, and of which
+// disk.
 const tracedDisk = "VIABLK_TEST_TRACED_DISK"
 
 // TestTracedChild is the program that TestDurabilityReachesTheKernel traces.
@@ -63,7 +64,7 @@ func checkDurability(t *testing.T, spec string) {
 	}
 	calls := callsByMark(string(text))
 	for mark, want := range map[string]string{
-		"write": "pwrite64",
+		"write": "fallocate,pwrite64", // of the chunk; the next one is in it
 		"fua":   "pwritev2 RWF_DSYNC",
 		"flush": "fdatasync",
 		"zero":  "fallocate,fdatasync",

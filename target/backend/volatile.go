@@ -21,9 +21,9 @@ const (
 // Volatile is a disk behind a write cache that a crash loses: `volatile:SPEC`.
 //
 // Only Flush and FUA move data to the disk behind, so a program that forgets
-// them loses data when the process dies, as it would when a machine loses power.
-// [Volatile.Crash] does the same without dying. It is a tool for tests of
-// durability: one lock serves all requests.
+// them loses data when the process dies, as it would when a machine loses
+// power. [Volatile.Crash] does the same without dying. It is a tool for tests
+// of durability: one lock serves all requests.
 type Volatile struct {
 	inner    block.Device
 	executor *block.Executor
@@ -56,6 +56,10 @@ func (v *Volatile) Info() block.Info {
 	return info
 }
 
+// Identity implements [block.Identified]. The cache ends with the process, so
+// a [block.Durability] of FlushedOnly goes with it.
+func (v *Volatile) Identity() block.Identity { return block.IdentityOf(v.inner) }
+
 // NewQueue implements [block.Device].
 func (v *Volatile) NewQueue(depth int) (block.Queue, error) {
 	v.mu.Lock()
@@ -85,7 +89,7 @@ func (v *Volatile) Close() error {
 
 // Crash loses the cache as a power cut does: of what was written since it was
 // made durable, each sector survives or is lost, as the seed decides. Requests
-// under way execute before or after.
+// in flight execute before or after.
 func (v *Volatile) Crash(seed uint64) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -205,8 +209,8 @@ func (v *Volatile) durable(off, length int64) error {
 	return nil
 }
 
-// writeBack moves a range of the cache to the disk behind. What cannot be written
-// stays.
+// writeBack moves a range of the cache to the disk behind. Data that cannot be
+// written stays.
 func (v *Volatile) writeBack(off, length int64) error {
 	if len(v.cache) == 0 {
 		return nil

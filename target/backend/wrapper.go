@@ -1,17 +1,18 @@
 package backend
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/eventfd"
 	"golang.org/x/sys/unix"
 )
 
-// hangPoll is how often a request that hangs looks whether its rule still holds.
+// hangPoll is how often a request that hangs looks whether its rule still
+// holds.
 const hangPoll = 10 * time.Millisecond
 
-// wrapperRules are what a wrapper does to requests.
+// wrapperRules are the delays and faults of a wrapper.
 type wrapperRules struct {
 	delays [operations]time.Duration
 	faults []*fault
@@ -30,8 +31,11 @@ func newWrapper(inner block.Device, rules wrapperRules) block.Device {
 func (w *wrapper) Info() block.Info { return w.inner.Info() }
 func (w *wrapper) Close() error     { return w.inner.Close() }
 
-// Survival implements [block.Surviving].
-func (w *wrapper) Survival() block.Survival { return block.SurvivalOf(w.inner) }
+// Durability implements [block.DurabilityReporter].
+func (w *wrapper) Durability() block.Durability { return block.DurabilityOf(w.inner) }
+
+// Identity implements [block.Identified].
+func (w *wrapper) Identity() block.Identity { return block.IdentityOf(w.inner) }
 
 // fate returns the fault that hits r, or nil.
 func (w *wrapper) fate(r *block.Request) *fault {
@@ -49,30 +53,32 @@ func (w *wrapper) NewQueue(depth int) (block.Queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &wrapperQueue{Queue: inner, device: w, depth: depth, fd: inner.FD(), own: -1}
+	q := &wrapperQueue{Queue: inner, device: w, depth: depth, fd: inner.FD(), blockedFD: -1}
 	if q.fd < 0 {
-		// Requests that wait here are under way although none is in the inner queue.
-		q.own, err = unix.Eventfd(0, unix.EFD_CLOEXEC)
+		// Requests that wait here are in flight although none is in the inner
+		// queue.
+		q.blockedFD, err = eventfd.New()
 		if err != nil {
 			_ = inner.Close()
-			return nil, fmt.Errorf("make an eventfd: %w", err)
+			return nil, err
 		}
-		q.fd = q.own
+		q.fd = q.blockedFD
 	}
 	return q, nil
 }
 
-// wrapperQueue is a queue of a wrapper. A request waits for its delay, then
-// begins: it goes to the inner queue, is answered, or hangs. The clock moves on
-// when the owner calls, and Arm tells the owner when to.
+// wrapperQueue is a queue of a wrapper. A request waits for its delay, which is
+// the time that a slow disk takes, then goes to the inner queue, is answered,
+// or hangs. The clock moves on when the owner calls, and Arm tells the owner
+// when to.
 type wrapperQueue struct {
-	block.Queue // the inner one; it has all memory
-	device      *wrapper
-	depth, held int
-	fd, own     int // own is the eventfd that is never readable, or -1
+	block.Queue   // the inner one; it has all memory
+	device        *wrapper
+	depth, held   int
+	fd, blockedFD int // blockedFD: an eventfd that is never readable, or -1
 
 	waiting  []delayed        // not sorted: a delay is not a fast path
-	hung     []delayed        // due is when to look again
+	hung     []delayed        // due is when to check again
 	answered []*block.Request // finished here
 	halves   map[*block.Request]*block.Request
 }
@@ -132,8 +138,8 @@ func (q *wrapperQueue) answer(r *block.Request, err error) {
 	q.answered = append(q.answered, r)
 }
 
-// halve does the first half of r, in whole blocks. The inner queue sees a request
-// of its own, with the caller's memory.
+// halve does the first half of r, in whole blocks. The inner queue sees a
+// request of its own, with the caller's memory.
 func (q *wrapperQueue) halve(r *block.Request) {
 	least := int64(max(q.device.Info().MinimumBlock, 1))
 	n := r.Length / 2 &^ (least - 1)
@@ -243,10 +249,20 @@ func (q *wrapperQueue) nextDue() (next time.Time, waits bool) {
 	return next, waits
 }
 
+// Abort drops requests that hang, and those that the inner queue has not begun.
+// A slow disk has begun those that wait, so they still reach the inner queue.
+func (q *wrapperQueue) Abort() {
+	for _, d := range q.hung {
+		q.answer(d.r, unix.ECANCELED)
+	}
+	q.hung = nil
+	q.Queue.Abort()
+}
+
 // Close lets requests that wait finish, as a slow disk would, and drops those
 // that hang.
 func (q *wrapperQueue) Close() error {
-	q.hung = nil
+	q.Abort()
 	for len(q.waiting) > 0 {
 		due, _ := q.nextDue()
 		time.Sleep(time.Until(due))
@@ -255,9 +271,7 @@ func (q *wrapperQueue) Close() error {
 	}
 	q.Queue.Kick()
 	err := q.Queue.Close()
-	if q.own >= 0 {
-		_ = unix.Close(q.own)
-		q.own = -1
-	}
+	_ = eventfd.Close(q.blockedFD)
+	q.blockedFD = -1
 	return err
 }

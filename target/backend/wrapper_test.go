@@ -95,7 +95,7 @@ func TestFaultRules(t *testing.T) {
 	}
 }
 
-func TestRateIsAsAskedAndRepeats(t *testing.T) {
+func TestFaultRateIsDeterministic(t *testing.T) {
 	hits := func(rule string) (pattern []bool, n int) {
 		faults, err := parseFaults(rule)
 		if err != nil {
@@ -293,12 +293,12 @@ func TestDelayedWriteLandsLate(t *testing.T) {
 	if read.Data[0] == 6 && time.Since(start) < delay {
 		t.Error("the write landed before its delay was over")
 	}
-	// As on a slow disk, a write under way still lands when its client leaves.
+	// As on a slow disk, a write in flight still lands when its client leaves.
 	if err := q.Close(); err != nil {
 		t.Error(err)
 	}
 	if spent := time.Since(start); spent < delay {
-		t.Errorf("Close returned after %v with a write under way for %v", spent, delay)
+		t.Errorf("Close returned after %v with a write in flight for %v", spent, delay)
 	}
 	if err := run(t, d, read); err != nil || read.Data[0] != 6 {
 		t.Error("the write never landed")

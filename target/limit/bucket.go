@@ -2,10 +2,10 @@ package limit
 
 import "time"
 
-// bucket is what is left of two rates, as the times until which they are used
-// up. It is the generic cell rate algorithm: a request may begin as long as no
-// more than the burst is used ahead, however much it costs itself, so that over
-// time the rate is met exactly by requests of any length.
+// bucket is the state of two rates, as the times until which they are used up.
+// It is the generic cell rate algorithm: a request may begin as long as no more
+// than the burst is used ahead, however much it costs itself, so that over time
+// the rate is met exactly by requests of any length.
 type bucket struct {
 	rates Rates
 	used  cost // until when; times of the clock
@@ -26,7 +26,7 @@ func (b *bucket) wait(now time.Duration) time.Duration {
 	return b.used.longer() - b.burst() - now
 }
 
-// charge takes what a request costs.
+// charge adds the cost of a request.
 func (b *bucket) charge(c cost, now time.Duration) {
 	b.used.requests = max(b.used.requests, now) + c.requests
 	b.used.bytes = max(b.used.bytes, now) + c.bytes

@@ -8,30 +8,37 @@ import (
 	"github.com/viablk/viablk/internal/block"
 )
 
-// An export is a [block.Shared]: a client is a session, as long as it has queues
-// and until what it has used ahead is over, so that nobody gains by coming again.
+// An export is a [block.Shared]: a client is a session while it has queues and
+// until its advance use has expired, so that reconnecting gains nothing.
 var _ block.Shared = (*Export)(nil)
 
 // Info implements [block.Device].
 func (e *Export) Info() block.Info { return e.device.Info() }
+
+// Durability implements [block.DurabilityReporter].
+func (e *Export) Durability() block.Durability { return block.DurabilityOf(e.device) }
+
+// Identity implements [block.Identified].
+func (e *Export) Identity() block.Identity { return block.IdentityOf(e.device) }
 
 // NewQueue implements [block.Device].
 func (e *Export) NewQueue(depth int) (block.Queue, error) { return e.NewQueueFor("", depth) }
 
 // NewQueueFor implements [block.Shared].
 func (e *Export) NewQueueFor(client string, depth int) (block.Queue, error) {
-	s := e.enlist(client)
-	defer e.dismiss(s)
+	s := e.acquireSession(client)
+	defer e.releaseSession(s)
 	return s.NewQueue(depth)
 }
 
-// enlist returns the session of a client and keeps it until dismiss.
-func (e *Export) enlist(client string) *Session {
+// acquireSession returns the session of a client and keeps it until
+// releaseSession.
+func (e *Export) acquireSession(client string) *Session {
 	now := e.clock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for name, s := range e.clients {
-		if name != client && s.queues == 0 && (e.even(s, now) || len(e.clients) >= mostClients) {
+		if name != client && s.queues == 0 && (e.forgettable(s, now) || len(e.clients) >= mostClients) {
 			delete(e.clients, name)
 		}
 	}
@@ -47,41 +54,46 @@ func (e *Export) enlist(client string) *Session {
 	return s
 }
 
-// mostClients is from how many clients on only those with queues are remembered.
+// mostClients is from how many clients on only those with queues are
+// remembered.
 const mostClients = 1024
 
-// even reports whether it makes no difference to a client, nor to others, if it is
-// forgotten: it has used nothing ahead, and has had no more than its share.
-func (e *Export) even(s *Session, now time.Duration) bool {
-	return s.own.settled(now) && (s.virtual <= e.virtual || e.shared.settled(now))
+// forgettable reports whether a session may be deleted without effect: it has
+// used nothing in advance, and no more than its share.
+//
+// The caller holds e.mu.
+// +checklocksignore
+func (e *Export) forgettable(s *Session, now time.Duration) bool {
+	return s.bucket.idle(now) && (s.virtual <= e.virtual || e.shared.idle(now))
 }
 
-// dismiss says that a queue of the session is closed, or that enlist is undone.
-func (e *Export) dismiss(s *Session) {
+// releaseSession drops a reference of acquireSession or retainSession.
+func (e *Export) releaseSession(s *Session) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s.queues--
 }
 
-// keep counts a queue of the session.
-func (e *Export) keep(s *Session) {
+// retainSession counts a queue of the session.
+func (e *Export) retainSession(s *Session) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s.queues++
 }
 
-// settled reports whether nothing of the rates is used ahead.
-func (b *bucket) settled(now time.Duration) bool { return b.used.longer() <= now }
+// idle reports whether nothing is used in advance.
+func (b *bucket) idle(now time.Duration) bool { return b.used.longer() <= now }
 
 // Counters are sums since the export was opened, or since a client came.
 type Counters struct {
-	Requests  uint64        `json:"requests"`  // let through; no Flush, which never waits
+	Requests  uint64        `json:"requests"`  // admitted; no Flush, which never waits
 	Bytes     uint64        `json:"bytes"`     // of Reads and Writes among them
 	Throttled uint64        `json:"throttled"` // of the requests, those that had to wait
 	Waited    time.Duration `json:"waited_ns"` // the sum of their waits, those over by now
 }
 
-// ClientStatus is what a client did that has queues, or had them a moment ago.
+// ClientStatus is the counters of a client that has queues, or had them
+// recently.
 type ClientStatus struct {
 	Client string `json:"client"`
 	Queues int    `json:"queues"`
@@ -97,7 +109,7 @@ type Status struct {
 	Clients []ClientStatus `json:"clients"` // by name
 }
 
-// Status returns a snapshot, in which everything is of one moment.
+// Status returns a consistent snapshot.
 func (e *Export) Status() Status {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -112,7 +124,7 @@ func (e *Export) Status() Status {
 	return status
 }
 
-// count counts a request that is let through after a wait.
+// count counts a request that is admitted after a wait.
 func (c *Counters) count(r *block.Request, wait time.Duration) {
 	c.Requests++
 	if r.Op == block.Read || r.Op == block.Write {

@@ -6,30 +6,36 @@ import (
 	"time"
 
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/contain"
 )
 
 // Export is a disk behind limits. It is safe for concurrent use.
 //
-// Whose turn it is decides start-time fair queueing: each session has a virtual
-// time that advances by the cost of its requests, and of the requests that wait the
-// one that started first goes first. Every queue of a session has one request in
-// this competition, so that neither a deep queue nor many queues gain anything,
-// and sessions that always have something to ask for share equally, in time of
-// the rate that they use up. The next of the queue takes its place at once, without
-// the queue's owner, who may sleep longer than a request takes: who wakes up late
-// finds all that was let through meanwhile. A session that has nothing to ask for
-// during a burst keeps its place.
+// Start-time fair queueing chooses the next request: each session has a virtual
+// time that advances by the cost of its requests, and the waiting request with
+// the least start time is admitted first. Every queue of a session competes
+// with one request, so that neither a deep queue nor many queues gain anything,
+// and sessions with a backlog share the rate equally. The next request of the
+// queue competes at once, without the queue's owner, which may sleep longer
+// than a request takes: an owner that wakes late finds all requests that were
+// admitted meanwhile. A session that is idle for less than a burst keeps its
+// place.
 type Export struct {
 	device block.Device
 	clock  func() time.Duration
 
-	mu      sync.Mutex
-	shared  bucket
-	each    Rates
-	virtual time.Duration // when the last request that was let through started
-	waiting []*line       // not sorted: there are as many as busy queues
+	mu sync.Mutex
+	// +checklocks:mu
+	shared bucket
+	each   Rates
+	// +checklocks:mu
+	virtual time.Duration // start of the last admitted request
+	// +checklocks:mu
+	competing []*backlog // not sorted: there are as many as busy queues
+	// +checklocks:mu
 	clients map[string]*Session
 
+	// +checklocks:mu
 	counters Counters
 }
 
@@ -51,10 +57,10 @@ func NewExport(device block.Device, shared, each Rates) (*Export, error) {
 	}, nil
 }
 
-// Session returns the disk for a client without a name. It is no more than memory:
-// a session that nobody uses any more needs no end.
+// Session returns the disk for a client without a name. It holds memory only:
+// an unused session needs no close.
 func (e *Export) Session() *Session {
-	return &Session{export: e, own: bucket{rates: e.each}}
+	return &Session{export: e, bucket: bucket{rates: e.each}}
 }
 
 // Device returns the disk without limits.
@@ -68,7 +74,7 @@ type Session struct {
 	export *Export
 
 	// Guarded by the export's lock.
-	own      bucket
+	bucket   bucket
 	virtual  time.Duration // when its next request starts
 	queues   int           // open, or about to be
 	counters Counters
@@ -77,80 +83,96 @@ type Session struct {
 // Info implements [block.Device].
 func (s *Session) Info() block.Info { return s.export.device.Info() }
 
-// Survival implements [block.Surviving].
-func (s *Session) Survival() block.Survival { return block.SurvivalOf(s.export.device) }
+// Durability implements [block.DurabilityReporter].
+func (s *Session) Durability() block.Durability { return block.DurabilityOf(s.export.device) }
+
+// Identity implements [block.Identified].
+func (s *Session) Identity() block.Identity { return block.IdentityOf(s.export.device) }
 
 // Close implements [block.Device]. The disk stays open.
 func (s *Session) Close() error { return nil }
 
-// join adds a request to a line, whose ring has room.
-func (e *Export) join(l *line, r *block.Request) {
+// enqueue adds a request to a backlog, whose ring has room.
+func (e *Export) enqueue(l *backlog, r *block.Request) {
+	defer contain.Shared()
 	now := e.clock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.joinLocked(l, r, now)
+	e.enqueueLocked(l, r, now)
 }
 
-func (e *Export) joinLocked(l *line, r *block.Request, now time.Duration) {
+// +checklocks:e.mu
+func (e *Export) enqueueLocked(l *backlog, r *block.Request, now time.Duration) {
 	l.push(waiter{r, now})
-	if l.waits == 1 {
-		e.enter(l)
+	if l.waiting == 1 {
+		e.compete(l)
 	}
 }
 
-// ask is join and turn for the only request of a line.
-func (e *Export) ask(l *line, r *block.Request, dst []*block.Request) (n int, wait time.Duration) {
+// enqueueAndPass is enqueue and pass for the only request of a backlog.
+func (e *Export) enqueueAndPass(l *backlog, r *block.Request, dst []*block.Request) (n int, wait time.Duration) {
+	defer contain.Shared()
 	now := e.clock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.joinLocked(l, r, now)
-	return e.turnLocked(l, dst, now)
+	e.enqueueLocked(l, r, now)
+	return e.passLocked(l, dst, now)
 }
 
-// turn lets through what may go now, of any line, moves to dst what was let through
-// of this one, and returns how many requests that are. If the line still waits for
-// more, it returns how long before asking again.
-func (e *Export) turn(l *line, dst []*block.Request) (n int, wait time.Duration) {
+// pass runs one scheduler pass: it admits requests of all backlogs, moves those
+// admitted of this one to dst and returns their number. If requests of this
+// backlog still wait, it returns the delay until the next pass.
+func (e *Export) pass(l *backlog, dst []*block.Request) (n int, wait time.Duration) {
+	defer contain.Shared()
 	now := e.clock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.turnLocked(l, dst, now)
+	return e.passLocked(l, dst, now)
 }
 
-func (e *Export) turnLocked(l *line, dst []*block.Request, now time.Duration) (n int, wait time.Duration) {
-	e.advance(now)
-	n = l.take(dst)
-	if l.waits == 0 {
+// +checklocks:e.mu
+func (e *Export) passLocked(l *backlog, dst []*block.Request, now time.Duration) (n int, wait time.Duration) {
+	e.admitReady(now)
+	n = l.popAdmitted(dst)
+	if l.waiting == 0 {
 		return n, never
 	}
-	return n, e.patience(l, now)
+	return n, e.retryDelay(l, now)
 }
 
-// enter puts the first request of a line that waits into the competition.
-func (e *Export) enter(l *line) {
+// compete lets the first waiting request of a backlog compete.
+//
+// +checklocks:e.mu
+func (e *Export) compete(l *backlog) {
 	s := l.session
 	l.start = max(e.virtual-e.shared.burst(), s.virtual)
 	s.virtual = l.start + e.shared.rates.costOf(l.first().request).longer()
-	e.waiting = append(e.waiting, l)
+	e.competing = append(e.competing, l)
 }
 
-// leave lets all of a line through, before its time. It is used ahead: what comes
-// next of the session waits the longer, so that to leave and come again gains
-// nothing.
-func (e *Export) leave(l *line) {
-	now := e.clock()
+// discard empties a backlog and returns its requests. Those that wait are not
+// charged; those that are admitted and not with the disk have been.
+func (e *Export) discard(l *backlog) []*block.Request {
+	defer contain.Shared()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if l.waits > 0 {
+	if l.waiting > 0 {
 		e.remove(l)
+		next := l.start + e.shared.rates.costOf(l.first().request).longer()
+		if l.session.virtual == next {
+			l.session.virtual = l.start
+		}
 	}
-	for l.waits > 0 {
-		e.charge(l, now)
-	}
+	l.admitted, l.waiting = l.admitted+l.waiting, 0
+	dropped := make([]*block.Request, l.admitted)
+	l.popAdmitted(dropped)
+	return dropped
 }
 
-// advance lets through what may go now.
-func (e *Export) advance(now time.Duration) {
+// admitReady admits the requests that the rates allow now.
+//
+// +checklocks:e.mu
+func (e *Export) admitReady(now time.Duration) {
 	for e.shared.wait(now) <= 0 {
 		l := e.next(now)
 		if l == nil {
@@ -158,62 +180,69 @@ func (e *Export) advance(now time.Duration) {
 		}
 		e.virtual = max(e.virtual, l.start)
 		e.remove(l)
-		e.charge(l, now)
-		if l.waits > 0 {
-			e.enter(l)
+		e.admit(l, now)
+		if l.waiting > 0 {
+			e.compete(l)
 		}
 	}
 }
 
-// next returns the line whose turn it is, or nil if every session that waits has
+// next returns the backlog to admit from, or nil if every waiting session has
 // used up its own rate.
-func (e *Export) next(now time.Duration) (first *line) {
-	for _, l := range e.waiting {
-		if (first == nil || l.start < first.start) && l.session.own.wait(now) <= 0 {
+//
+// +checklocks:e.mu
+func (e *Export) next(now time.Duration) (first *backlog) {
+	for _, l := range e.competing {
+		if (first == nil || l.start < first.start) && l.session.bucket.wait(now) <= 0 {
 			first = l
 		}
 	}
 	return first
 }
 
-// charge lets the first request of a line through, and takes what it costs.
-func (e *Export) charge(l *line, now time.Duration) {
-	w := l.pass()
+// admit admits the first request of a backlog and charges its cost.
+//
+// +checklocks:e.mu
+func (e *Export) admit(l *backlog, now time.Duration) {
+	w := l.admitFirst()
 	e.shared.charge(e.shared.rates.costOf(w.request), now)
-	l.session.own.charge(e.each.costOf(w.request), now)
+	l.session.bucket.charge(e.each.costOf(w.request), now)
 	e.counters.count(w.request, now-w.since)
 	l.session.counters.count(w.request, now-w.since)
 }
 
-func (e *Export) remove(l *line) {
-	last := len(e.waiting) - 1
-	for i, w := range e.waiting {
+// +checklocks:e.mu
+func (e *Export) remove(l *backlog) {
+	last := len(e.competing) - 1
+	for i, w := range e.competing {
 		if w == l {
-			e.waiting[i] = e.waiting[last]
-			e.waiting[last] = nil
-			e.waiting = e.waiting[:last]
+			e.competing[i] = e.competing[last]
+			e.competing[last] = nil
+			e.competing = e.competing[:last]
 			return
 		}
 	}
 }
 
-// Bounds of the time after which a queue asks again. What is ahead of it may
+// Bounds of the time after which a queue asks again. Requests ahead of it may
 // disappear, so it does not sleep for long.
 const (
 	soonest = time.Microsecond
 	latest  = 10 * time.Millisecond
 )
 
-// patience estimates when it is the turn of a line: when the shared rate has served
-// what goes before it, and its own rate allows it.
-func (e *Export) patience(l *line, now time.Duration) time.Duration {
+// retryDelay estimates when a backlog is admitted next: when the shared rate
+// has served the requests ahead of it, and its own rate allows it.
+//
+// +checklocks:e.mu
+func (e *Export) retryDelay(l *backlog, now time.Duration) time.Duration {
 	ahead := cost{}
-	for _, w := range e.waiting {
+	for _, w := range e.competing {
 		if w.start < l.start {
 			ahead = ahead.add(e.shared.rates.costOf(w.first().request))
 		}
 	}
-	wait := max(e.shared.wait(now)+ahead.longer(), l.session.own.wait(now))
+	wait := max(e.shared.wait(now)+ahead.longer(), l.session.bucket.wait(now))
 	return min(max(wait, soonest), latest)
 }
 

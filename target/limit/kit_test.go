@@ -27,6 +27,11 @@ func open(t testing.TB, spec string, shared, each Rates) *Export {
 	return e
 }
 
+// slow opens a disk that begins four requests a second.
+func slow(t testing.TB) block.Device {
+	return owned{open(t, "memory:16M", Rates{Requests: 4, Burst: time.Nanosecond}, Rates{}).Session()}
+}
+
 // owned is a session that closes its export.
 type owned struct{ *Session }
 
@@ -44,7 +49,7 @@ func TestKit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			backendtest.Run(t, func(t testing.TB) block.Device {
 				return owned{open(t, c.spec, c.shared, c.each).Session()}
-			}, backendtest.Options{})
+			}, backendtest.Options{Slow: slow})
 		})
 	}
 	t.Run("client", func(t *testing.T) {

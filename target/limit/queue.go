@@ -1,30 +1,30 @@
 package limit
 
 import (
-	"fmt"
+	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/eventfd"
 )
 
-// queue is a queue of a session. Requests go to the disk in order, when the export
-// has let them through; only a Flush passes the others.
+// queue is a queue of a session. Requests go to the disk in order, when the
+// export has admitted them; only a Flush overtakes others.
 type queue struct {
 	block.Queue // of the disk; it has all memory
 	export      *Export
-	line        line // its requests; the export's lock guards it
+	backlog     backlog // its requests; the export's lock guards it
 	depth       int
-	with        int              // in the line
-	held        int              // in the line, or with the disk
-	through     []*block.Request // scratch
-	wait        time.Duration    // until the line asks again; never if nothing waits
+	queued      int              // in the backlog
+	held        int              // in the backlog, or with the disk
+	admitted    []*block.Request // scratch
+	wait        time.Duration    // until the next pass; never if nothing waits
+	dropped     []*block.Request // by Abort, and not reaped
 	started     bool             // something went to the disk and was not kicked
-	fd, own     int              // own is an eventfd that is never readable, or -1
+	fd, idleFD  int              // idleFD is an eventfd that is never readable, or -1
 }
 
-// batch is how many requests a queue takes at a time that were let through.
+// batch is how many admitted requests a queue dequeues at a time.
 const batch = 32
 
 // NewQueue implements [block.Device].
@@ -34,19 +34,19 @@ func (s *Session) NewQueue(depth int) (block.Queue, error) {
 		return nil, err
 	}
 	q := &queue{
-		Queue: inner, export: s.export, line: newLine(s, depth), depth: depth,
-		through: make([]*block.Request, batch), wait: never, fd: inner.FD(), own: -1,
+		Queue: inner, export: s.export, backlog: newBacklog(s, depth), depth: depth,
+		admitted: make([]*block.Request, batch), wait: never, fd: inner.FD(), idleFD: -1,
 	}
 	if q.fd < 0 {
-		// A disk that answers in Submit has nothing to sleep on, but here is something
-		// to sleep for.
-		if q.own, err = unix.Eventfd(0, unix.EFD_CLOEXEC); err != nil {
+		// A disk that answers in Submit has no descriptor, but this queue has
+		// deadlines to sleep for.
+		if q.idleFD, err = eventfd.New(); err != nil {
 			_ = inner.Close()
-			return nil, fmt.Errorf("make an eventfd: %w", err)
+			return nil, err
 		}
-		q.fd = q.own
+		q.fd = q.idleFD
 	}
-	s.export.keep(s)
+	s.export.retainSession(s)
 	return q, nil
 }
 
@@ -64,40 +64,40 @@ func (q *queue) Submit(r *block.Request) bool {
 		return true
 	}
 	q.held++
-	q.with++
-	if q.with > 1 { // it waits behind others
-		q.export.join(&q.line, r)
+	q.queued++
+	if q.queued > 1 { // it waits behind others
+		q.export.enqueue(&q.backlog, r)
 		return true
 	}
-	n, wait := q.export.ask(&q.line, r, q.through)
+	n, wait := q.export.enqueueAndPass(&q.backlog, r, q.admitted)
 	q.wait = wait
 	q.forward(n)
 	return true
 }
 
-// advance hands to the disk what may go.
-func (q *queue) advance() {
-	for more := true; more && q.with > 0; {
+// admitReady hands admitted requests to the disk.
+func (q *queue) admitReady() {
+	for more := true; more && q.queued > 0; {
 		var n int
-		n, q.wait = q.export.turn(&q.line, q.through)
+		n, q.wait = q.export.pass(&q.backlog, q.admitted)
 		q.forward(n)
 		more = n == batch
 	}
-	if q.with == 0 {
+	if q.queued == 0 {
 		q.wait = never
 	}
 }
 
 // forward hands requests to the disk, whose queue is as deep as this one.
 func (q *queue) forward(n int) {
-	for i, r := range q.through[:n] {
-		q.through[i] = nil
+	for i, r := range q.admitted[:n] {
+		q.admitted[i] = nil
 		if !q.Queue.Submit(r) {
 			panic("limit: queue of the disk is not as deep as it said")
 		}
 		q.started = true
 	}
-	q.with -= n
+	q.queued -= n
 }
 
 func (q *queue) Kick() {
@@ -106,47 +106,55 @@ func (q *queue) Kick() {
 }
 
 func (q *queue) Reap(dst []*block.Request) int {
-	if q.with > 0 {
-		q.advance()
+	if q.queued > 0 {
+		q.admitReady()
 	}
 	if q.started {
 		q.Kick()
 	}
-	n := q.Queue.Reap(dst)
+	n := copy(dst, q.dropped)
+	q.dropped = q.dropped[n:]
+	n += q.Queue.Reap(dst[n:])
 	q.held -= n
 	return n
 }
 
 func (q *queue) Arm() (time.Duration, bool) {
-	if q.with > 0 {
-		before := q.with
-		if q.advance(); q.with != before {
+	if q.queued > 0 {
+		before := q.queued
+		if q.admitReady(); q.queued != before {
 			return 0, false // the disk has something to do, and may have done it
 		}
+	}
+	if len(q.dropped) > 0 {
+		return 0, false
 	}
 	d, ok := q.Queue.Arm()
 	if !ok {
 		return 0, false
 	}
-	if q.with > 0 && (d < 0 || q.wait < d) {
+	if q.queued > 0 && (d < 0 || q.wait < d) {
 		d = q.wait
 	}
 	return d, true
 }
 
-// Close lets what waits go without waiting: it is under way, and ends. It is
-// charged all the same.
+// Abort implements [block.Queue]. Requests that wait cost nothing.
+func (q *queue) Abort() {
+	q.dropped = append(q.dropped, q.export.discard(&q.backlog)...)
+	for _, r := range q.dropped {
+		r.Err = syscall.ECANCELED
+	}
+	q.queued, q.wait = 0, never
+	q.Queue.Abort()
+}
+
+// Close implements [block.Queue].
 func (q *queue) Close() error {
-	q.export.leave(&q.line)
-	for q.with > 0 {
-		q.advance()
-	}
-	q.Kick()
+	q.Abort()
 	err := q.Queue.Close()
-	q.export.dismiss(q.line.session)
-	if q.own >= 0 {
-		_ = unix.Close(q.own)
-		q.own = -1
-	}
+	q.export.releaseSession(q.backlog.session)
+	_ = eventfd.Close(q.idleFD)
+	q.idleFD = -1
 	return err
 }

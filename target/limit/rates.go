@@ -1,17 +1,18 @@
-// Package limit bounds what is asked of a disk: requests and bytes per second, of
-// an export as a whole and of each of its sessions, with bursts, and fairly
-// between the sessions.
+// Package limit limits the rate of a disk: requests and bytes per second, of an
+// export as a whole and of each of its sessions, with bursts, and fair between
+// the sessions.
 //
-// An [Export] is the disk behind its limits. A [Session] of it is a [block.Device]
-// for one client, whose queues share what is the session's; an export is also a
-// [block.Shared], which finds the session of a client by its name. A request that exceeds
-// a limit waits in its queue; the owner of the queue learns from Arm until when, so
-// that nothing here has a goroutine or a timer.
+// An [Export] is the disk behind its limits. A [Session] of it is a
+// [block.Device] for one client, whose queues share the rates of the session;
+// an export is also a [block.Shared], which finds the session of a client by
+// its name. A request that exceeds a limit waits in its queue; the owner of the
+// queue learns from Arm until when, so that nothing here has a goroutine or a
+// timer.
 //
-//	Submit ─▶ fifo of the queue ─▶ export: whose turn is it? ─▶ queue of the disk
+//	Submit ─▶ fifo of the queue ─▶ export: fair queueing ─▶ queue of the disk
 //
-// Reads and writes count with their payload, Trim and WriteZeroes as a request of
-// no bytes. Flush never waits: who slows it down saves nothing and holds up data.
+// Reads and writes count with their payload, Trim and WriteZeroes as a request
+// of no bytes. Flush never waits: delaying it saves nothing and delays data.
 package limit
 
 import (
@@ -28,9 +29,9 @@ type Rates struct {
 	Requests int64 `json:"iops"`      // per second
 	Bytes    int64 `json:"bandwidth"` // per second
 
-	// Burst is how much of what was not used is kept: a client that was idle for
-	// this long may ask at once for what it could have asked for in that time. 0 is
-	// DefaultBurst.
+	// Burst is how much of what was not used is kept: a client that was idle
+	// for this long may ask at once for what it could have asked for in that
+	// time. 0 is DefaultBurst.
 	Burst time.Duration `json:"burst_ns"`
 }
 
@@ -38,15 +39,16 @@ type Rates struct {
 const DefaultBurst = 20 * time.Millisecond
 
 const (
-	fastest = 100_000_000 // requests per second: beyond, a request costs less than the clock shows
-	slowest = 1 << 10     // bytes per second: less is a slip of the unit
+	// requests per second: beyond, a request costs less than the clock shows
+	fastest = 100_000_000
+	slowest = 1 << 10 // bytes per second: less is a mistaken unit
 	longest = time.Minute
 )
 
 // Limited reports whether the rates limit anything.
 func (r Rates) Limited() bool { return r.Requests != 0 || r.Bytes != 0 }
 
-// Validate tells what is wrong with the rates.
+// Validate returns an error if a rate is out of range.
 func (r Rates) Validate() error {
 	switch {
 	case r.Requests < 0 || r.Requests > fastest:

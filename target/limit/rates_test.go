@@ -23,7 +23,8 @@ type client struct {
 	idle  []*block.Request
 }
 
-// world runs clients against an export in virtual time. The disk itself takes none.
+// world runs clients against an export in virtual time. The disk itself takes
+// none.
 type world struct {
 	export  *Export
 	now     time.Duration
@@ -63,8 +64,8 @@ func (w *world) close(t testing.TB) {
 	}
 }
 
-// turn lets a client do what its owner would: submit, reap, sleep.
-func (w *world) turn(t testing.TB, c *client) {
+// step lets a client do what its owner would: submit, reap, sleep.
+func (w *world) step(t testing.TB, c *client) {
 	var dst [64]*block.Request
 	for {
 		for len(c.idle) > 0 {
@@ -111,7 +112,7 @@ func (w *world) run(t testing.TB, end time.Duration) {
 			return
 		}
 		w.now = max(w.now, next.due)
-		w.turn(t, next)
+		w.step(t, next)
 	}
 }
 
@@ -160,13 +161,13 @@ func TestBurstIsKeptAndSpent(t *testing.T) {
 	defer w.close(t)
 	w.now = time.Hour // of idleness, which is worth no more than the burst
 	one.due = w.now
-	w.turn(t, one)
+	w.step(t, one)
 	if one.requests != 51 {
 		t.Errorf("%v requests at once, want those of 500 ms and the one that exceeds it", one.requests)
 	}
 }
 
-// TestSessionsShare has greedy sessions beside modest ones.
+// TestSessionsShare has sessions with a backlog beside slow ones.
 func TestSessionsShare(t *testing.T) {
 	for name, c := range map[string]struct {
 		rates   Rates
@@ -221,8 +222,8 @@ func TestQueuesOfASession(t *testing.T) {
 	within(t, "requests of the session with three", clients[1].requests+clients[2].requests+clients[3].requests, 25_000)
 }
 
-// TestLateOwnersShare has sessions whose owners wake up later than they want, as on
-// a busy machine. Who has more queues, and so more owners, gets no more.
+// TestLateOwnersShare has sessions whose owners wake up later than they want,
+// as on a busy machine. More queues, and so more owners, gain nothing.
 func TestLateOwnersShare(t *testing.T) {
 	w := newWorld(t, Rates{Requests: 2000}, Rates{})
 	defer w.close(t)

@@ -1,5 +1,5 @@
-// Package arena is memory for devices whose peers reach it through the network: it
-// needs no name outside the process.
+// Package arena is memory for devices whose peers reach it through the network:
+// it needs no name outside the process.
 package arena
 
 import (

@@ -13,12 +13,12 @@ import (
 type Price struct{ Register, Deregister func(bytes int) time.Duration }
 
 // Charge returns p with devices as slow to register as priced: a call takes the
-// processor for that long, and what the device itself takes. It shows on a machine
-// without such a device what one would cost.
+// processor for that long, and what the device itself takes. It shows on a
+// machine without such a device what one would cost.
 func Charge(p via.Provider, price Price) via.Provider { return &charging{p, price} }
 
-// PriceUCX is what UCX takes a NIC to need: 16 µs and 0.06 ns for each byte, half of
-// it to deregister (ib_md.c).
+// PriceUCX is what UCX takes a NIC to need: 16 µs and 0.06 ns for each byte,
+// half of it to deregister (ib_md.c).
 func PriceUCX() Price {
 	register := func(n int) time.Duration { return 16*time.Microsecond + time.Duration(0.06*float64(n)) }
 	return Price{register, func(n int) time.Duration { return register(n) / 2 }}
@@ -38,8 +38,8 @@ var CIBR = []struct{ Bytes, Register, Copy int }{
 	{1 << 20, 740, 1590},
 }
 
-// PriceCIBR is Table 1 of CIBR, with lines between its sizes and beyond them; half
-// of it to deregister, about which the paper says nothing.
+// PriceCIBR is Table 1 of CIBR, with lines between its sizes and beyond them;
+// half of it to deregister, about which the paper says nothing.
 func PriceCIBR() Price {
 	register := func(n int) time.Duration {
 		i := min(max(sort.Search(len(CIBR), func(i int) bool { return CIBR[i].Bytes >= n }), 1), len(CIBR)-1)
@@ -70,26 +70,26 @@ type charged struct {
 }
 
 func (a *charged) Register(m *via.Memory) error {
-	take(a.by.price.Register(len(m.Bytes())))
+	burnCPU(a.by.price.Register(len(m.Bytes())))
 	return a.Adapter.Register(m)
 }
 
 func (a *charged) Deregister(m *via.Memory) error {
-	take(a.by.price.Deregister(len(m.Bytes())))
+	burnCPU(a.by.price.Deregister(len(m.Bytes())))
 	return a.Adapter.Deregister(m)
 }
 
-// Neighbours is the inner device's, if it has discovery.
-func (a *charged) Neighbours(ctx context.Context, hops int) ([]via.Neighbour, error) {
+// DiscoverHosts is the inner device's, if it has discovery.
+func (a *charged) DiscoverHosts(ctx context.Context, hops int) ([]via.DiscoveredHost, error) {
 	d, ok := a.Adapter.(via.Discoverer)
 	if !ok {
 		return nil, fmt.Errorf("%s has no discovery: %w", a.by.Name(), via.ErrNotSupported)
 	}
-	return d.Neighbours(ctx, hops)
+	return d.DiscoverHosts(ctx, hops)
 }
 
-// take occupies the processor, as the pinning of pages does.
-func take(d time.Duration) {
+// burnCPU occupies the processor, as the pinning of pages does.
+func burnCPU(d time.Duration) {
 	for begin := time.Now(); time.Since(begin) < d; {
 	}
 }

@@ -10,7 +10,7 @@
 // their posts to one direction of one link.
 //
 //	dev 1 open shm                  device 1 of provider shm is open
-//	dev 1 reg a3c10002 +4096 tag 1 rw   region: handle, bytes, tag, remote rights (- none)
+//	dev 1 reg a3c10002 +4096 tag 1 rw   region: handle, bytes, tag, rights
 //	dev 1 upd a3c10002 tag 1 -      its attributes changed
 //	dev 1 dereg a3c10002            it is withdrawn
 //	dev 1 cq 2                      completion queue 2
@@ -24,12 +24,12 @@
 //	3 < send #7 ok 4096             completion: status, bytes
 //	3 < recv #4 ok 100 imm 1f       and immediate data
 //	3 < write #8 remote protection error 0
-//	3 ! connection lost broken: the peer disconnected   event: the link is gone
-//	3 ! receive queue empty: a message met no receive   event that breaks nothing
-//	3 close                         the link is closed; outstanding works are flushed
+//	3 ! connection lost broken: the peer disconnected  event: link gone
+//	3 ! receive queue empty: a message met no receive  link stays
+//	3 close                         the link closes; works are flushed
 //
-// Numbers after @, of handles and of immediate data are hexadecimal. A post that
-// a fence holds back appears when the link gets it.
+// Numbers after @, of handles and of immediate data are hexadecimal. A post
+// that a fence holds back appears when the link gets it.
 //
 // # Stats
 //
@@ -40,14 +40,16 @@
 //
 // Fault misbehaves as a fabric may, by a seeded plan. At its own level it fails
 // registrations, refuses, delays and breaks connects, has no room for posts,
-// delays completions, cuts links and reports them broken, and lets devices fail.
+// delays completions, cuts links and reports them broken, and lets devices
+// fail.
 //
-// What happens to a message in flight happens below: a plan's Faults and Chances
-// become the via.Faults of the links, both of those that connect and of those that
-// accept, and the provider loses, doubles, reorders, damages or cuts its own units
-// on the wire.
+// Faults of a message in flight happen below: a plan's Faults and Chances
+// become the via.Faults of the links, both of those that connect and of those
+// that accept, and the provider loses, doubles, reorders, damages or cuts its
+// own units on the wire.
 //
-// A device that failed has every link closed inside; each reports AsyncCatastrophic
-// after what is held back, and a sleeper wakes to hear it. Its other calls, but
-// those that release something, return via.ErrDeviceFailed.
+// A device that failed has every link closed inside; each reports
+// AsyncCatastrophic after what is held back, and a sleeper wakes to hear it.
+// Its other calls, but those that release something, return
+// via.ErrDeviceFailed.
 package hook

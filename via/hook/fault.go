@@ -24,34 +24,35 @@ type Plan struct {
 	FabricFailsConnects int           // so many of the next fail with a *via.FabricError
 	DelayConnects       time.Duration // every other connect waits so long, or until its context ends
 
-	// Faults are what the fabric does to the n-th Send or RDMA operation of every
-	// link, 1 is the first.
+	// Faults are what the fabric does to the n-th Send or RDMA operation of
+	// every link, 1 is the first.
 	Faults map[int]via.Fault
 
-	// Chances are the shares, of all Sends and RDMA operations, that suffer a fault
-	// where Faults says nothing. They add up to 1 at most.
+	// Chances are the shares, of all Sends and RDMA operations, that suffer a
+	// fault where Faults says nothing. They add up to 1 at most.
 	Chances map[via.Fault]float64
 
-	// RefusePosts is the share, between 0 and 1, of offers of sends that find no
-	// room. Only a link with a send outstanding has no room: the user agent offers
-	// again when that completes.
+	// RefusePosts is the share, between 0 and 1, of offers of sends that find
+	// no room. Only a link with a send outstanding has no room: the user agent
+	// offers again when that completes.
 	RefusePosts float64
 
-	// HoldCompletions is the most polls for which a report is held back. Order is
-	// kept: what comes after waits as well.
+	// HoldCompletions is the most polls for which a report is held back. Order
+	// is kept: what comes after waits as well.
 	HoldCompletions int
 
-	// SeverAt cuts every link at its n-th step, a post or a completion: both ends
-	// lose the connection, what was staged is lost. 0 never.
+	// SeverAt cuts every link at its n-th step, a post or a completion: both
+	// ends lose the connection, what was staged is lost. 0 never.
 	SeverAt int
 
-	// BreakAt reports every link broken after its n-th completion, while the fabric
-	// still works. 0 never.
+	// BreakAt reports every link broken after its n-th completion, while the
+	// fabric still works. 0 never.
 	BreakAt int
 
-	// FailNicAt makes every device fail at its n-th step, a post or a completion of
-	// any of its links: all of them report a catastrophe, their peers lose the
-	// connection, and nothing can be made of the device any more. 0 never.
+	// FailNicAt makes every device fail at its n-th step, a post or a
+	// completion of any of its links: all of them report a catastrophe, their
+	// peers lose the connection, and nothing can be made of the device any
+	// more. 0 never.
 	FailNicAt int
 }
 
@@ -88,7 +89,8 @@ type faultTap struct {
 	connects      atomic.Int64
 	wires         atomic.Uint64 // links configured so far
 
-	mu     sync.Mutex // for random
+	mu sync.Mutex // for random
+	// +checklocks:mu
 	random *rand.Rand
 }
 

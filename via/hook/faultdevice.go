@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/viablk/viablk/internal/eventfd"
 	"github.com/viablk/viablk/via"
 	"golang.org/x/sys/unix"
 )
@@ -30,9 +31,9 @@ func (t *faultTap) opened(a *adapter) error {
 	if t.plan.FailNicAt == 0 {
 		return nil
 	}
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	fd, err := eventfd.New()
 	if err != nil {
-		return fmt.Errorf("fault: eventfd: %w: %w", via.ErrResource, err)
+		return fmt.Errorf("fault: %w: %w", via.ErrResource, err)
 	}
 	a.fault.bell = fd
 	return nil
@@ -40,7 +41,7 @@ func (t *faultTap) opened(a *adapter) error {
 
 func (t *faultTap) released(a *adapter) {
 	if t.plan.FailNicAt != 0 {
-		_ = unix.Close(a.fault.bell) // nothing was written that matters
+		_ = eventfd.Close(a.fault.bell)
 	}
 }
 
@@ -85,14 +86,13 @@ func (t *faultTap) deviceStep(a *adapter) bool {
 	if a.fault.steps.Add(1) == int64(t.plan.FailNicAt) {
 		t.injected.Add(1)
 		a.fault.failed.Store(true)
-		one := [8]byte{1}
-		_, _ = unix.Write(a.fault.bell, one[:]) // it has room: this is the only one
+		eventfd.Ring(a.fault.bell)
 	}
 	return a.fault.failed.Load()
 }
 
-// attend cuts the links of a queue whose device has failed.
-func (t *faultTap) attend(q *queue) {
+// cutFailed cuts the links of a queue whose device has failed.
+func (t *faultTap) cutFailed(q *queue) {
 	if !q.adapter.fault.failed.Load() {
 		return
 	}

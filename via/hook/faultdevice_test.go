@@ -119,7 +119,7 @@ func TestFaultFailsDeviceWithoutLinks(t *testing.T) {
 				t.Fatal(err)
 			}
 			if len(a.codes) != 0 {
-				t.Fatalf("callbacks %v before anybody was told", a.codes)
+				t.Fatalf("callbacks %v before the device reported its failure", a.codes)
 			}
 			if err := call(a); !errors.Is(err, via.ErrDeviceFailed) || !errors.Is(err, via.ErrResource) {
 				t.Errorf("the call returns %v", err)
@@ -139,7 +139,7 @@ func TestFaultFailsDeviceWithoutLinks(t *testing.T) {
 }
 
 // A requester hears that the device of the listener has failed.
-func TestFailedDeviceAcceptsNobody(t *testing.T) {
+func TestFailedDeviceRefusesConnections(t *testing.T) {
 	net := loopback.New()
 	a, b := newStation(t, hook.Fault(net, hook.Plan{FailNicAt: 1})), newStation(t, net)
 	if err := meet(t, b, a); err != nil {

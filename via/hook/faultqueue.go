@@ -24,7 +24,7 @@ func (q *queue) report(l *link, d via.Done, wait int) {
 // poll takes the inner queue's reports into those that wait, and returns the
 // ones whose time has come.
 func (t *faultTap) poll(q *queue, dst []via.Done) int {
-	t.attend(q)
+	t.cutFailed(q)
 	h := &q.hold
 	n := q.AdapterCQ.Poll(h.batch[:])
 	for i := range h.batch[:n] {
@@ -74,7 +74,7 @@ func (t *faultTap) completed(q *queue, l *link, w *via.Work) {
 
 // arm refuses to sleep while a report waits.
 func (t *faultTap) arm(q *queue) bool {
-	t.attend(q)
+	t.cutFailed(q)
 	return len(q.hold.reports) == 0 && q.AdapterCQ.Arm()
 }
 

@@ -25,7 +25,7 @@ const quiet = via.AsyncCode(-1)
 
 // outcome is what becomes of three operations of which the second suffers a
 // fault. For each operation the sender has a letter: ok, transport error or
-// flushed. What arrived is the numbers of the messages that consumed a receive,
+// flushed. Arrived messages are the numbers of those that consumed a receive,
 // or whose bytes were moved, with t or p for a receive that says transport or
 // partial error.
 type outcome struct {
@@ -104,7 +104,7 @@ func TestFaultsOnTheWire(t *testing.T) {
 	}
 }
 
-// What befalls the last message is noticed although nothing follows it.
+// A fault of the last message is detected although no message follows it.
 func TestFaultsOfTheLastMessage(t *testing.T) {
 	both := outcome{"oo", "12", quiet, quiet}
 	drop, late := map[int]via.Fault{2: via.FaultDrop}, map[int]via.Fault{2: via.FaultReorder}
@@ -167,7 +167,7 @@ func (s struck) run(t *testing.T, want outcome) {
 	a.vi.Doorbell()
 	a.poll()
 	b.poll()
-	got := outcome{letters(a.done), b.received(), only(t, a.codes), only(t, b.codes)}
+	got := outcome{initials(a.done), b.received(), only(t, a.codes), only(t, b.codes)}
 	switch {
 	case s.immediate:
 		s.checkBytes(t, b)
@@ -212,8 +212,8 @@ func (s struck) checkBytes(t *testing.T, b *station) {
 // area is the i-th piece of a station's data.
 func (s *station) area(i, size int) []byte { return s.mem.Bytes()[512<<10+i*piece:][:size] }
 
-// stage stages an operation over the i-th piece of a station's data and, for RDMA,
-// the j-th of its peer's.
+// stage stages an operation over the i-th piece of a station's data and, for
+// RDMA, the j-th of its peer's.
 func (s *station) stage(t tester, op via.Opcode, i, size int, peer *station, j int, imm uint32) *via.Descriptor {
 	t.Helper()
 	d, err := s.mem.NewDescriptor(s.used, 128)
@@ -253,8 +253,8 @@ func fill(b []byte, seed int) {
 	}
 }
 
-// letters has a letter for each completion.
-func letters(done []via.Completion) string {
+// initials has a letter for each completion.
+func initials(done []via.Completion) string {
 	text := ""
 	for _, c := range done {
 		switch c.Status & via.StatusErrorMask {
@@ -278,12 +278,12 @@ func letters(done []via.Completion) string {
 func (s *station) received() string {
 	text := ""
 	for _, c := range s.done {
-		switch letter := letters([]via.Completion{c}); letter {
+		switch initial := initials([]via.Completion{c}); initial {
 		case "f":
 		case "o":
 			text += fmt.Sprint(c.Immediate)
 		default:
-			text += letter
+			text += initial
 		}
 	}
 	return text
@@ -358,7 +358,7 @@ func received(s *station) string {
 	text := ""
 	for _, c := range s.done {
 		if c.Recv {
-			text += letters([]via.Completion{c}) + fmt.Sprint(c.Immediate)
+			text += initials([]via.Completion{c}) + fmt.Sprint(c.Immediate)
 		}
 	}
 	return text

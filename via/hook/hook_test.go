@@ -33,12 +33,23 @@ func fabric(inner func(via.Provider) via.Provider) viatest.Open {
 	}
 }
 
+// Under the race detector a decorator alone runs the groups in which several
+// goroutines use it; the stack of all runs the whole kit.
+func conformanceAlone(t *testing.T, decorate func(via.Provider) via.Provider) {
+	t.Helper()
+	if raceDetector {
+		viatest.RunGroups(t, fabric(decorate), nil, "messaging", "rdma", "completion", "notice", "connection", "peers", "disconnect")
+		return
+	}
+	viatest.Run(t, fabric(decorate), nil)
+}
+
 func TestConformanceThroughTrace(t *testing.T) {
-	viatest.Run(t, fabric(func(p via.Provider) via.Provider { return hook.Trace(p, discard{}) }), nil)
+	conformanceAlone(t, func(p via.Provider) via.Provider { return hook.Trace(p, discard{}) })
 }
 
 func TestConformanceThroughStats(t *testing.T) {
-	viatest.Run(t, fabric(func(p via.Provider) via.Provider { return hook.Stats(p) }), nil)
+	conformanceAlone(t, func(p via.Provider) via.Provider { return hook.Stats(p) })
 }
 
 func TestConformanceThroughStack(t *testing.T) {
@@ -84,7 +95,8 @@ func TestDiscoveryIsTheFabrics(t *testing.T) {
 	}
 }
 
-// discard is io.Discard without its concurrency guarantee: Trace must serialise.
+// discard is io.Discard without its concurrency guarantee: Trace must
+// serialise.
 type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }

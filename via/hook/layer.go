@@ -122,13 +122,13 @@ func (a *adapter) Connect(ctx context.Context, host string, hello []byte, cfg vi
 	return a.wrap(inner, cfg), reply, nil
 }
 
-// Neighbours is the inner device's, if it has discovery.
-func (a *adapter) Neighbours(ctx context.Context, hops int) ([]via.Neighbour, error) {
+// DiscoverHosts is the inner device's, if it has discovery.
+func (a *adapter) DiscoverHosts(ctx context.Context, hops int) ([]via.DiscoveredHost, error) {
 	d, ok := a.Adapter.(via.Discoverer)
 	if !ok {
 		return nil, fmt.Errorf("%s has no discovery: %w", a.layer.Name(), via.ErrNotSupported)
 	}
-	return d.Neighbours(ctx, hops)
+	return d.DiscoverHosts(ctx, hops)
 }
 
 // request is a decorated connection request.
@@ -136,6 +136,9 @@ type request struct {
 	via.Incoming
 	adapter *adapter
 }
+
+// Unwrap implements [via.Wrapper]: the request knows who its peer is.
+func (r *request) Unwrap() via.Incoming { return r.Incoming }
 
 // Accept accepts and decorates the link.
 func (r *request) Accept(ctx context.Context, reply []byte, cfg via.LinkConfig) (via.Link, error) {
@@ -168,8 +171,8 @@ func (a *adapter) wrap(inner via.Link, cfg via.LinkConfig) via.Link {
 	return l
 }
 
-// ticket is what a decorator remembers of a posted work. Tickets are made at the
-// first post of a work and reused.
+// ticket is what a decorator remembers of a posted work. Tickets are made at
+// the first post of a work and reused.
 type ticket struct {
 	link *link
 	seq  uint64

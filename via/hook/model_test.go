@@ -23,13 +23,13 @@ const (
 func TestLevelsKeepTheirPromise(t *testing.T) {
 	for _, level := range allLevels {
 		t.Run(level.String(), func(t *testing.T) {
-			rapid.Check(t, func(t *rapid.T) { converse(t, level) })
+			rapid.Check(t, func(t *rapid.T) { runExchange(t, level) })
 		})
 	}
 }
 
-// conversation is random traffic and what its oracle knows.
-type conversation struct {
+// exchange is random traffic and what its model knows.
+type exchange struct {
 	t         *rapid.T
 	level     via.ReliabilityLevel
 	harmless  bool // no fault and no receive can break the connection
@@ -40,12 +40,12 @@ type conversation struct {
 // party is one end.
 type party struct {
 	*station
-	c          *conversation
+	c          *exchange
 	peer       *party
 	seed       int // of its bytes
 	ops        []*operation
 	recvs      []*via.Descriptor
-	looked     int     // completions looked at
+	inspected  int     // completions looked at
 	heads      [2]int  // completions of the send and of the receive queue
 	over       [2]bool // nothing good follows in that queue
 	lastNumber int     // of the message that arrived last
@@ -60,8 +60,8 @@ type operation struct {
 	arrived bool // a good receive said so, or for a read its own completion
 }
 
-func converse(t *rapid.T, level via.ReliabilityLevel) {
-	c := &conversation{t: t, level: level}
+func runExchange(t *rapid.T, level via.ReliabilityLevel) {
+	c := &exchange{t: t, level: level}
 	plan := c.plan()
 	p := hook.Fault(loopback.New(), plan)
 	for i := range c.ends {
@@ -91,14 +91,14 @@ func converse(t *rapid.T, level via.ReliabilityLevel) {
 		case 2:
 			e.receive(rapid.IntRange(0, piece).Draw(t, "room"))
 		default:
-			e.look()
+			e.pollAndCheck()
 		}
 	}
 	c.finish()
 }
 
 // plan draws what the fabric does.
-func (c *conversation) plan() hook.Plan {
+func (c *exchange) plan() hook.Plan {
 	plan := hook.Plan{
 		Seed:            rapid.Uint64().Draw(c.t, "seed"),
 		HoldCompletions: rapid.IntRange(0, 2).Draw(c.t, "hold"),
@@ -163,11 +163,12 @@ func (e *party) operate() {
 	e.ops = append(e.ops, o)
 }
 
-// look polls an end and judges what it says, before anything else happens.
-func (e *party) look() {
+// pollAndCheck polls an end and checks what it says, before anything else
+// happens.
+func (e *party) pollAndCheck() {
 	e.poll()
-	for ; e.looked < len(e.done); e.looked++ {
-		if c := e.done[e.looked]; c.Recv {
+	for ; e.inspected < len(e.done); e.inspected++ {
+		if c := e.done[e.inspected]; c.Recv {
 			e.received(c)
 		} else {
 			e.completed(c)
@@ -197,7 +198,7 @@ func (e *party) next(queue int, c via.Completion, want *via.Descriptor) bool {
 	return false
 }
 
-// completed judges a completion of the send queue.
+// completed checks a completion of the send queue.
 func (e *party) completed(c via.Completion) {
 	k := e.heads[0]
 	o := e.ops[k]
@@ -235,7 +236,7 @@ func (e *party) destination(k int) []byte {
 	return e.peer.area(receive, size)
 }
 
-// received judges a completion of the receive queue.
+// received checks a completion of the receive queue.
 func (e *party) received(c via.Completion) {
 	i, t := e.heads[1], e.c.t
 	if !e.next(1, c, e.recvs[i]) {
@@ -243,7 +244,7 @@ func (e *party) received(c via.Completion) {
 	}
 	k := int(c.Immediate) - 1
 	if c.Status&via.StatusImmediate == 0 || k < 0 || k >= len(e.peer.ops) || !e.peer.ops[k].takes {
-		t.Fatalf("receive %d: nobody sent number %d", i, k)
+		t.Fatalf("receive %d: number %d was never sent", i, k)
 	}
 	o := e.peer.ops[k]
 	if o.arrived {
@@ -263,19 +264,19 @@ func (e *party) received(c via.Completion) {
 	e.lastNumber = k
 }
 
-// finish lets everything arrive and judges the whole.
-func (c *conversation) finish() {
+// finish lets everything arrive and checks the whole.
+func (c *exchange) finish() {
 	for moving := true; moving; {
 		moving = false
 		for _, e := range c.ends {
-			e.look()
+			e.pollAndCheck()
 		}
 		for _, e := range c.ends { // the other may have sent more
 			moving = !e.cq.Arm() || moving
 		}
 	}
 	for _, e := range c.ends {
-		e.judge()
+		e.checkEffects()
 	}
 	for _, e := range c.ends {
 		if err := e.vi.Disconnect(); err != nil {
@@ -288,16 +289,16 @@ func (c *conversation) finish() {
 	}
 }
 
-// judge checks that what an end did took effect in order, up to where the
-// connection broke, and that nothing else did.
-func (e *party) judge() {
+// checkEffects checks that what an end did took effect in order, up to where
+// the connection broke, and that nothing else did.
+func (e *party) checkEffects() {
 	reliable := e.c.level != via.UnreliableDelivery
 	missing := -1
 	for k, o := range e.ops {
 		effect := o.arrived
 		if o.op == via.OpRdmaWrite {
 			if len(o.bytes) == 0 && !o.takes {
-				continue // nobody can tell
+				continue // no effect is visible
 			}
 			at := e.destination(k)
 			if !o.takes {

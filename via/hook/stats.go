@@ -20,8 +20,8 @@ type OpCounters struct {
 	Bytes       uint64 `json:"bytes"`       // transferred
 	NoRoom      uint64 `json:"no_room"`     // posts that the link did not take yet
 
-	// Latency[i] counts completions between 2^i and 2^(i+1) nanoseconds after the
-	// post. For receives that is mostly how long they waited for a message.
+	// Latency[i] counts completions between 2^i and 2^(i+1) nanoseconds after
+	// the post. For receives that is mostly how long they waited for a message.
 	Latency [latencyBuckets]uint64 `json:"latency_log2_ns"`
 }
 

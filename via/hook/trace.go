@@ -26,12 +26,17 @@ type tracer struct {
 }
 
 // begin starts a line. The caller ends it.
+//
+// A line is begun and ended under one lock.
+// +checklocksignore
 func (t *tracer) begin() *tracer {
 	t.mu.Lock()
 	t.buf = t.buf[:0]
 	return t
 }
 
+// A line is begun and ended under one lock.
+// +checklocksignore
 func (t *tracer) end() {
 	t.buf = append(t.buf, '\n')
 	_, _ = t.w.Write(t.buf)

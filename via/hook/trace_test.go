@@ -129,7 +129,7 @@ func meet(t tester, a, b *station) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	accepted := make(chan error, 1)
 	go func() {

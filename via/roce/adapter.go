@@ -8,22 +8,26 @@ import (
 	"github.com/viablk/viablk/via/arena"
 )
 
-// adapter is an open device: regions, and endpoints that it connects from.
+// adapter is an open device: its regions, and the endpoints it connects from.
 type adapter struct {
 	provider *Provider
-	local    netip.AddrPort // connections come from; no address is what the route says, port 0 a free one
-	frames   *frames        // that it sends and receives itself; nil leaves that to the provider
-	regions  regions
+	// source of connections; without an address the route decides, port 0 picks
+	// a free one
+	local   netip.AddrPort
+	frames  *frames // the device's Ethernet link; nil uses the provider's ports
+	regions regions
 
-	mu       sync.Mutex // after provider.mu
+	mu sync.Mutex // after provider.mu
+	// +checklocks:mu
 	outgoing map[netip.Addr]*endpoint
-	used     map[*endpoint]struct{} // that Close waits for, if nobody else needs them
+	// +checklocks:mu
+	used map[*endpoint]struct{} // Close waits for these once they have no user
 }
 
 var limits = via.Limits{
 	MaxDiscriminatorLen:    via.MaxDiscriminatorLen,
 	MaxRegisterBytes:       arena.MaxSize,
-	MaxRegisterRegions:     1 << 16,
+	MaxRegisterRegions:     maxRegions,
 	MaxRegisterBlockBytes:  arena.MaxSize,
 	MaxVI:                  1 << 14,
 	MaxDescriptorsPerQueue: 1 << 14,
@@ -35,7 +39,11 @@ var limits = via.Limits{
 	MaxPtags:               1 << 16,
 	ReliabilityLevels:      via.UnreliableDelivery | via.ReliableDelivery | via.ReliableReception,
 	RdmaReadLevels:         via.ReliableDelivery | via.ReliableReception,
+	NamesRegions:           true, // R_Keys are random
 }
+
+// maxRegions bounds the regions of a device.
+const maxRegions = 1 << 16
 
 // Limits returns the provider's limits.
 func (a *adapter) Limits() via.Limits { return limits }
@@ -43,11 +51,11 @@ func (a *adapter) Limits() via.Limits { return limits }
 // MapArena maps anonymous memory.
 func (a *adapter) MapArena(size int) (via.ArenaMemory, error) { return arena.New(size) }
 
-// NewCQ creates a completion queue. Entries are the queue pairs' to hold: it
-// needs none.
+// NewCQ creates a completion queue. Queue pairs hold the completions, so it has
+// no entries of its own.
 func (a *adapter) NewCQ(int) (via.AdapterCQ, error) { return newCQ() }
 
-// Close lets go of the endpoints, and waits for those that nobody needs any more.
+// Close releases the endpoints, and waits until those without users have ended.
 func (a *adapter) Close() error {
 	a.mu.Lock()
 	outgoing, used := a.outgoing, a.used
@@ -62,7 +70,7 @@ func (a *adapter) Close() error {
 	return nil
 }
 
-// endpoint returns an endpoint of the device, for one user more.
+// endpoint returns an endpoint of the device and counts one more user.
 func (a *adapter) endpoint(local netip.AddrPort) (*endpoint, error) {
 	if a.frames != nil {
 		return a.provider.endpoint(local, a.frames.open)
@@ -70,7 +78,7 @@ func (a *adapter) endpoint(local netip.AddrPort) (*endpoint, error) {
 	return a.provider.endpoint(local, nil)
 }
 
-// use notes that the device used an endpoint.
+// use records an endpoint that Close waits for.
 func (a *adapter) use(e *endpoint) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -12,7 +12,8 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// Connect requests a connection from a listener at a host.
+// Connect connects to a listener at a host: it sends a REQ, and an RTU after
+// the REP. If the path takes only a smaller MTU, it starts again with that.
 func (a *adapter) Connect(ctx context.Context, to string, hello []byte, cfg via.LinkConfig) (via.Link, []byte, error) {
 	h, err := parseHost(to, a.provider.options.Port)
 	if err != nil {
@@ -21,20 +22,20 @@ func (a *adapter) Connect(ctx context.Context, to string, hello []byte, cfg via.
 	if err := ctx.Err(); err != nil {
 		return nil, nil, fmt.Errorf("connect: %w: %w", via.ErrTimeout, context.Cause(ctx))
 	}
-	if err := h.resolve(ctx); err != nil {
+	if err := h.Resolve(ctx); err != nil {
 		return nil, nil, err
 	}
-	e, err := a.from(h.addr)
+	e, err := a.from(h.Addr)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer e.release()
-	mtu, err := e.mtuTo(h.addr)
+	mtu, err := e.mtuTo(h.Addr)
 	for err == nil {
 		var l *link
 		var reply []byte
 		var narrow *narrowPath
-		l, reply, err = a.ask(ctx, e, &h, mtu, hello, cfg)
+		l, reply, err = a.handshake(ctx, e, &h, mtu, hello, cfg)
 		if err == nil {
 			return l, reply, nil
 		}
@@ -45,17 +46,17 @@ func (a *adapter) Connect(ctx context.Context, to string, hello []byte, cfg via.
 	return nil, nil, err
 }
 
-// narrowPath is a refusal by a peer whose packets are shorter, or by a router on
-// the way to it.
+// narrowPath is the error of a path with a smaller MTU, known by a REJ for
+// "invalid path MTU" or by ICMP.
 type narrowPath struct{ mtu wire.MTU }
 
-// Error tells the path MTU that would do.
+// Error names the path MTU that the path carries.
 func (n *narrowPath) Error() string {
 	return fmt.Sprintf("the path takes no more than %d bytes in a packet", n.mtu.Bytes())
 }
 
-// from returns the endpoint that connections to an address come from, for one
-// user more.
+// from returns the source endpoint of connections to an address and counts one
+// more user.
 func (a *adapter) from(to netip.Addr) (*endpoint, error) {
 	local := a.local.Addr()
 	if !local.IsValid() {
@@ -81,7 +82,7 @@ func (a *adapter) from(to netip.Addr) (*endpoint, error) {
 	return a.endpoint(e.local)
 }
 
-// mtuTo returns the path MTU to an address, as far as this end can tell.
+// mtuTo returns the path MTU to an address, by the kernel's path MTU discovery.
 func (e *endpoint) mtuTo(to netip.Addr) (wire.MTU, error) {
 	link, err := e.port.LinkMTU(to)
 	if err != nil {
@@ -90,23 +91,23 @@ func (e *endpoint) mtuTo(to netip.Addr) (wire.MTU, error) {
 	return e.provider.mtu(link)
 }
 
-// ask asks a peer, and waits for the answer.
-func (a *adapter) ask(ctx context.Context, e *endpoint, h *host, mtu wire.MTU, hello []byte, cfg via.LinkConfig) (*link, []byte, error) {
+// handshake sends a REQ to a peer and waits for the REP.
+func (a *adapter) handshake(ctx context.Context, e *endpoint, h *host, mtu wire.MTU, hello []byte, cfg via.LinkConfig) (*link, []byte, error) {
 	l, err := newLink(a, e, cfg)
 	if err != nil {
 		return nil, nil, err
 	}
 	o := &a.provider.options
 	request := &cm.Request{
-		Remote: netip.AddrPortFrom(h.addr, h.port), Service: h.service, End: l.ours(), MTU: mtu,
+		Remote: h.AddrPort(), Service: h.service, End: l.localEnd(), MTU: mtu,
 		Unreliable: cfg.Reliability == via.UnreliableDelivery,
 		Retries:    uint8(min(o.Retries, 7)), AckTimeout: wire.TimeoutFor(o.Timeout), Private: hello,
 	}
-	var c *conversation
-	e.consult(func(m *cm.Manager, now time.Duration) {
+	var c *cmConn
+	e.withManager(func(m *cm.Manager, now time.Duration) {
 		var id cm.ID
 		if id, err = m.Connect(request, now); err == nil {
-			c = e.converse(id, l)
+			c = e.newConn(id, l) // +checklocksfail
 		}
 	})
 	if err != nil {
@@ -117,7 +118,7 @@ func (a *adapter) ask(ctx context.Context, e *endpoint, h *host, mtu wire.MTU, h
 		p := startProbe(e, request.Remote, mtu)
 		defer p.stop()
 	}
-	reply, err := l.await(ctx, c, mtu)
+	reply, err := l.awaitGrant(ctx, c, mtu)
 	if err != nil {
 		_ = l.Close()
 		return nil, nil, fmt.Errorf("connect to %v: %w", request.Remote, err)
@@ -125,8 +126,9 @@ func (a *adapter) ask(ctx context.Context, e *endpoint, h *host, mtu wire.MTU, h
 	return l, reply, nil
 }
 
-// await waits until the peer has granted the connection, and establishes it.
-func (l *link) await(ctx context.Context, c *conversation, mtu wire.MTU) ([]byte, error) {
+// awaitGrant waits for the peer's REP, creates the queue pair, and sends the
+// RTU.
+func (l *link) awaitGrant(ctx context.Context, c *cmConn, mtu wire.MTU) ([]byte, error) {
 	ev, err := c.next(ctx)
 	if err != nil {
 		return nil, err
@@ -137,22 +139,22 @@ func (l *link) await(ctx context.Context, c *conversation, mtu wire.MTU) ([]byte
 	if now, err := l.endpoint.mtuTo(ev.From.Addr()); err == nil && now < mtu {
 		return nil, fmt.Errorf("%w: %w", via.ErrNotReachable, &narrowPath{now})
 	}
-	if err := l.enter(terms{from: ev.From, own: ev.Own, peer: ev.Peer, mtu: mtu}); err != nil {
+	if err := l.createQP(terms{from: ev.From, sameKind: ev.SameKind, peer: ev.Peer, mtu: mtu}); err != nil {
 		return nil, &via.FabricError{Cause: err}
 	}
-	l.endpoint.consult(func(m *cm.Manager, now time.Duration) {
+	l.endpoint.withManager(func(m *cm.Manager, now time.Duration) {
 		if err = m.Establish(c.id, now); err == nil {
-			c.works = true
+			c.established = true
 		}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%w: the peer has gone: %w", via.ErrNotReachable, err)
+		return nil, fmt.Errorf("%w: the peer disconnected: %w", via.ErrNotReachable, err)
 	}
 	return ev.Private, nil
 }
 
 // next waits for the next event of a handshake.
-func (c *conversation) next(ctx context.Context) (cm.Event, error) {
+func (c *cmConn) next(ctx context.Context) (cm.Event, error) {
 	select {
 	case ev := <-c.events:
 		return ev, nil
@@ -166,19 +168,19 @@ func (c *conversation) next(ctx context.Context) (cm.Event, error) {
 	}
 }
 
-// refusal is the error that a handshake ended with.
+// refusal returns the error of a failed handshake.
 func refusal(ev *cm.Event) error {
 	switch {
 	case ev.Kind == cm.TimedOut:
-		return fmt.Errorf("nobody answers: %w", via.ErrNotReachable)
+		return fmt.Errorf("no answer: %w", via.ErrNotReachable)
 	case ev.Kind == cm.Unreachable:
-		return fmt.Errorf("nobody is there: %w", via.ErrNotReachable)
+		return fmt.Errorf("host or port unreachable: %w", via.ErrNotReachable)
 	case ev.Kind != cm.Rejected:
-		return fmt.Errorf("the peer has gone: %w", via.ErrNotReachable)
+		return fmt.Errorf("the peer disconnected: %w", via.ErrNotReachable)
 	case ev.Reason == wire.RejectConsumer:
 		return &via.Refused{Reply: ev.Private}
 	case ev.Reason == wire.RejectInvalidServiceID:
-		return fmt.Errorf("nobody listens there: %w", via.ErrNotReachable)
+		return fmt.Errorf("no listener for the service: %w", via.ErrNotReachable)
 	case ev.Reason == wire.RejectInvalidMTU && ev.MTU.IsValid():
 		return fmt.Errorf("%w: %w", via.ErrNotReachable, &narrowPath{ev.MTU})
 	case ev.Reason == wire.RejectNoQP, ev.Reason == wire.RejectNoResources:

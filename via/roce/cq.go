@@ -13,43 +13,57 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// cq is a completion queue: berths at lanes. Its owner sleeps on an epoll file
-// descriptor that watches the lanes, an eventfd, and a timer for the queue pairs.
+// cq is a completion queue: its bindings to shards, each with the links that
+// have completions. The consumer uses it from one goroutine:
+//
+//  1. Poll acquires each shard and runs a pass, which lists links (engine.go)
+//  2. report takes their completions, up to a quantum of each link
+//     (completion.go); the works are the consumer's again
+//  3. Arm runs a last pass of each shard; if that finds nothing to do, it
+//     requests a wake-up
+//  4. the consumer sleeps on an epoll file descriptor that watches the shards'
+//     sockets, an eventfd, and a timer for the queue pairs
+//  5. the next Poll withdraws the request, and drains eventfd and timer
 type cq struct {
 	fd       int // epoll
-	wake     int // eventfd
-	timer    int // timerfd
-	berths   []*berth
-	next     int  // berth that comes first in the next poll
-	armed    bool // and not polled since
+	wakeFD   int // eventfd
+	timerFD  int // timerfd
+	bindings []*cqBinding
+	next     int  // binding polled first by the next Poll
+	armed    bool // and not polled since Arm
 	signaled atomic.Bool
-	timerAt  time.Duration // when the timer runs out or ran out
+	timerAt  time.Duration // expiry of the timer
 }
 
-// berth is a completion queue's place at a lane: the links of that lane that
+// cqBinding binds a completion queue to a shard: the links of the shard that
 // report to the queue.
-type berth struct {
+type cqBinding struct {
 	cq    *cq
-	lane  *lane
-	links int // that are bound; of the consumer
+	shard *shard
+	links int // bound links, as the consumer counts them
 
-	// Of who has the turn of the lane.
-	ready  seatList
-	asleep bool // the consumer is to be woken
+	reports reports // of the owner of the shard
+}
+
+// reports are what a shard has to report to a completion queue. Only the owner
+// of the shard accesses them.
+type reports struct {
+	ready         bindingList
+	wakeRequested bool // the consumer sleeps and waits for a wake-up
 }
 
 func newCQ() (*cq, error) {
-	c := &cq{fd: -1, wake: -1, timer: -1, timerAt: never}
+	c := &cq{fd: -1, wakeFD: -1, timerFD: -1, timerAt: never}
 	var err error
 	if c.fd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return nil, fmt.Errorf("create epoll: %w: %w", via.ErrResource, err)
 	}
-	c.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	c.wakeFD, err = eventfd.New()
 	if err == nil {
-		c.timer, err = unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK)
+		c.timerFD, err = unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK)
 	}
 	if err == nil {
-		err = errors.Join(watch(c.fd, c.wake), watch(c.fd, c.timer))
+		err = errors.Join(watch(c.fd, c.wakeFD), watch(c.fd, c.timerFD))
 	}
 	if err != nil {
 		_ = c.Close()
@@ -67,13 +81,13 @@ func watch(epoll, fd int) error {
 	return nil
 }
 
-// unwatch undoes watch.
+// unwatch removes a file descriptor from the epoll set.
 func unwatch(epoll, fd int) { _ = unix.EpollCtl(epoll, unix.EPOLL_CTL_DEL, fd, nil) }
 
-// Close closes the queue. No link is bound to it.
+// Close closes the queue, to which no link is bound.
 func (c *cq) Close() error {
 	var errs []error
-	for _, fd := range []int{c.fd, c.wake, c.timer} {
+	for _, fd := range []int{c.fd, c.wakeFD, c.timerFD} {
 		if fd >= 0 {
 			errs = append(errs, unix.Close(fd))
 		}
@@ -81,62 +95,65 @@ func (c *cq) Close() error {
 	return errors.Join(errs...)
 }
 
-// Resize changes nothing: what has ended waits in the queue pairs.
+// Resize changes nothing: completions wait in the queue pairs.
 func (c *cq) Resize(int) error { return nil }
 
 // FD returns the epoll file descriptor.
 func (c *cq) FD() int { return c.fd }
 
-// Poll takes a turn of each lane and reports what has ended.
+// Poll runs a pass of each shard and reports completions.
 func (c *cq) Poll(dst []via.Done) int {
 	now := clock()
 	if c.armed {
 		c.disarm(now)
 	}
 	n := 0
-	for i := range c.berths {
-		b := c.berths[(c.next+i)%len(c.berths)]
-		b.lane.polls.Add(1)
-		if !b.lane.tryHard(pollTries) {
+	for i := range c.bindings {
+		b := c.bindings[(c.next+i)%len(c.bindings)]
+		b.shard.activity.consumerPolls.Add(1)
+		g := b.shard.acquireWithin(pollTries)
+		if g == nil {
 			continue
 		}
-		b.stir()
-		b.lane.pass(now, lookIn)
+		b.cancelWakeup()
+		g.pass(now, receiveReady)
 		n += b.report(dst[n:])
-		b.lane.give()
+		g.release()
 	}
 	c.next++
 	return n
 }
 
-// report stores what the links have to report.
-func (b *berth) report(dst []via.Done) int {
+// report stores completions of the listed links.
+func (b *cqBinding) report(dst []via.Done) int {
 	n := 0
-	for n < len(dst) && b.ready.first != nil {
-		n += b.ready.pop().report(dst[n:])
+	for n < len(dst) && b.reports.ready.first != nil {
+		n += b.reports.ready.pop().report(dst[n:])
 	}
 	return n
 }
 
-// How often Poll and Arm ask for a turn that somebody has, and let that run in
-// between.
+// Attempts of Poll and Arm to acquire a shard that another goroutine owns; they
+// yield in between.
 const (
 	pollTries = 10
 	armTries  = 50
 )
 
-// Arm asks to be woken. A turn of each lane has shown that there is nothing now.
+// Arm requests a wake-up. It returns false if a pass of a shard finds
+// completions or work to do.
 func (c *cq) Arm() bool {
 	c.armed = true
 	due := never
-	for _, b := range c.berths {
-		b.lane.polls.Add(1)
-		if !b.lane.tryHard(armTries) {
+	for _, b := range c.bindings {
+		b.shard.activity.consumerPolls.Add(1)
+		g := b.shard.acquireWithin(armTries)
+		if g == nil {
 			return false
 		}
-		ok := b.sleep()
-		due = min(due, time.Duration(b.lane.due.Load()))
-		b.lane.give()
+		ok := b.requestWakeup(g)
+		due = min(due, time.Duration(b.shard.activity.due.Load()))
+		g.release()
 		if !ok {
 			return false
 		}
@@ -144,125 +161,136 @@ func (c *cq) Arm() bool {
 	return c.setTimer(due)
 }
 
-// sleep takes a turn, and asks to be woken if there is nothing to do then.
-func (b *berth) sleep() bool {
-	b.stir()
-	b.lane.pass(clock(), lookOut)
-	if b.ready.first != nil || b.lane.more {
+// requestWakeup runs a pass, and requests a wake-up if the shard is idle after
+// it.
+func (b *cqBinding) requestWakeup(g *engine) bool {
+	b.cancelWakeup()
+	g.pass(clock(), receiveUntilEmpty)
+	if b.reports.ready.first != nil || g.more {
 		return false
 	}
-	b.asleep = true
-	b.lane.sleepers.Add(1)
+	b.reports.wakeRequested = true
+	b.shard.activity.sleepers.Add(1)
 	return true
 }
 
-// stir takes back the wish to be woken.
-func (b *berth) stir() {
-	if b.asleep {
-		b.asleep = false
-		b.lane.sleepers.Add(-1)
+// cancelWakeup withdraws the request for a wake-up.
+func (b *cqBinding) cancelWakeup() {
+	if b.reports.wakeRequested {
+		b.reports.wakeRequested = false
+		b.shard.activity.sleepers.Add(-1)
 	}
 }
 
-// rouse wakes the consumer.
-func (b *berth) rouse() {
-	b.stir()
-	eventfd.Ring(b.cq.wake)
-	b.cq.signaled.Store(true) // behind it: a poll that does not see it yet leaves it to the next
+// wake wakes the consumer.
+func (b *cqBinding) wake() {
+	b.cancelWakeup()
+	eventfd.Ring(b.cq.wakeFD)
+	b.cq.signaled.Store(true) // after Ring: a Poll that misses it leaves the drain to the next
 }
 
-// setTimer makes the file descriptor readable at a time. One that runs out
-// earlier is left alone.
+// setTimer makes the file descriptor readable at due. It keeps a timer that
+// expires earlier.
 func (c *cq) setTimer(due time.Duration) bool {
 	if due >= c.timerAt {
 		return true
 	}
 	left := max(due-clock(), 1)
 	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(left.Nanoseconds())}
-	if err := unix.TimerfdSettime(c.timer, 0, &spec, nil); err != nil {
+	if err := unix.TimerfdSettime(c.timerFD, 0, &spec, nil); err != nil {
 		return false
 	}
 	c.timerAt = due
 	return true
 }
 
-// disarm takes what made the file descriptor readable.
+// disarm drains the eventfd and the timer that made the file descriptor
+// readable.
 func (c *cq) disarm(now time.Duration) {
 	c.armed = false
 	if c.signaled.Load() {
 		c.signaled.Store(false)
-		eventfd.Drain(c.wake)
+		eventfd.Drain(c.wakeFD)
 	}
 	if c.timerAt <= now {
-		eventfd.Drain(c.timer)
+		eventfd.Drain(c.timerFD)
 		c.timerAt = never
 	}
 }
 
-// bind makes the completion queues of a link poll its lane.
-func (l *link) bind() {
-	send, recv := l.cfg.SendCQ.(*cq), l.cfg.RecvCQ.(*cq)
-	if send == recv {
-		l.seats[0] = seat{link: l, berth: recv.berth(l.lane), sends: true, receives: true}
-		return
+// bound are the bindings of a link: of its sends, and of its receives unless
+// they complete to the same queue.
+type bound [2]*cqBinding
+
+// bind binds the completion queues of a link to its shard.
+func (b *bound) bind(cfg *via.LinkConfig, s *shard) {
+	send, recv := cfg.SendCQ.(*cq), cfg.RecvCQ.(*cq)
+	b[0] = send.bind(s)
+	if send != recv {
+		b[1] = recv.bind(s)
 	}
-	l.seats[0] = seat{link: l, berth: send.berth(l.lane), sends: true}
-	l.seats[1] = seat{link: l, berth: recv.berth(l.lane), receives: true}
 }
 
-// berth returns the queue's berth at a lane, for one link more.
-func (c *cq) berth(l *lane) *berth {
-	i := slices.IndexFunc(c.berths, func(b *berth) bool { return b.lane == l })
+// bind returns the queue's binding to a shard and counts one more link.
+func (c *cq) bind(s *shard) *cqBinding {
+	i := slices.IndexFunc(c.bindings, func(b *cqBinding) bool { return b.shard == s })
 	if i < 0 {
-		i = len(c.berths)
-		c.berths = append(c.berths, &berth{cq: c, lane: l})
+		i = len(c.bindings)
+		c.bindings = append(c.bindings, &cqBinding{cq: c, shard: s})
 	}
-	c.berths[i].links++
-	return c.berths[i]
+	c.bindings[i].links++
+	return c.bindings[i]
 }
 
-// seat makes the lane know the link's berths. A consumer that sleeps did not ask
-// this lane to wake it.
-func (l *link) seat() {
-	for i := range l.seats {
-		b := l.seats[i].berth
-		if b == nil || slices.Contains(l.lane.berths, b) {
-			continue
-		}
-		l.lane.berths = append(l.lane.berths, b)
-		_ = watch(b.cq.fd, l.lane.port.FD())
-		b.asleep = true
-		l.lane.sleepers.Add(1)
-		b.rouse()
-	}
-}
-
-// unseat takes back what the link has to report.
-func (l *link) unseat() {
-	for i := range l.seats {
-		if s := &l.seats[i]; s.link != nil {
-			s.berth.ready.remove(s)
-		}
-	}
-}
-
-// unbind undoes bind, after the link has left its lane. The consumer polls a lane
-// no more that has none of its links.
-func (l *link) unbind() {
-	for i := range l.seats {
-		b := l.seats[i].berth
+// attach has a link report to its bindings, and adds these to the shard. A
+// consumer that already sleeps has not requested a wake-up from this shard, so
+// it is woken.
+func (g *engine) attach(t *transport, to *bound) {
+	for i, b := range to {
 		if b == nil {
 			continue
 		}
-		l.seats[i] = seat{}
-		if b.links--; b.links > 0 {
+		t.completions.bindings[i] = linkBinding{transport: t, binding: b, sends: i == 0, receives: i == 1 || to[1] == nil}
+		if slices.Contains(g.bindings, b) {
 			continue
 		}
-		b.lane.take()
-		b.stir()
-		b.lane.berths = slices.DeleteFunc(b.lane.berths, func(x *berth) bool { return x == b })
-		unwatch(b.cq.fd, b.lane.port.FD())
-		b.lane.give()
-		b.cq.berths = slices.DeleteFunc(b.cq.berths, func(x *berth) bool { return x == b })
+		g.bindings = append(g.bindings, b)
+		_ = watch(b.cq.fd, g.port.FD())
+		b.reports.wakeRequested = true
+		b.shard.activity.sleepers.Add(1)
+		b.wake()
 	}
+}
+
+// unlistReports unlists the link's completions.
+func (t *transport) unlistReports() {
+	for i := range t.completions.bindings {
+		if s := &t.completions.bindings[i]; s.transport != nil {
+			s.binding.reports.ready.remove(s)
+		}
+	}
+}
+
+// unbind removes the bindings after the link has left its shard. The consumer
+// stops polling a shard without links of its own.
+func (b *bound) unbind() {
+	for i, x := range b {
+		if x == nil {
+			continue
+		}
+		b[i] = nil
+		if x.links--; x.links == 0 {
+			g := x.shard.acquire()
+			g.detach(x)
+			g.release()
+			x.cq.bindings = slices.DeleteFunc(x.cq.bindings, func(y *cqBinding) bool { return y == x })
+		}
+	}
+}
+
+// detach removes a binding from the shard.
+func (g *engine) detach(b *cqBinding) {
+	b.cancelWakeup()
+	g.bindings = slices.DeleteFunc(g.bindings, func(x *cqBinding) bool { return x == b })
+	unwatch(b.cq.fd, g.port.FD())
 }

@@ -1,31 +1,36 @@
-// Package roce is the provider for RoCEv2: VIA over InfiniBand transport packets
-// in UDP datagrams, by user-level code over kernel sockets. It needs no RDMA
-// hardware and no privilege, and speaks with what has.
+// Package roce is the provider for RoCEv2: VIA over InfiniBand transport
+// packets in UDP datagrams, by user-level code over kernel sockets. It needs no
+// RDMA hardware and no privilege, and interoperates with RDMA adapters.
 //
 //	       via.Link                      via.AdapterCQ
 //	Post… │ Doorbell                      │ Poll, Arm
 //	      ▼                               ▼
-//	    link ── works ──▶ rc.QP ◀── lane: a turn ──▶ port.Lane ══ network
+//	    link ── works ──▶ rc.QP ◀── engine: a pass ──▶ port.Shard ══ network
 //	                                      ▲
 //	Connect, Listen ─▶ endpoint ─ cm.Manager, a goroutine
 //
-// An endpoint is one UDP address. It has lanes, each with a socket: a lane is what
-// one worker polls, that is one completion queue, and workers of different lanes
-// never meet. A turn of a lane takes packets, hands them to the queue pairs of its
-// links, and sends what these have to say. Whoever wants one takes it if it is
-// free, else leaves a note for who has it: nobody waits. A queue pair holds on to
-// what has ended until its consumer polls, so that it does not matter who takes
-// the turn.
+// An endpoint is one UDP address. It has shards, each with a socket: a shard is
+// what one worker polls for one completion queue, and workers of different
+// shards share nothing. A pass of a shard receives packets, hands them to the
+// queue pairs of its links, and transmits their responses. A goroutine that
+// needs a pass tries to acquire the shard; if another goroutine owns it, it
+// sets the rerun state and does not wait. A queue pair keeps completions until
+// its consumer polls, so any goroutine may run the pass.
 //
-// The goroutine of an endpoint is its connection manager, and takes the turns of
-// lanes that nobody attends: RDMA needs no consumer at the responder.
+// Types say who may access what: a shard and its notices are for any goroutine;
+// its engine, and the transport of each link, for the goroutine that has
+// acquired the shard; the rest of a link for its consumer.
 //
-// A request goes this way:
+// The goroutine of an endpoint is its connection manager, and runs the passes
+// of shards whose consumers do not poll: RDMA needs no consumer at the
+// responder.
 //
-//	1 post.go     a work waits for the doorbell
-//	2 lane.go     the doorbell takes a turn: the work goes to the queue pair
-//	3 lane.go     the queue pair cuts it into packets, and they are sent
-//	4 lane.go     at the peer, packets are found to be a link's, and checked
-//	5 memory.go   RDMA goes where regions and tags let it
-//	6 report.go   what has ended is reported to who polls
+// The path of a request:
+//
+//	1 post.go        the consumer posts a work, which waits for the doorbell
+//	2 engine.go      the doorbell runs a pass, which hands over the work
+//	3 transmit.go    the queue pair makes packets, and the engine sends them
+//	4 receive.go     the peer: the engine finds the link and checks packets
+//	5 memory.go      regions and tags decide which memory RDMA may access
+//	6 completion.go  the engine lists completions, which the consumer polls
 package roce

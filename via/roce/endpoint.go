@@ -20,42 +20,46 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// endpoint is a UDP address: a port, its lanes, and a connection manager. It
-// exists as long as somebody listens at it, connects from it or has a link of it.
+// endpoint is a UDP address: a port, its shards, and a connection manager. It
+// exists as long as it has users: listeners, connecting devices and links.
 type endpoint struct {
-	provider *Provider
-	kernel   bool // packets are sent by sockets
-	port     port.Port
-	local    netip.AddrPort
-	lanes    atomic.Pointer[[]*lane] // by index, from 1 on; lane 0 is the manager's
-	inbox    inbox                   // packets to queue pair 1 that arrived at other lanes
-	tally    tally                   // of lane 0
+	provider    *Provider
+	kernel      bool // kernel sockets send the packets
+	port        port.Port
+	local       netip.AddrPort
+	shards      atomic.Pointer[[]*shard] // shard i at index i-1; shard 0 is cmShard
+	misroutedIn misroutedQueue           // packets to queue pair 1 that arrived at other shards
+	counters    shardCounters            // of shard 0
 
-	waiting *waiting      // of the goroutine
-	ended   chan struct{} // closed when it has
+	poller *poller       // of the goroutine
+	ended  chan struct{} // closed when the goroutine has ended
 
-	users     int           // guarded by provider.mu
-	unusedAt  time.Duration // when the last one left; guarded by provider.mu
-	attention attention     // of the goroutine
+	users    int           // guarded by provider.mu
+	unusedAt time.Duration // when users became 0; guarded by provider.mu
+	progress progressState // of the goroutine
 
-	// mu is taken for a moment, also by who has the turn of a lane; who has it
-	// takes no turn.
-	mu            sync.Mutex
-	manager       *cm.Manager
-	lane          port.Lane // lane 0
-	conversations map[cm.ID]*conversation
-	services      map[wire.ServiceID]*listening
-	numbers       map[uint32]struct{} // queue pair numbers in use
-	assigned      map[*cq]*assignment
-	wakesAt       time.Duration // when the goroutine looks after the manager at the latest
-	arrivals      [arrivalsAtAll]port.Arrival
-	packet        wire.Packet
-	datagram      cm.Datagram
+	// mu is held briefly, also by the owner of a shard; a goroutine that holds
+	// it runs no pass.
+	mu       sync.Mutex
+	manager  *cm.Manager
+	cmShard  port.Shard // shard 0
+	conns    map[cm.ID]*cmConn
+	services map[wire.ServiceID]*listening
+	numbers  map[uint32]struct{} // QPNs in use
+	// +checklocks:mu
+	assigned map[*cq]*assignment
+	// +checklocks:mu
+	wakeAt   time.Duration // deadline of the goroutine for the manager's timers
+	arrivals [receiveBatch]port.Arrival
+	// +checklocks:mu
+	packet wire.Packet
+	// +checklocks:mu
+	datagram cm.Datagram
 }
 
-// linger bounds how long an endpoint that nobody uses waits for the answers to
-// its last disconnections.
-const linger = 500 * time.Millisecond
+// disconnectTimeout bounds how long an endpoint without users waits for the
+// replies to its last DREQs.
+const disconnectTimeout = 500 * time.Millisecond
 
 // random returns unpredictable bits.
 func random() uint64 {
@@ -67,9 +71,9 @@ func random() uint64 {
 // opener opens the port of an endpoint.
 type opener func(local netip.AddrPort) (port.Port, error)
 
-// endpoint returns the endpoint at a local address, for one user more. UDP port 0
-// is a new one. If there is none its port is opened as the options say, unless
-// open is another way.
+// endpoint returns the endpoint at a local address and counts one more user.
+// UDP port 0 is always a new endpoint. A new endpoint opens its port with open,
+// or as the options say if open is nil.
 func (p *Provider) endpoint(local netip.AddrPort, open opener) (*endpoint, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,11 +88,11 @@ func (p *Provider) endpoint(local netip.AddrPort, open opener) (*endpoint, error
 	e.users = 1
 	p.endpoints[e.local] = e
 	p.publish()
-	go e.routineAttend()
+	go e.routineProgress()
 	return e, nil
 }
 
-// publish shows the endpoints to those who take no lock.
+// publish publishes the endpoints to lock-free readers.
 //
 // +checklocks:p.mu
 func (p *Provider) publish() {
@@ -101,12 +105,12 @@ func (p *Provider) open(local netip.AddrPort, open opener) (*endpoint, error) {
 	e := &endpoint{
 		kernel:   p.kernel && open == nil,
 		provider: p, ended: make(chan struct{}),
-		conversations: make(map[cm.ID]*conversation),
-		services:      make(map[wire.ServiceID]*listening),
-		numbers:       make(map[uint32]struct{}),
-		assigned:      make(map[*cq]*assignment),
+		conns:    make(map[cm.ID]*cmConn),
+		services: make(map[wire.ServiceID]*listening),
+		numbers:  make(map[uint32]struct{}),
+		assigned: make(map[*cq]*assignment),
 	}
-	e.lanes.Store(new([]*lane))
+	e.shards.Store(new([]*shard))
 	if open == nil {
 		open = p.options.Open
 	}
@@ -125,7 +129,7 @@ func (p *Provider) open(local netip.AddrPort, open opener) (*endpoint, error) {
 	return e, nil
 }
 
-// prepare makes what an endpoint with a port needs.
+// prepare opens what an endpoint needs beside its port.
 func (e *endpoint) prepare() error {
 	mtu, ok := wire.PathMTU(wire.MaxPacket * 2)
 	for ok && mtu.Bytes() > e.provider.options.MTU {
@@ -139,25 +143,25 @@ func (e *endpoint) prepare() error {
 	if e.manager, err = cm.New(cm.Config{Local: e.local, GUID: random() | 1, MTU: mtu}); err != nil {
 		return err
 	}
-	if e.lane, err = e.port.Lane(0); err != nil {
+	if e.cmShard, err = e.port.Shard(0); err != nil {
 		return err
 	}
-	if e.waiting, err = newWaiting(); err != nil {
+	if e.poller, err = newPoller(); err != nil {
 		return err
 	}
-	return watch(e.waiting.epoll, e.lane.FD())
+	return watch(e.poller.epoll, e.cmShard.FD())
 }
 
-// close closes what an endpoint has open.
+// close closes the resources of an endpoint.
 func (e *endpoint) close() {
 	_ = e.port.Close()
-	if e.waiting != nil {
-		e.waiting.close()
+	if e.poller != nil {
+		e.poller.close()
 	}
 }
 
-// hold is one use more of an endpoint. It returns false if that has ended.
-func (e *endpoint) hold() bool {
+// acquire counts one more user. It returns false if the endpoint has ended.
+func (e *endpoint) acquire() bool {
 	p := e.provider
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -168,18 +172,18 @@ func (e *endpoint) hold() bool {
 	return true
 }
 
-// release ends a use.
+// release counts one user less.
 func (e *endpoint) release() {
 	p := e.provider
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if e.users--; e.users == 0 {
 		e.unusedAt = clock()
-		e.waiting.ring()
+		e.poller.interrupt()
 	}
 }
 
-// awaitEnd waits for the end of an endpoint that nobody uses.
+// awaitEnd waits for the end of an endpoint without users.
 func (e *endpoint) awaitEnd() {
 	p := e.provider
 	p.mu.Lock()
@@ -190,12 +194,13 @@ func (e *endpoint) awaitEnd() {
 	}
 }
 
-// over ends an endpoint that nobody uses, and whose peers know that.
-func (e *endpoint) over(now time.Duration) bool {
+// closeUnused ends an endpoint without users once its peers have confirmed all
+// disconnections, or disconnectTimeout has passed.
+func (e *endpoint) closeUnused(now time.Duration) bool {
 	p := e.provider
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if e.users > 0 || now < e.unusedAt+linger && e.disconnecting() {
+	if e.users > 0 || now < e.unusedAt+disconnectTimeout && e.disconnecting() {
 		return false
 	}
 	delete(p.endpoints, e.local)
@@ -204,72 +209,71 @@ func (e *endpoint) over(now time.Duration) bool {
 	return true
 }
 
-// disconnecting reports whether a peer has not confirmed yet that a connection
-// is over.
+// disconnecting reports whether a peer has still to confirm a disconnection.
 func (e *endpoint) disconnecting() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, c := range e.conversations {
-		if !c.over {
+	for _, c := range e.conns {
+		if !c.peerDone {
 			return true
 		}
 	}
 	return false
 }
 
-// laneOf returns the lane of a queue pair number, or nil.
-func (e *endpoint) laneOf(qpn uint32) *lane {
-	lanes, i := *e.lanes.Load(), port.LaneOf(qpn)-1
-	if i < 0 || i >= len(lanes) {
+// shardOf returns the shard of a QPN, or nil.
+func (e *endpoint) shardOf(qpn uint32) *shard {
+	shards, i := *e.shards.Load(), port.ShardOf(qpn)-1
+	if i < 0 || i >= len(shards) {
 		return nil
 	}
-	return lanes[i]
+	return shards[i]
 }
 
-// assignment is the lane that the links of a completion queue have, and how many
-// these are.
+// assignment is the shard of the links of one completion queue, and their
+// number.
 type assignment struct {
-	lane  *lane
+	shard *shard
 	links int
 }
 
-// assign returns the lane for a link that completes to a queue: the queue's own if
-// there are enough, else the one that the fewest queues have.
-func (e *endpoint) assign(c *cq) (*lane, error) {
+// assign returns the shard for a link that completes to a queue: a shard of the
+// queue's own as long as there are enough, else the one with the fewest queues.
+func (e *endpoint) assign(c *cq) (*shard, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if a := e.assigned[c]; a != nil {
 		a.links++
-		return a.lane, nil
+		return a.shard, nil
 	}
-	lanes := *e.lanes.Load()
-	queues := make(map[*lane]int)
+	shards := *e.shards.Load()
+	queues := make(map[*shard]int)
 	for _, a := range e.assigned {
-		queues[a.lane]++
+		queues[a.shard]++
 	}
-	var best *lane
-	for _, l := range lanes {
-		if best == nil || queues[l] < queues[best] {
-			best = l
+	var best *shard
+	for _, s := range shards {
+		if best == nil || queues[s] < queues[best] {
+			best = s
 		}
 	}
-	if (best == nil || queues[best] > 0) && len(lanes) < port.Lanes-1 {
-		p, err := e.port.Lane(len(lanes) + 1)
+	if (best == nil || queues[best] > 0) && len(shards) < port.Shards-1 {
+		p, err := e.port.Shard(len(shards) + 1)
 		if err != nil && best == nil {
-			return nil, fmt.Errorf("open a lane of %v: %w: %w", e.local, via.ErrResource, err)
+			return nil, fmt.Errorf("open a shard of %v: %w: %w", e.local, via.ErrResource, err)
 		}
 		if err == nil {
-			best = newLane(e, len(lanes)+1, p)
-			lanes = append(slices.Clone(lanes), best)
-			e.lanes.Store(&lanes)
-			e.waiting.ring() // the goroutine attends to it, should nobody else
+			best = newShard(e, len(shards)+1, p)
+			shards = append(slices.Clone(shards), best)
+			e.shards.Store(&shards)
+			e.poller.interrupt() // so that the goroutine polls it if no consumer does
 		}
 	}
-	e.assigned[c] = &assignment{lane: best, links: 1}
+	e.assigned[c] = &assignment{shard: best, links: 1}
 	return best, nil
 }
 
-// unassign gives the lane of a link back.
+// unassign counts one link less of a completion queue's shard.
 func (e *endpoint) unassign(c *cq) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -279,13 +283,13 @@ func (e *endpoint) unassign(c *cq) {
 	}
 }
 
-// newQP returns a number for a queue pair of a lane, which nobody can guess.
+// newQP returns an unpredictable QPN whose low bits name a shard.
 func (e *endpoint) newQP(index int) uint32 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for {
-		high := uint32(random()) & (1<<(24-laneBits) - 1)
-		n := high<<laneBits | uint32(index)
+		high := uint32(random()) & (1<<(24-shardBits) - 1)
+		n := high<<shardBits | uint32(index)
 		if _, taken := e.numbers[n]; !taken && high != 0 {
 			e.numbers[n] = struct{}{}
 			return n

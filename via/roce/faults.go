@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"bytes"
 	"time"
 
 	"github.com/viablk/viablk/via"
@@ -10,36 +11,36 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// A fabric under test strikes the packets of works between the queue pair and the
-// lane. What is dropped, corrupt or cut short is so each time that it is sent
-// again: else reliable connections would repair it, as they do on any network.
+// faultInjector applies the faults of works to their packets, between the queue
+// pair and the shard. It drops, corrupts or truncates each retransmission too,
+// or a reliable connection would repair the fault as on any network.
 //
 //	drop        all packets of the work
-//	duplicate   each packet is sent twice, the first time
-//	reorder     behind the packets of the next work, or as they were if none follows
-//	corrupt     a bit of the last packet, or of each request of a Read
-//	truncate    the same packet, half of it
-//	cut         the second half of the packets, or what asks for a Read, and the
-//	            connection
-type faultyWire struct {
-	link *link
-	icrc wire.ICRC
-	late []rc.Packet // of a work that is to come behind the next
-	of   *sendSlot   // that work
-	cut  bool        // the connection is to be cut when the packets are sent
+//	duplicate   the first transmission of each packet is sent twice
+//	reorder     the packets follow those of the next work, if there is one
+//	corrupt     flips a bit of the last packet, or of each request of a Read
+//	truncate    sends half of the same packet
+//	cut         drops the second half of the packets, or the Read request, and
+//	            disconnects
+type faultInjector struct {
+	transport *transport
+	icrc      wire.ICRC
+	delayed   []rc.Packet // packets to send after those of the next work
+	delayedOf *sendEntry  // the work of these packets
+	cut       bool        // disconnect once the packets are sent
 }
 
-// struck is what a fault has to know of a work.
-type struck struct {
-	asked bool
-	fault via.Fault
-	first wire.PSN // of its first packet
-	sent  int      // packets that were sent once
+// faultState is the state of a fault of one work.
+type faultState struct {
+	decided bool
+	fault   via.Fault
+	first   wire.PSN // PSN of its first packet
+	sent    int      // packets transmitted at least once
 }
 
-// strike does to packets what the faults of their works say, and adds what is
-// left of them to what is sent.
-func (f *faultyWire) strike(packets []rc.Packet, spans []port.Span) []port.Span {
+// apply applies the faults of the works to their packets, and appends the
+// resulting packets to spans.
+func (f *faultInjector) apply(packets []rc.Packet, spans []port.Span) []port.Span {
 	var out []rc.Packet
 	for i := range packets {
 		p := packets[i]
@@ -48,54 +49,56 @@ func (f *faultyWire) strike(packets []rc.Packet, spans []port.Span) []port.Span 
 			out = append(out, p)
 			continue
 		}
-		out = f.befall(f.slotOf(p.Work), p, out)
+		out = f.applyTo(f.entryOf(p.Work), p, out)
 	}
-	out = append(out, f.late...)
-	f.late, f.of = nil, nil
+	out = append(out, f.delayed...)
+	f.delayed, f.delayedOf = nil, nil
 	if len(out) == 0 {
 		return spans
 	}
-	return append(spans, port.Span{To: f.link.peer, Packets: out})
+	return append(spans, port.Span{To: f.transport.route.to, Packets: out})
 }
 
-func (f *faultyWire) slotOf(w *rc.Work) *sendSlot { return f.link.sends.slots.at(slotOf(w.ID)) }
+func (f *faultInjector) entryOf(w *rc.Work) *sendEntry {
+	return f.transport.sends.at(entryIndex(w.ID))
+}
 
-// befall adds what becomes of a packet.
-func (f *faultyWire) befall(s *sendSlot, p rc.Packet, out []rc.Packet) []rc.Packet {
+// applyTo appends the packets that result from one packet.
+func (f *faultInjector) applyTo(s *sendEntry, p rc.Packet, out []rc.Packet) []rc.Packet {
 	var h wire.BTH
 	h.Decode(p.Header)
-	if !s.struck.asked {
-		s.struck = struck{asked: true, fault: f.link.cfg.Faults.Next(s.work), first: h.PSN}
+	if !s.fault.decided {
+		s.fault = faultState{decided: true, fault: f.transport.link.cfg.Faults.Next(s.work), first: h.PSN}
 	}
-	at := h.PSN.Sub(s.struck.first)
-	isNew := at >= s.struck.sent
-	s.struck.sent = max(s.struck.sent, at+1)
+	at := h.PSN.Sub(s.fault.first)
+	isNew := at >= s.fault.sent
+	s.fault.sent = max(s.fault.sent, at+1)
 	ends := h.Opcode.Flags()&wire.End != 0
-	switch fault := s.struck.fault; {
+	switch fault := s.fault.fault; {
 	case f.cut, fault == via.FaultDrop:
 		return out
-	case fault == via.FaultCut && (s.Op == rc.Read || 2*at >= f.link.mtu.Packets(int(s.work.Length))-1):
+	case fault == via.FaultCut && (s.Op == rc.Read || 2*at >= f.transport.route.mtu.Packets(int(s.work.Length))-1):
 		f.cut = true
 		return out
 	case fault == via.FaultCorrupt && ends, fault == via.FaultTruncate && ends:
-		return append(out, f.spoil(&p, fault == via.FaultTruncate))
+		return append(out, f.corrupt(&p, fault == via.FaultTruncate))
 	case fault == via.FaultDuplicate && isNew:
 		return append(out, p, p)
 	case fault == via.FaultReorder && isNew:
-		f.late, f.of = append(f.late, p), s
+		f.delayed, f.delayedOf = append(f.delayed, p), s
 		return out
 	}
 	out = append(out, p)
-	if ends && len(f.late) > 0 && f.of != s {
-		out = append(out, f.late...)
-		f.late, f.of = nil, nil
+	if ends && len(f.delayed) > 0 && f.delayedOf != s {
+		out = append(out, f.delayed...)
+		f.delayed, f.delayedOf = nil, nil
 	}
 	return out
 }
 
-// spoil returns a packet with a bit flipped behind its sender's back, or half of
-// it: an odd number of bytes, as no packet has.
-func (f *faultyWire) spoil(p *rc.Packet, truncate bool) rc.Packet {
+// corrupt returns a packet with a bit flipped after its ICRC was computed, or
+// half of it: an odd number of bytes, which is never a valid size.
+func (f *faultInjector) corrupt(p *rc.Packet, truncate bool) rc.Packet {
 	b := append([]byte(nil), p.Header...)
 	for _, s := range p.Payload {
 		b = append(b, s...)
@@ -104,33 +107,53 @@ func (f *faultyWire) spoil(p *rc.Packet, truncate bool) rc.Packet {
 	b = append(b, p.Trailer...)
 	f.icrc.Seal(b[end:], wire.Identification{}, b[:header], b[header:end])
 	if truncate {
-		b = b[:len(b)/2|1]
+		b = f.truncate(b, end)
+	} else if at := f.tagAt(end); header < at {
+		b[at-1] ^= 0x10
 	} else {
-		b[end-1] ^= 0x10
-		if header == end {
-			b[end-1] ^= 0x10 // a header means something
-			b[end] ^= 0x10
-		}
+		b[end] ^= 0x10 // a flip in a header could pass for another valid packet
 	}
 	return rc.Packet{Header: b, Size: len(b), Work: p.Work, Sealed: true}
 }
 
-// sever cuts connections in the middle of a work, once what comes before the cut
-// is sent.
-func (l *lane) sever(now time.Duration) {
-	for _, k := range l.started {
-		if k.faulty == nil || !k.faulty.cut || k.qp.Cause() != rc.OK {
+// tagAt returns the offset of the tag in a packet whose trailer begins at end,
+// or end if it has none.
+func (f *faultInjector) tagAt(end int) int {
+	if f.transport.route.tag == 0 {
+		return end
+	}
+	return end - wire.TagSize
+}
+
+// truncate cuts out the middle of a packet. The tag stays, if there is one: a
+// packet without its tag is not the peer's.
+func (f *faultInjector) truncate(b []byte, end int) []byte {
+	at := f.tagAt(end)
+	if at == end {
+		return b[:len(b)/2|1]
+	}
+	rest := bytes.Clone(b[at:])
+	half := at/2&^3 | (1-len(rest))&3
+	return append(b[:half], rest...)
+}
+
+// cutLinks disconnects in the middle of a work, once the packets before the cut
+// are sent.
+func (g *engine) cutLinks(now time.Duration) {
+	for _, t := range g.started {
+		if t.faults == nil || !t.faults.cut || t.qp.Cause() != rc.OK {
 			continue
 		}
-		k.takePosts()
-		k.qp.Break()
-		l.touch(k)
-		k.endpoint.consult(func(m *cm.Manager, now time.Duration) {
-			if c := k.endpoint.conversations[k.id]; c != nil {
-				c.ending = true
+		t.handOverPosts()
+		t.qp.Break()
+		g.scheduleSend(t)
+		e, id := t.link.endpoint, t.link.handshake.id
+		e.withManager(func(m *cm.Manager, now time.Duration) {
+			if c := e.conns[id]; c != nil {
+				c.disconnecting = true
 			}
-			m.Disconnect(k.id, now)
+			m.Disconnect(id, now)
 		})
 	}
-	l.send(now)
+	g.transmit(now)
 }

@@ -6,23 +6,24 @@ import (
 	"strings"
 
 	"github.com/viablk/viablk/via"
+	"github.com/viablk/viablk/via/roce/ethernet"
 	"github.com/viablk/viablk/via/roce/port"
 )
 
-// framesPrefix begins the name of a device that speaks Ethernet itself.
+// framesPrefix begins the name of a device with its own Ethernet stack.
 const framesPrefix = "frames:"
 
-// frames is such a device: an address of its own on the link of an interface,
-// beside the kernel. Addresses outside the prefix are reached by way of the
-// gateway; without one all are on the link.
+// frames configures such a device: a separate address on the link of an
+// interface, beside the kernel. Packets to addresses outside the prefix go to
+// the gateway; without a gateway all addresses are on the link.
 type frames struct {
 	interfaceName string
-	prefix        netip.Prefix // the address is that of the device
+	prefix        netip.Prefix // with the address of the device
 	gateway       netip.Addr
 }
 
-// parseFrames reads the name of a device after its prefix: "IFACE,ADDR[/BITS][,GATEWAY]".
-// Errors wrap ErrInvalidParameter.
+// parseFrames reads the name of a device after its prefix:
+// "IFACE,ADDR[/BITS][,GATEWAY]". Errors wrap ErrInvalidParameter.
 func parseFrames(s string) (*frames, error) {
 	fail := func(format string, args ...any) (*frames, error) {
 		return nil, fmt.Errorf("device %s%s: %s: %w", framesPrefix, s, fmt.Sprintf(format, args...), via.ErrInvalidParameter)
@@ -36,7 +37,7 @@ func parseFrames(s string) (*frames, error) {
 	if f.prefix, err = netip.ParsePrefix(parts[1]); err != nil {
 		addr, err := netip.ParseAddr(parts[1])
 		if err != nil {
-			return fail("%q is no IP address", parts[1])
+			return fail("%q is not an IP address", parts[1])
 		}
 		f.prefix = netip.PrefixFrom(addr, addr.BitLen())
 	}
@@ -45,7 +46,7 @@ func parseFrames(s string) (*frames, error) {
 	}
 	if len(parts) == 3 {
 		if f.gateway, err = netip.ParseAddr(parts[2]); err != nil || f.gateway.Is4() != f.prefix.Addr().Is4() {
-			return fail("%q is no gateway of %v", parts[2], f.prefix)
+			return fail("%q is not a gateway for %v", parts[2], f.prefix)
 		}
 	}
 	return f, nil
@@ -53,9 +54,9 @@ func parseFrames(s string) (*frames, error) {
 
 // open opens the packet port.
 func (f *frames) open(local netip.AddrPort) (port.Port, error) {
-	link, err := port.InterfaceLink(f.interfaceName)
+	link, err := ethernet.InterfaceLink(f.interfaceName)
 	if err != nil {
 		return nil, err
 	}
-	return port.OpenFrames(local, link, port.FrameOptions{Prefix: f.prefix.Masked(), Gateway: f.gateway})
+	return ethernet.Open(local, link, ethernet.Options{Prefix: f.prefix.Masked(), Gateway: f.gateway})
 }

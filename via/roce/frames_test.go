@@ -8,18 +8,19 @@ import (
 	"github.com/viablk/viablk/internal/netns"
 	"github.com/viablk/viablk/via"
 	"github.com/viablk/viablk/via/roce"
+	"github.com/viablk/viablk/via/roce/ethernet"
 	"github.com/viablk/viablk/via/roce/port"
 	"github.com/viablk/viablk/via/viatest"
 )
 
-// Addresses on the cable between two namespaces that no kernel has.
+// Addresses on the cable between two namespaces, beside the kernels' own.
 const (
 	framesNear  = "10.0.0.101:4791"
 	framesFar   = "10.0.0.102:4791"
 	framesThird = "10.0.0.103:4791"
 )
 
-// cable is two namespaces, in which ports of frames are opened by their address.
+// cable is two namespaces; open chooses one by the address of the port.
 type cable struct{ *netns.Pair }
 
 func newCable(t *testing.T) cable {
@@ -30,24 +31,23 @@ func newCable(t *testing.T) cable {
 	return cable{pair}
 }
 
-// open opens a port beside the kernel of one end.
+// open opens a port beside the kernel of one namespace.
 func (c cable) open(local netip.AddrPort) (p port.Port, err error) {
 	n := c.Near
 	if local.String() == framesFar {
 		n = c.Far
 	}
 	err = n.Do(func() error {
-		link, err := port.InterfaceLink(netns.Device)
+		link, err := ethernet.InterfaceLink(netns.Device)
 		if err == nil {
-			p, err = port.OpenFrames(local, link, port.FrameOptions{})
+			p, err = ethernet.Open(local, link, ethernet.Options{})
 		}
 		return err
 	})
 	return p, err
 }
 
-// TestConformanceFrames runs over Ethernet frames, between hosts whose kernels
-// have no part in it.
+// TestConformanceFrames runs over Ethernet frames, without the kernels' UDP.
 func TestConformanceFrames(t *testing.T) {
 	plain := roce.New(roce.Options{Open: newCable(t).open})
 	keepOpen(t, plain, framesFar)
@@ -62,7 +62,7 @@ func TestConformanceFrames(t *testing.T) {
 	}, skips, "messaging", "rdma", "ordering", "flow", "notice", "connection", "disconnect")
 }
 
-// What a device of frames is called.
+// parseFrames accepts and refuses device names.
 func TestFramesDeviceNames(t *testing.T) {
 	p := roce.New(roce.Options{})
 	for _, name := range []string{
@@ -73,7 +73,8 @@ func TestFramesDeviceNames(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, n, err)
 		}
 	}
-	// It listens at its own address alone, and says which interface it lacks.
+	// The device listens at its own address alone, and the error names the
+	// missing interface.
 	x := openNIC(t, p, "frames:nosuch,192.0.2.9/24,192.0.2.1")
 	for _, host := range []string{"192.0.2.8", "[::]"} {
 		if _, err := x.Listen(via.Address{Host: host}); !errors.Is(err, via.ErrInvalidParameter) {

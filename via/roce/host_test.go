@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/viablk/viablk/via"
+	"github.com/viablk/viablk/via/rdmahost"
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
@@ -14,22 +15,22 @@ func TestParseHost(t *testing.T) {
 		port       uint16
 		service    uint16
 	}{
-		"10.0.0.2":               {"", "10.0.0.2", 4791, servicePort},
-		"10.0.0.2:5000":          {"", "10.0.0.2", 5000, servicePort},
+		"10.0.0.2":               {"", "10.0.0.2", 4791, rdmahost.ServicePort},
+		"10.0.0.2:5000":          {"", "10.0.0.2", 5000, rdmahost.ServicePort},
 		"10.0.0.2/80":            {"", "10.0.0.2", 4791, 80},
 		"10.0.0.2:5000/80":       {"", "10.0.0.2", 5000, 80},
-		"::1":                    {"", "::1", 4791, servicePort},
-		"[::1]":                  {"", "::1", 4791, servicePort},
+		"::1":                    {"", "::1", 4791, rdmahost.ServicePort},
+		"[::1]":                  {"", "::1", 4791, rdmahost.ServicePort},
 		"[::1]:5000/7":           {"", "::1", 5000, 7},
-		"::ffff:10.0.0.2":        {"", "10.0.0.2", 4791, servicePort},
-		"[::ffff:10.0.0.2]:4000": {"", "10.0.0.2", 4000, servicePort},
-		"fe80::1%eth0":           {"", "fe80::1%eth0", 4791, servicePort},
-		"0.0.0.0":                {"", "0.0.0.0", 4791, servicePort},
-		"disks":                  {"disks", "invalid IP", 4791, servicePort},
+		"::ffff:10.0.0.2":        {"", "10.0.0.2", 4791, rdmahost.ServicePort},
+		"[::ffff:10.0.0.2]:4000": {"", "10.0.0.2", 4000, rdmahost.ServicePort},
+		"fe80::1%eth0":           {"", "fe80::1%eth0", 4791, rdmahost.ServicePort},
+		"0.0.0.0":                {"", "0.0.0.0", 4791, rdmahost.ServicePort},
+		"disks":                  {"disks", "invalid IP", 4791, rdmahost.ServicePort},
 		"disks:5000/9":           {"disks", "invalid IP", 5000, 9},
 	} {
 		h, err := parseHost(text, 4791)
-		if err != nil || h.name != want.name || h.addr.String() != want.addr || h.port != want.port || h.service != wire.TCPService(want.service) {
+		if err != nil || h.Name != want.name || h.Addr.String() != want.addr || h.Port != want.port || h.service != wire.TCPService(want.service) {
 			t.Errorf("%q is %+v, %v; want %+v", text, h, err, want)
 		}
 	}

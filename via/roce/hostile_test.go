@@ -16,8 +16,8 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// overheard is what somebody on the network knows of a connection: the last
-// request that went each way.
+// overheard is an eavesdropper's knowledge of a connection: the last request in
+// each direction.
 type overheard struct {
 	toY, toX atomic.Pointer[wire.Packet]
 	fromX    atomic.Pointer[netip.AddrPort]
@@ -37,25 +37,25 @@ func (o *overheard) listen(from, to netip.AddrPort, b []byte) bool {
 	return false
 }
 
-// stranger is an address of the network from which any packet may be sent.
-type stranger struct {
-	t    *testing.T
-	lane port.Lane
-	port port.Port
+// unknownPeer is an address of the network that sends arbitrary packets.
+type unknownPeer struct {
+	t     *testing.T
+	shard port.Shard
+	port  port.Port
 }
 
-func newStranger(t *testing.T, n *port.Network, addr string) *stranger {
+func newUnknownPeer(t *testing.T, n *port.Network, addr string) *unknownPeer {
 	t.Helper()
 	p, err := n.Open(netip.MustParseAddrPort(addr))
 	check(t, err)
 	t.Cleanup(func() { check(t, p.Close()) })
-	l, err := p.Lane(0)
+	l, err := p.Shard(0)
 	check(t, err)
-	return &stranger{t, l, p}
+	return &unknownPeer{t, l, p}
 }
 
-// send sends a packet with a right ICRC.
-func (s *stranger) send(to string, p *wire.Packet) {
+// send sends a packet with a valid ICRC.
+func (s *unknownPeer) send(to string, p *wire.Packet) {
 	s.t.Helper()
 	peer, err := s.port.Peer(netip.MustParseAddrPort(to))
 	check(s.t, err)
@@ -65,19 +65,19 @@ func (s *stranger) send(to string, p *wire.Packet) {
 		Header: room[:n], Payload: [][]byte{p.Payload}, Trailer: make([]byte, int(p.Pad)+wire.ICRCSize),
 		Size: n + len(p.Payload) + int(p.Pad) + wire.ICRCSize,
 	}
-	check(s.t, s.lane.Send([]port.Span{{To: peer, Packets: []rc.Packet{packet}}}))
+	check(s.t, s.shard.Send([]port.Span{{To: peer, Packets: []rc.Packet{packet}}}))
 }
 
-// hostile is a connection over a network with an eavesdropper, and a stranger who
-// knows what that heard.
+// hostile is a connection over a network with an eavesdropper, and an attacker
+// at another address.
 type hostile struct {
 	x, y     *party
 	provider *roce.Provider
 	heard    overheard
-	stranger *stranger
+	attacker *unknownPeer
 }
 
-// atY returns the counters of y's lanes.
+// atY returns the counters of y's shards.
 func (h *hostile) atY(addr string) *roce.EndpointStatistics {
 	for _, e := range h.provider.Statistics() {
 		if e.Local.String() == addr {
@@ -96,12 +96,12 @@ func newHostile(t *testing.T) *hostile {
 	h.provider = p
 	h.x, h.y = newParty(t, p, "10.0.0.1"), newParty(t, p, "10.0.0.2")
 	link(t, "10.0.0.2", h.x.vi, h.y.vi, h.y.nic)
-	h.stranger = newStranger(t, n, "10.0.0.66:4791")
+	h.attacker = newUnknownPeer(t, n, "10.0.0.66:4791")
 	h.works(t)
 	return h
 }
 
-// works checks that the connection does.
+// works checks that the connection transfers messages.
 func (h *hostile) works(t *testing.T) {
 	t.Helper()
 	for _, ends := range [][2]*party{{h.x, h.y}, {h.y, h.x}} {
@@ -116,7 +116,7 @@ func (h *hostile) works(t *testing.T) {
 		done := 0
 		within(t, "a message", func() bool { done += from.poll() + to.poll(); return done == 2 })
 		if !bytes.Equal(to.payload(10_000, 5000), src) {
-			t.Fatal("the message is another")
+			t.Fatal("the message differs")
 		}
 	}
 	if c := slices.Concat(h.x.codes(), h.y.codes()); len(c) != 0 {
@@ -129,13 +129,13 @@ func (h *hostile) close() {
 	h.y.close()
 }
 
-// Who knows everything of a connection but sends from another address changes
-// nothing, reads nothing and breaks nothing.
-func TestStrangerKnowsTheConnection(t *testing.T) {
+// An attacker with all numbers of a connection, but another address, can
+// neither write nor read memory nor break the connection.
+func TestPacketsFromWrongSource(t *testing.T) {
 	h := newHostile(t)
 	heard := *h.heard.toY.Load()
 	secret := h.y.payload(20_000, 64)
-	copy(secret, "nobody's")
+	copy(secret, "a secret")
 	before := bytes.Clone(secret)
 	key, addr := h.y.mem.Handle(), h.y.addr(20_000)
 	sent := uint64(0)
@@ -149,42 +149,42 @@ func TestStrangerKnowsTheConnection(t *testing.T) {
 			{BTH: wire.BTH{Opcode: wire.UCSendOnly}, Payload: make([]byte, 64)},
 		} {
 			p.PKey, p.DestQP, p.PSN, p.AckRequest = wire.DefaultPKey, heard.DestQP, heard.PSN.Add(ahead), true
-			h.stranger.send("10.0.0.2:4791", &p)
+			h.attacker.send("10.0.0.2:4791", &p)
 			sent++
 		}
 	}
 	h.works(t)
-	if n := forged(h.atY("10.0.0.2:4791")); n != sent {
-		t.Errorf("%d of %d packets are counted as forged", n, sent)
+	if n := badSource(h.atY("10.0.0.2:4791")); n != sent {
+		t.Errorf("%d of %d packets are counted as bad_source", n, sent)
 	}
 	if !bytes.Equal(secret, before) {
-		t.Error("a stranger wrote to memory")
+		t.Error("the attacker wrote to memory")
 	}
 	var arrivals [16]port.Arrival
-	if n, err := h.stranger.lane.Receive(arrivals[:]); n != 0 || err != nil {
-		t.Errorf("the stranger got %d answers, %v", n, err)
+	if n, err := h.attacker.shard.Receive(arrivals[:]); n != 0 || err != nil {
+		t.Errorf("the attacker got %d answers, %v", n, err)
 	}
 	h.close()
 }
 
-// A flood of packets for queue pairs that there are not, or from others, costs no
-// memory, and the connection works on.
-func TestFloodByStrangers(t *testing.T) {
+// A flood of packets for unknown queue pairs, or from wrong sources, allocates
+// no memory, and the connection works on.
+func TestFloodFromUnknownPeers(t *testing.T) {
 	h := newHostile(t)
 	h.flood(t, "10.0.0.2:4791")
 	h.close()
 }
 
-// TestFloodByStrangersOverSockets is the same over UDP, where packets that find no
-// room are lost.
-func TestFloodByStrangersOverSockets(t *testing.T) {
+// TestFloodFromUnknownPeersOverSockets is the same over UDP, where the socket
+// buffer may overflow.
+func TestFloodFromUnknownPeersOverSockets(t *testing.T) {
 	s := newSpied(t)
 	p, err := port.OpenUDP(netip.AddrPortFrom(s.px.Addr(), 0), port.UDPOptions{})
 	check(t, err)
 	t.Cleanup(func() { check(t, p.Close()) })
-	l, err := p.Lane(0)
+	l, err := p.Shard(0)
 	check(t, err)
-	s.stranger = &stranger{t, l, p}
+	s.attacker = &unknownPeer{t, l, p}
 	s.heard.toY.Store(&wire.Packet{BTH: wire.BTH{DestQP: s.qp}})
 	s.flood(t, s.py.String())
 	s.close()
@@ -201,7 +201,7 @@ func (h *hostile) flood(t *testing.T, to string) {
 			if i%2 == 0 {
 				packet.DestQP = qp
 			}
-			h.stranger.send(to, &packet)
+			h.attacker.send(to, &packet)
 			if i%100 == 0 {
 				h.y.poll()
 			}
@@ -220,19 +220,19 @@ func (h *hostile) flood(t *testing.T, to string) {
 	}
 	h.works(t)
 	e := h.atY(to)
-	counted := forged(e) + unknown(e)
-	for i := range e.Lanes {
-		counted += e.Lanes[i].Port.Overrun
+	counted := badSource(e) + unknown(e)
+	for i := range e.Shards {
+		counted += e.Shards[i].Port.Overrun
 	}
 	if counted != first+then {
 		t.Errorf("%d of %d packets are counted", counted, first+then)
 	}
 }
 
-// The peer itself may lie about keys and numbers: it gets no further than its
-// rights, and loses its connection.
-func TestPeerWithForgedKeys(t *testing.T) {
-	for name, forge := range map[string]func(h *hostile, d *via.Descriptor){
+// A connected peer that uses invalid keys or addresses accesses no memory, and
+// its connection breaks.
+func TestPeerWithInvalidKeys(t *testing.T) {
+	for name, corrupt := range map[string]func(h *hostile, d *via.Descriptor){
 		"another generation": func(h *hostile, d *via.Descriptor) {
 			d.SetRemote(h.y.addr(0), h.y.mem.Handle()^1<<16)
 		},
@@ -244,20 +244,20 @@ func TestPeerWithForgedKeys(t *testing.T) {
 		"around the end of addresses": func(h *hostile, d *via.Descriptor) { d.SetRemote(^uint64(0)-10, h.y.mem.Handle()) },
 	} {
 		for verb, op := range map[string]via.Opcode{"write": via.OpRdmaWrite, "read": via.OpRdmaRead} {
-			t.Run(verb+", "+name, func(t *testing.T) { refusesAccess(t, op, forge) })
+			t.Run(verb+", "+name, func(t *testing.T) { refusesAccess(t, op, corrupt) })
 		}
 	}
 }
 
-// refusesAccess has x ask for what y does not allow.
-func refusesAccess(t *testing.T, op via.Opcode, forge func(h *hostile, d *via.Descriptor)) {
+// refusesAccess posts an operation at x that y does not allow.
+func refusesAccess(t *testing.T, op via.Opcode, corrupt func(h *hostile, d *via.Descriptor)) {
 	t.Helper()
 	h := newHostile(t)
-	before, own := bytes.Clone(h.y.arena.Bytes()), bytes.Clone(h.x.payload(0, 64))
+	before, local := bytes.Clone(h.y.arena.Bytes()), bytes.Clone(h.x.payload(0, 64))
 	h.x.used = 0
 	d := h.x.desc()
 	d.Reset(op)
-	forge(h, d)
+	corrupt(h, d)
 	d.AddSegment(h.x.addr(0), h.x.mem.Handle(), 64)
 	check(t, h.x.vi.PostSend(d))
 	var status via.Status
@@ -271,7 +271,7 @@ func refusesAccess(t *testing.T, op via.Opcode, forge func(h *hostile, d *via.De
 	if status&via.StatusErrorMask != via.StatusRdmaProtError {
 		t.Errorf("the operation completed with %v", status)
 	}
-	if !bytes.Equal(h.y.arena.Bytes(), before) || !bytes.Equal(h.x.payload(0, 64), own) {
+	if !bytes.Equal(h.y.arena.Bytes(), before) || !bytes.Equal(h.x.payload(0, 64), local) {
 		t.Error("memory has changed")
 	}
 	h.close()

@@ -5,11 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/viablk/viablk/via"
+	"github.com/viablk/viablk/via/rdmahost"
 	"github.com/viablk/viablk/via/roce/cm"
 	"github.com/viablk/viablk/via/roce/wire"
 )
@@ -20,40 +19,31 @@ type listening struct {
 	service   wire.ServiceID
 	incoming  func(via.Incoming)
 	endpoints []*endpoint
-	calls     sync.WaitGroup // of incoming
+	requests  rdmahost.Requests[*request]
 
-	mu      sync.Mutex // before endpoint.mu
-	closed  bool
-	pending map[*request]struct{} // not yet answered
-	crowd   map[netip.Addr]int    // requests that the consumer has, by source
-	crowded int                   // all of them
+	// places are those of the requests that the consumer holds: until it
+	// refuses, or the connection is established or times out. The bounds of the
+	// connection manager do not replace these: it forgets requests that the
+	// consumer still holds.
+	places rdmahost.Places
 }
 
-// Bounds of the requests that a consumer has at once: it sets a connection up for
-// each, whether there is a peer or not. One ends with its refusal, or when the
-// requester knows or is given up. The connection manager's own bounds are no help:
-// it forgets requests that the consumer still has.
-const (
-	mostRequests        = 128
-	mostRequestsPerAddr = 16
-)
-
-// Listen listens at a host; a wildcard is each address of this one.
+// Listen listens at a host; a wildcard stands for all addresses of this host.
 func (a *adapter) Listen(at string, incoming func(via.Incoming)) (via.Listening, error) {
 	h, err := parseHost(at, a.provider.options.Port)
 	if err != nil {
 		return nil, err
 	}
-	if err := h.resolve(context.Background()); err != nil {
+	if err := h.Resolve(context.Background()); err != nil {
 		return nil, err
 	}
 	addrs, err := a.locals(&h)
 	if err != nil {
 		return nil, err
 	}
-	s := &listening{adapter: a, service: h.service, incoming: incoming, pending: make(map[*request]struct{}), crowd: make(map[netip.Addr]int)}
+	s := &listening{adapter: a, service: h.service, incoming: incoming}
 	for _, addr := range addrs {
-		if err := s.listenAt(netip.AddrPortFrom(addr, h.port)); err != nil {
+		if err := s.listenAt(netip.AddrPortFrom(addr, h.Port)); err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
 	}
@@ -68,37 +58,32 @@ func (s *listening) listenAt(local netip.AddrPort) error {
 	}
 	s.adapter.use(e)
 	free := false
-	e.consult(func(m *cm.Manager, _ time.Duration) {
+	e.withManager(func(m *cm.Manager, _ time.Duration) {
 		if free = m.Listen(s.service); free {
 			e.services[s.service] = s
 		}
 	})
 	if !free {
 		e.release()
-		return fmt.Errorf("listen at %v: somebody does: %w", local, via.ErrResource)
+		return fmt.Errorf("listen at %v: the service has a listener: %w", local, via.ErrResource)
 	}
 	s.endpoints = append(s.endpoints, e)
 	return nil
 }
 
-// Close stops listening, refuses what is not answered, and waits for the calls of
-// incoming.
+// Close stops listening, refuses the unanswered requests, and waits for the
+// calls of incoming.
 func (s *listening) Close() error {
 	for _, e := range s.endpoints {
-		e.consult(func(m *cm.Manager, _ time.Duration) {
+		e.withManager(func(m *cm.Manager, _ time.Duration) {
 			m.Unlisten(s.service)
 			delete(e.services, s.service)
 		})
 	}
-	s.mu.Lock()
-	s.closed = true
-	pending := s.pending
-	s.pending = nil
-	s.mu.Unlock()
-	for r := range pending {
-		_ = r.Refuse(nil) // it may be answered meanwhile
+	for _, r := range s.requests.Close() {
+		_ = r.Refuse(nil) // it may have been answered
 	}
-	s.calls.Wait()
+	s.requests.Wait()
 	for _, e := range s.endpoints {
 		e.release()
 	}
@@ -108,85 +93,47 @@ func (s *listening) Close() error {
 
 // request is a peer's request to connect.
 type request struct {
-	listening    *listening
-	endpoint     *endpoint
-	conversation *conversation
-	event        cm.Event
-	left         atomic.Bool // the crowd
+	listening *listening
+	endpoint  *endpoint
+	conn      *cmConn
+	event     cm.Event
+	place     *rdmahost.Place
 }
 
-// requested makes a request of an event, or refuses it.
+// requested returns the request of a REQ, or rejects a REQ without a listener.
 //
 // +checklocks:e.mu
 func (e *endpoint) requested(ev cm.Event) *request {
 	s := e.services[ev.Service]
 	if s == nil {
-		_ = e.manager.Reject(ev.ID, &cm.Refusal{Reason: wire.RejectInvalidServiceID}, clock()) // nobody is to know
+		_ = e.manager.Reject(ev.ID, &cm.Refusal{Reason: wire.RejectInvalidServiceID}, clock()) // fails only if the request has timed out
 		return nil
 	}
-	return &request{listening: s, endpoint: e, conversation: e.converse(ev.ID, nil), event: ev}
+	return &request{listening: s, endpoint: e, conn: e.newConn(ev.ID, nil), event: ev}
 }
 
-// submit hands a request to the consumer, on a goroutine of its own. One that finds
-// no room is dropped: its peer asks again.
+// submit hands a request to the consumer, on a new goroutine. It drops a
+// request beyond the bounds: the peer retransmits it.
 func (s *listening) submit(r *request) {
-	if !s.enter(r) {
-		r.endpoint.consult(func(m *cm.Manager, _ time.Duration) { m.Forget(r.event.ID) })
+	if r.place = s.places.Acquire(r.event.From.Addr()); r.place == nil {
+		r.endpoint.withManager(func(m *cm.Manager, _ time.Duration) { m.Forget(r.event.ID) })
 		return
 	}
-	if !r.judge() {
+	if !r.validateMTU() {
 		return
 	}
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
+	if !s.requests.Deliver(r, func(r *request) { s.incoming(r) }) {
 		_ = r.refuse(&cm.Refusal{Reason: wire.RejectInvalidServiceID})
-		return
-	}
-	s.pending[r] = struct{}{}
-	s.calls.Add(1)
-	s.mu.Unlock()
-	go func() {
-		defer s.calls.Done()
-		s.incoming(r)
-	}()
-}
-
-// enter takes a request in, if there is room.
-func (s *listening) enter(r *request) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	from := r.event.From.Addr()
-	if s.crowded >= mostRequests || s.crowd[from] >= mostRequestsPerAddr {
-		return false
-	}
-	s.crowd[from]++
-	s.crowded++
-	return true
-}
-
-// done says that the consumer has nothing to do with a request any more. It is
-// called once, or more often.
-func (r *request) done() {
-	if r.left.Swap(true) {
-		return
-	}
-	s, from := r.listening, r.event.From.Addr()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.crowded--
-	if s.crowd[from]--; s.crowd[from] == 0 {
-		delete(s.crowd, from)
 	}
 }
 
-// judge refuses a request whose packets the path does not carry.
-func (r *request) judge() bool {
+// validateMTU refuses a request whose path MTU exceeds that of the path.
+func (r *request) validateMTU() bool {
 	mtu, err := r.endpoint.mtuTo(r.event.From.Addr())
 	if err == nil && r.event.MTU <= mtu {
 		return true
 	}
-	_ = r.refuse(&cm.Refusal{Reason: wire.RejectInvalidMTU, MTU: mtu}) // the peer asks again, or not
+	_ = r.refuse(&cm.Refusal{Reason: wire.RejectInvalidMTU, MTU: mtu}) // the peer may retry with this MTU
 	return false
 }
 
@@ -197,24 +144,17 @@ func (r *request) Hello() []byte { return r.event.Private }
 // RemoteHost returns the requester's address.
 func (r *request) RemoteHost() string { return r.event.From.String() }
 
-// claim takes the request off those that the listener refuses when it closes.
-func (r *request) claim() {
-	r.listening.mu.Lock()
-	delete(r.listening.pending, r)
-	r.listening.mu.Unlock()
-}
-
-// Refuse answers no.
+// Refuse sends a REJ with the consumer's reply as private data.
 func (r *request) Refuse(reply []byte) error {
 	return r.refuse(&cm.Refusal{Private: reply})
 }
 
 func (r *request) refuse(why *cm.Refusal) (err error) {
-	r.claim()
-	defer r.done()
-	r.endpoint.consult(func(m *cm.Manager, now time.Duration) {
+	r.listening.requests.Remove(r)
+	defer r.place.Release()
+	r.endpoint.withManager(func(m *cm.Manager, now time.Duration) {
 		err = m.Reject(r.event.ID, why, now)
-		r.conversation.over = true
+		r.conn.peerDone = true
 	})
 	if err != nil {
 		return fmt.Errorf("refuse %v: %w: %w", r.event.From, via.ErrInvalidParameter, err)
@@ -222,10 +162,11 @@ func (r *request) refuse(why *cm.Refusal) (err error) {
 	return nil
 }
 
-// Accept answers yes, and waits until the requester knows.
+// Accept sends the REP, and waits for the RTU or a packet on the queue pair,
+// which implies it.
 func (r *request) Accept(ctx context.Context, reply []byte, cfg via.LinkConfig) (via.Link, error) {
-	r.claim()
-	defer r.done()
+	r.listening.requests.Remove(r)
+	defer r.place.Release()
 	e := r.endpoint
 	if r.event.Unreliable != (cfg.Reliability == via.UnreliableDelivery) {
 		_ = r.refuse(&cm.Refusal{Reason: wire.RejectInvalidTransport})
@@ -235,8 +176,8 @@ func (r *request) Accept(ctx context.Context, reply []byte, cfg via.LinkConfig) 
 	if err != nil {
 		return nil, err
 	}
-	l.id = r.conversation.id // before packets arrive, which may establish the connection
-	if err = l.enter(terms{from: r.event.From, own: r.event.Own, peer: r.event.Peer, mtu: r.event.MTU}); err == nil {
+	l.handshake.id = r.conn.id // early packets may establish the connection
+	if err = l.createQP(terms{from: r.event.From, sameKind: r.event.SameKind, peer: r.event.Peer, mtu: r.event.MTU}); err == nil {
 		err = l.grant(ctx, r, reply)
 	}
 	if err != nil {
@@ -246,15 +187,15 @@ func (r *request) Accept(ctx context.Context, reply []byte, cfg via.LinkConfig) 
 	return l, nil
 }
 
-// grant tells the requester, and waits until it has heard.
+// grant sends the REP, and waits for the connection manager's Established.
 func (l *link) grant(ctx context.Context, r *request, reply []byte) (err error) {
-	c := r.conversation
-	l.endpoint.consult(func(m *cm.Manager, now time.Duration) {
+	c := r.conn
+	l.endpoint.withManager(func(m *cm.Manager, now time.Duration) {
 		c.link, c.qpn = l, l.qpn
-		err = m.Accept(c.id, &cm.Answer{End: l.ours(), Private: reply}, now)
+		err = m.Accept(c.id, &cm.Answer{End: l.localEnd(), Private: reply}, now)
 	})
 	if err != nil {
-		return fmt.Errorf("the requester has gone: %w: %w", via.ErrTimeout, err)
+		return fmt.Errorf("the request has ended: %w: %w", via.ErrTimeout, err)
 	}
 	ev, err := c.next(ctx)
 	if err != nil {

@@ -8,12 +8,12 @@ import (
 	"github.com/viablk/viablk/via/roce"
 )
 
-// memoryPerConnection is what one end of a connection takes beside the memory that
-// is registered, bytes.
+// memoryPerConnection bounds the memory of one end of a connection, without
+// registered memory, in bytes.
 const memoryPerConnection = 64 << 10
 
-// Connections of one completion queue share a socket and its buffers: what each of
-// them takes is little, even when all have exchanged messages.
+// Connections of one completion queue share a socket and its buffers: each
+// takes little memory, even after all have exchanged messages.
 func TestMemoryOfManyConnections(t *testing.T) {
 	const first, then = 20, 500
 	p := roce.New(roce.Options{})
@@ -40,7 +40,7 @@ func TestMemoryOfManyConnections(t *testing.T) {
 	used := func() uint64 {
 		var m runtime.MemStats
 		runtime.GC()
-		runtime.GC() // what finalizers held
+		runtime.GC() // frees objects with finalizers
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc + m.StackInuse
 	}
@@ -54,8 +54,8 @@ func TestMemoryOfManyConnections(t *testing.T) {
 		t.Errorf("that is more than %d", memoryPerConnection)
 	}
 	for _, e := range p.Statistics() {
-		if len(e.Lanes) != 1 {
-			t.Errorf("%v has %d sockets for connections, want one", e.Local, len(e.Lanes))
+		if len(e.Shards) != 1 {
+			t.Errorf("%v has %d sockets for connections, want one", e.Local, len(e.Shards))
 		}
 	}
 	x.close(vis[0]...)

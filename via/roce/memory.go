@@ -1,44 +1,54 @@
 package roce
 
 import (
-	"runtime"
 	"sync/atomic"
-	"time"
 
 	"github.com/viablk/viablk/via"
 	"github.com/viablk/viablk/via/roce/rc"
 )
 
-// regions are the regions of a device by handle, for packets that come in: looked
-// up without a lock. Handles are the user agent's: an index of 16 bits below a
-// generation that starts at random, and all 32 are compared, so that a key of
-// another registration names nothing.
+// regions maps handles, which are the R_Keys of packets, to the regions of a
+// device, for lookup without a lock. A handle is 32 random bits, of which the
+// low ones are the place of its region: put draws until it finds a free place,
+// twice at most on average, because the table has more than twice as many
+// places as a device has regions. find compares all bits.
 type regions struct {
-	pages [1 << 8]atomic.Pointer[regionPage]
+	pages [regionPlaces >> 8]atomic.Pointer[regionPage]
 
-	// withdrawals counts the changes after which something may be forbidden that
-	// was allowed before.
+	// withdrawals counts the changes that may have revoked access.
 	withdrawals atomic.Uint64
 }
 
-// regionPage are the regions whose handles have the same index but for the low
-// 8 bits.
+// regionPage holds the regions whose indexes differ only in the low 8 bits.
 type regionPage [1 << 8]atomic.Pointer[via.Memory]
 
-// put makes a region known.
+// regionPlaces is the number of places in the table, a power of two.
+const regionPlaces = 2 * maxRegions
+
+// put inserts a region, and gives it its handle.
 func (r *regions) put(m *via.Memory) {
-	h := m.Handle()
-	page := &r.pages[h>>8&0xff]
-	for page.Load() == nil {
-		page.CompareAndSwap(nil, new(regionPage))
+	for {
+		h := uint32(random())
+		page := r.page(h)
+		for page.Load() == nil {
+			page.CompareAndSwap(nil, new(regionPage))
+		}
+		if h != 0 && page.Load()[h&0xff].CompareAndSwap(nil, m) {
+			m.Name(h)
+			return
+		}
 	}
-	page.Load()[h&0xff].Store(m)
 }
 
-// remove forgets a region.
+// page returns the page of a handle.
+func (r *regions) page(h uint32) *atomic.Pointer[regionPage] {
+	return &r.pages[h>>8&(regionPlaces>>8-1)]
+}
+
+// remove removes a region.
 func (r *regions) remove(m *via.Memory) {
 	h := m.Handle()
-	if page := r.pages[h>>8&0xff].Load(); page != nil {
+	if page := r.page(h).Load(); page != nil {
 		page[h&0xff].CompareAndSwap(m, nil)
 	}
 	r.withdrawals.Add(1)
@@ -46,7 +56,7 @@ func (r *regions) remove(m *via.Memory) {
 
 // find returns the region with a handle, or nil.
 func (r *regions) find(handle uint32) *via.Memory {
-	page := r.pages[handle>>8&0xff].Load()
+	page := r.page(handle).Load()
 	if page == nil {
 		return nil
 	}
@@ -57,18 +67,22 @@ func (r *regions) find(handle uint32) *via.Memory {
 	return m
 }
 
-// Register makes a region known. Its remote access works from now on.
+// Register inserts a region and so enables its remote access.
 func (a *adapter) Register(m *via.Memory) error {
 	a.regions.put(m)
 	return nil
 }
 
-// Update applies changed attributes: what the former ones allowed is over.
+// Update applies changed attributes: when it returns, access that only the
+// former ones allowed has ended.
 func (a *adapter) Update(*via.Memory) error {
 	a.regions.withdrawals.Add(1)
 	a.provider.quiesce()
 	return nil
 }
+
+// Accessed returns false: this process places what peers send.
+func (*adapter) Accessed(*via.Memory) bool { return false }
 
 // Deregister withdraws a region.
 func (a *adapter) Deregister(m *via.Memory) error {
@@ -86,41 +100,22 @@ func (a *adapter) DeregisterAll(list []*via.Memory) error {
 	return nil
 }
 
-// quiesce waits until every turn that is under way now has ended. Within a turn
-// memory is checked before it is touched, and touched no more when it ends: what
-// was withdrawn before is not touched after this.
+// quiesce waits until every pass now in progress has ended. A pass checks
+// memory before each access and accesses none after it ends, so no pass
+// accesses a region that was withdrawn before quiesce.
 func (p *Provider) quiesce() {
 	for _, e := range *p.all.Load() {
-		for _, l := range *e.lanes.Load() {
-			l.quiesce()
+		for _, s := range *e.shards.Load() {
+			s.quiesce()
 		}
 	}
 }
 
-// quiesce waits for the end of the turn under way, if there is one.
-func (l *lane) quiesce() {
-	if l.state.Load() == turnFree {
-		return
-	}
-	ended := l.ended.Load()
-	for i := 0; l.state.Load() != turnFree && l.ended.Load() == ended; i++ {
-		rest(i)
-	}
-}
-
-// rest lets others run, the longer the longer this goes on.
-func rest(i int) {
-	if i < 100 {
-		runtime.Gosched()
-		return
-	}
-	time.Sleep(20 * time.Microsecond)
-}
-
-// Remote implements [rc.Memory]: what the peer may access.
-func (l *link) Remote(key uint32, addr uint64, length int, access rc.Access) []byte {
-	m := l.adapter.regions.find(key)
-	if m == nil || !m.Live() || m.Tag() != l.cfg.Tag {
+// Remote implements [rc.Memory]: it returns the memory of an R_Key and address,
+// if the region has the link's tag and its attributes allow the access.
+func (t *transport) Remote(key uint32, addr uint64, length int, access rc.Access) []byte {
+	m := t.link.adapter.regions.find(key)
+	if m == nil || !m.Live() || m.Tag() != t.link.cfg.Tag {
 		return nil
 	}
 	if access == rc.RemoteWrite && !m.RemoteWrite() || access == rc.RemoteRead && !m.RemoteRead() {
@@ -134,17 +129,17 @@ func (l *link) Remote(key uint32, addr uint64, length int, access rc.Access) []b
 	return b[at : at+uint64(length)]
 }
 
-// Local implements [rc.Memory]: whether the regions of a work's segments are
-// still what they were at the post. The answer holds as long as nothing is
-// withdrawn.
-func (l *link) Local(id uint64) bool {
-	w, checked := l.slot(id)
-	version := l.adapter.regions.withdrawals.Load() + 1
+// Local implements [rc.Memory]: it reports whether the regions of a work's
+// segments are still registered with the link's tag. The result is cached until
+// the next withdrawal.
+func (t *transport) Local(id uint64) bool {
+	w, checked := t.entry(id)
+	version := t.link.adapter.regions.withdrawals.Load() + 1
 	if *checked == version {
 		return true
 	}
 	for i := range w.Segments {
-		if m := w.Segments[i].Memory; !m.Live() || m.Tag() != l.cfg.Tag {
+		if m := w.Segments[i].Memory; !m.Live() || m.Tag() != t.link.cfg.Tag {
 			return false
 		}
 	}

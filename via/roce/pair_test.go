@@ -13,8 +13,8 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// party is one NIC with a VI on a completion queue of its own, and memory that
-// peers may access.
+// party is one NIC with a VI, its completion queue, and memory that peers may
+// access.
 type party struct {
 	tb    testing.TB
 	nic   *via.NIC
@@ -23,14 +23,14 @@ type party struct {
 	mem   *via.Memory
 	cq    *via.CQ
 	vi    *via.VI
-	used  int // descriptors made
+	used  int // descriptors in use
 	batch [16]via.Completion
 
 	mu   sync.Mutex
 	errs []via.AsyncError
 }
 
-// Where things lie in a party's arena: descriptors below, payload above.
+// Layout of a party's arena: descriptors below, payload above.
 const (
 	arenaSize = 8 << 20
 	payloadAt = 1 << 20
@@ -44,7 +44,8 @@ func check(tb testing.TB, err error) {
 	}
 }
 
-// newParty opens a NIC. It is closed with the test, if nothing is left on it.
+// newParty opens a NIC. The test's cleanup closes it, if no objects are left on
+// it.
 func newParty(tb testing.TB, p via.Provider, device string) *party {
 	tb.Helper()
 	x := &party{tb: tb, nic: openNIC(tb, p, device)}
@@ -112,7 +113,7 @@ func (x *party) build(op via.Opcode, at, n int, peer *party) *via.Descriptor {
 	return d
 }
 
-// poll takes completions, and fails the test if one is not good.
+// poll polls completions, and fails the test if one has an error.
 func (x *party) poll() int {
 	x.tb.Helper()
 	n := x.cq.Poll(x.batch[:])
@@ -136,7 +137,7 @@ func tryLink(host string, x, y *via.VI, yNIC *via.NIC) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	accepted := make(chan error, 1)
 	go func() {
@@ -169,21 +170,21 @@ func (x *party) close(more ...*via.VI) {
 	check(x.tb, x.nic.Close())
 }
 
-// sleep sleeps on a completion queue until there may be something.
-func sleep(cq *via.CQ, patience time.Duration) {
+// sleep sleeps on a completion queue until it may have completions.
+func sleep(cq *via.CQ, timeout time.Duration) {
 	if !cq.Arm() {
 		return
 	}
 	fds := []unix.PollFd{{Fd: int32(cq.FD()), Events: unix.POLLIN}}
-	_, _ = unix.Poll(fds, int(patience.Milliseconds())) // whatever it says, the caller polls
+	_, _ = unix.Poll(fds, int(timeout.Milliseconds())) // the caller polls in any case
 }
 
-// within waits until cond holds, giving it turns.
+// within calls cond until it holds.
 func within(tb testing.TB, what string, cond func() bool) {
 	tb.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !cond(); time.Sleep(50 * time.Microsecond) {
+	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(50 * time.Microsecond) {
 		if time.Now().After(deadline) {
-			tb.Fatalf("waited in vain for %s", what)
+			tb.Fatalf("timeout while waiting for %s", what)
 		}
 	}
 }

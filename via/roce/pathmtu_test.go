@@ -16,7 +16,8 @@ import (
 	"github.com/viablk/viablk/via/roce"
 )
 
-// ipIn runs commands of iproute2 in a namespace; file, if not nil, is their number 3.
+// ipIn runs commands of iproute2 in a namespace; file, if not nil, is their
+// file descriptor 3.
 func ipIn(t *testing.T, n *netns.Namespace, file *os.File, lines ...string) {
 	t.Helper()
 	cmd := exec.Command("ip", "-batch", "-")
@@ -31,8 +32,8 @@ func ipIn(t *testing.T, n *netns.Namespace, file *os.File, lines ...string) {
 	}
 }
 
-// narrowNetwork makes three hosts in a row, of which the middle one routes: from the
-// first one on packets of 4500 bytes are carried, to the last one of 1500.
+// narrowNetwork makes three hosts in a row, of which the middle one routes: the
+// MTU on the side of the first is 4500, on the side of the last 1500.
 func narrowNetwork(t *testing.T) (first, last *netns.Namespace) {
 	t.Helper()
 	var hosts [3]*netns.Namespace
@@ -48,7 +49,7 @@ func narrowNetwork(t *testing.T) (first, last *netns.Namespace) {
 			fmt.Sprintf("link add r%d mtu %d type veth peer name veth0 mtu %d netns /proc/self/fd/3", i, mtu, mtu))
 		ipIn(t, router, nil, fmt.Sprintf("link set r%d addrgenmode none up", i),
 			fmt.Sprintf("addr add 10.9.%d.1/24 dev r%d", i, i), fmt.Sprintf("addr add fd09:%d::1/64 dev r%d nodad", i, i),
-			fmt.Sprintf("addr add fe80::1/64 dev r%d nodad", i)) // from where a router asks for its neighbours
+			fmt.Sprintf("addr add fe80::1/64 dev r%d nodad", i)) // source of the router's neighbour solicitations
 		ipIn(t, hosts[i], nil, "link set lo up", "link set veth0 addrgenmode none up",
 			fmt.Sprintf("addr add 10.9.%d.2/24 dev veth0", i), fmt.Sprintf("addr add fd09:%d::2/64 dev veth0 nodad", i),
 			fmt.Sprintf("route add default via 10.9.%d.1", i), fmt.Sprintf("route add default via fd09:%d::1", i))
@@ -62,8 +63,8 @@ func narrowNetwork(t *testing.T) (first, last *netns.Namespace) {
 	return hosts[0], hosts[2]
 }
 
-// askVariable makes the test binary a process that connects to an echo, sends it a
-// long message, and prints the path MTU.
+// askVariable makes the test binary a process that connects to an echo, sends
+// it a long message, and prints the path MTU.
 const askVariable = "VIABLK_TEST_ROCE_ASK"
 
 // ask is that process.
@@ -94,9 +95,9 @@ func ask(host string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	for { // the other process may not listen yet
+	for { // the other process may not be listening yet
 		if _, err = vi.Connect(ctx, via.Address{Host: host, Discriminator: "echo"}); err == nil {
 			break
 		} else if ctx.Err() != nil || !errors.Is(err, via.ErrNotReachable) && !errors.Is(err, via.ErrNoMatch) {
@@ -132,13 +133,13 @@ func ask(host string) error {
 		}
 		sleep(cq, 100*time.Millisecond)
 	}
-	fmt.Println(p.Statistics()[0].Lanes[0].Links[0].MTU)
+	fmt.Println(p.Statistics()[0].Shards[0].Links[0].MTU)
 	return vi.Disconnect()
 }
 
-// Behind a router whose other side carries less, connections have the path MTU of
-// the narrow side, whoever asks: the one because its router says so, or its peer,
-// the other because it knows.
+// Across a router to a link with a smaller MTU, connections use that MTU, in
+// both directions of the request: the wide end learns it from the router or the
+// peer, the narrow end from its interface.
 func TestPathMTUBehindRouter(t *testing.T) {
 	first, last := narrowNetwork(t)
 	for name, hosts := range map[string][2]string{"IPv4": {"10.9.0.2", "10.9.2.2"}, "IPv6": {"[fd09:0::2]", "[fd09:2::2]"}} {

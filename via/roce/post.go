@@ -7,17 +7,24 @@ import (
 	"github.com/viablk/viablk/via/roce/rc"
 )
 
-// posts are works on their way from the consumer to who has the turn of the lane:
-// a ring with one writer and, at a time, one reader.
+// posts is an SPSC ring of works from the consumer to the owner of the shard:
+//
+//  1. PostSend and PostRecv push a work, whose segments stay the consumer's
+//     memory, unchanged until the work completes
+//  2. Doorbell lists the link at its shard, and runs a pass unless another
+//     goroutine does (shard.go)
+//  3. the pass pops the works, in handOverPosts, and gives each an entry
+//  4. the queue pair refers to the entry until the work completes
+//  5. releaseEntry frees the entry when the consumer polls the completion
 type posts struct {
 	ring []*via.Work
-	tail atomic.Uint32 // the consumer's; it publishes the slots before it
-	head atomic.Uint32 // of who has the turn; it gives back the slots before it
+	tail atomic.Uint32 // written by the consumer; publishes the entries before it
+	head atomic.Uint32 // written by the shard's owner; frees the entries before it
 }
 
 func (p *posts) init(size int) { p.ring = make([]*via.Work, size) }
 
-// push appends a work. It returns false if there is no room.
+// push appends a work. It returns false if the ring is full.
 func (p *posts) push(w *via.Work) bool {
 	tail := p.tail.Load()
 	if tail-p.head.Load() == uint32(len(p.ring)) {
@@ -28,41 +35,41 @@ func (p *posts) push(w *via.Work) bool {
 	return true
 }
 
-// pop takes the oldest work, or nil.
+// pop removes and returns the oldest work, or nil.
 func (p *posts) pop() *via.Work {
 	head := p.head.Load()
 	if head == p.tail.Load() {
 		return nil
 	}
-	slot := &p.ring[head&uint32(len(p.ring)-1)]
-	w := *slot
-	*slot = nil
+	entry := &p.ring[head&uint32(len(p.ring)-1)]
+	w := *entry
+	*entry = nil
 	p.head.Store(head + 1)
 	return w
 }
 
-// slots keep what a link knows of the works that its queue pair has. There are as
-// many as there were works at once, in blocks that never move, and the one that
-// was given back last is taken first: a link that is hardly used costs little,
+// entries is a free list of a link's records of works posted to the queue pair.
+// It grows in blocks that never move, up to the most works in flight, and
+// reuses the most recently freed entry first: an idle link costs little,
 // however deep its queues are.
-type slots[T any] struct {
+type entries[T any] struct {
 	blocks [][]T
 	free   []uint32
 }
 
-// blockSlots is how many slots are made at a time.
-const blockSlots = 16
+// blockEntries is the number of entries of a block.
+const blockEntries = 16
 
-// take returns a free slot and its number.
-func (s *slots[T]) take() (uint32, *T) {
+// acquire returns a free entry and its number.
+func (s *entries[T]) acquire() (uint32, *T) {
 	if len(s.free) == 0 {
-		first := uint32(len(s.blocks) * blockSlots)
-		s.blocks = append(s.blocks, make([]T, blockSlots))
-		if all := len(s.blocks) * blockSlots; cap(s.free) < all {
-			s.free = make([]uint32, 0, all) // room for when all are given back
+		first := uint32(len(s.blocks) * blockEntries)
+		s.blocks = append(s.blocks, make([]T, blockEntries))
+		if all := len(s.blocks) * blockEntries; cap(s.free) < all {
+			s.free = make([]uint32, 0, all) // capacity to free all entries
 		}
-		for i := range uint32(blockSlots) {
-			s.free = append(s.free, first+blockSlots-1-i)
+		for i := range uint32(blockEntries) {
+			s.free = append(s.free, first+blockEntries-1-i)
 		}
 	}
 	last := len(s.free) - 1
@@ -71,39 +78,30 @@ func (s *slots[T]) take() (uint32, *T) {
 	return n, s.at(n)
 }
 
-// at returns the slot with a number.
-func (s *slots[T]) at(n uint32) *T { return &s.blocks[n/blockSlots][n%blockSlots] }
+// at returns the entry with a number.
+func (s *entries[T]) at(n uint32) *T { return &s.blocks[n/blockEntries][n%blockEntries] }
 
-// give gives a slot back.
-func (s *slots[T]) give(n uint32) { s.free = append(s.free, n) }
+// release frees an entry.
+func (s *entries[T]) release(n uint32) { s.free = append(s.free, n) }
 
-// sends are the works of the send queue: first posts, then the queue pair's.
-type sends struct {
-	posts
-	slots slots[sendSlot]
-}
-
-type sendSlot struct {
+// sendEntry is a work of the send queue that the queue pair has.
+type sendEntry struct {
 	rc.Work
 	work    *via.Work
-	checked uint64 // version of the regions under which its segments were allowed
-	struck  struck
+	checked uint64 // version of the regions at the last successful check, see Local
+	fault   faultState
 }
 
-// receives are the same of the receive queue. The queue pair gets them when it may
-// need them: until then a receive is no more than a place in the ring.
-type receives struct {
-	posts
-	slots slots[receiveSlot]
-}
-
-type receiveSlot struct {
+// receiveEntry is a receive that the queue pair has. Others stay in the ring
+// until the queue pair may need them.
+type receiveEntry struct {
 	rc.Receive
 	work    *via.Work
 	checked uint64
 }
 
-// receivesAhead is how many receives the queue pair has, if as many are posted.
+// receivesAhead is how many posted receives are handed to the queue pair in
+// advance.
 const receivesAhead = 16
 
 // powerOfTwo rounds up.
@@ -115,93 +113,91 @@ func powerOfTwo(n int) int {
 	return size
 }
 
-// The ID of a work is the number of its slot, twice; of a receive, one more.
+// The ID of a work is twice the number of its entry; a receive adds 1.
 const receiveID = 1
 
-// slotOf returns the number of the slot of an ID.
-func slotOf(id uint64) uint32 { return uint32(id >> 1) }
+// entryIndex returns the number of the entry of an ID.
+func entryIndex(id uint64) uint32 { return uint32(id >> 1) }
 
-// slot returns the work with an ID, and where is noted that its segments were
-// found allowed.
-func (l *link) slot(id uint64) (*via.Work, *uint64) {
+// entry returns the work with an ID, and the version of its last segment check.
+func (t *transport) entry(id uint64) (*via.Work, *uint64) {
 	if id&receiveID != 0 {
-		r := l.receives.slots.at(slotOf(id))
+		r := t.receives.at(entryIndex(id))
 		return r.work, &r.checked
 	}
-	s := l.sends.slots.at(slotOf(id))
+	s := t.sends.at(entryIndex(id))
 	return s.work, &s.checked
 }
 
-// release takes a work that the queue pair has ended out of its slot.
-func (l *link) release(id uint64) (w *via.Work) {
+// releaseEntry frees the entry of a completed work and returns the work.
+func (t *transport) releaseEntry(id uint64) (w *via.Work) {
 	if id&receiveID != 0 {
-		r := l.receives.slots.at(slotOf(id))
+		r := t.receives.at(entryIndex(id))
 		w, r.work = r.work, nil
 		clear(r.Segments)
-		l.receives.slots.give(slotOf(id))
+		t.receives.release(entryIndex(id))
 		return w
 	}
-	s := l.sends.slots.at(slotOf(id))
+	s := t.sends.at(entryIndex(id))
 	w, s.work = s.work, nil
 	clear(s.Segments)
-	l.sends.slots.give(slotOf(id))
+	t.sends.release(entryIndex(id))
 	return w
 }
 
-// PostSend leaves a work for the next turn.
+// PostSend queues a work for the next pass.
 func (l *link) PostSend(w *via.Work) bool { return l.sends.push(w) }
 
-// PostRecv leaves a receive for the next turn. There is room: no more are out
-// than the VI's depth.
+// PostRecv queues a receive for the next pass. The ring has room: the VI bounds
+// its posts to the depth.
 func (l *link) PostRecv(w *via.Work) { l.receives.push(w) }
 
-// Doorbell sends what was posted.
+// Doorbell schedules the link and runs a pass.
 func (l *link) Doorbell() {
-	l.lane.announce(l)
-	l.lane.serve()
+	l.shard.schedule(l)
+	l.shard.run()
 }
 
-// takePosts hands what was posted to the queue pair: all works, and as many
-// receives as may be met before this is called again. That is one for the next
-// packet, and one for each that the queue pair keeps behind a gap.
-func (l *link) takePosts() {
-	if !l.live {
+// handOverPosts hands posts to the queue pair: all works, and as many receives
+// as packets may consume before the next call: one for the next packet, and one
+// for each packet that the queue pair stashes behind a gap.
+func (t *transport) handOverPosts() {
+	if t.stage != live {
 		return
 	}
-	for most := max(receivesAhead, 1+l.qp.Kept()); l.qp.Receives() < most; {
-		w := l.receives.pop()
+	for most := max(receivesAhead, 1+t.qp.Stashed()); t.qp.Receives() < most; {
+		w := t.link.receives.pop()
 		if w == nil {
 			break
 		}
-		l.postReceive(w)
+		t.postReceive(w)
 	}
-	for w := l.sends.pop(); w != nil; w = l.sends.pop() {
-		l.postSend(w)
+	for w := t.link.sends.pop(); w != nil; w = t.link.sends.pop() {
+		t.postSend(w)
 	}
 }
 
-// postReceive hands a receive to the queue pair, which has room: its works are
-// those of the ring.
-func (l *link) postReceive(w *via.Work) {
-	n, s := l.receives.slots.take()
-	s.work, s.checked = w, 0
-	s.ID = uint64(n)<<1 | receiveID
-	s.Segments = segments(s.Segments[:0], w)
-	l.qp.PostReceive(&s.Receive)
+// postReceive hands a receive to the queue pair, which is as deep as the ring.
+func (t *transport) postReceive(w *via.Work) {
+	n, r := t.receives.acquire()
+	r.work, r.checked = w, 0
+	r.ID = uint64(n)<<1 | receiveID
+	r.Segments = segments(r.Segments[:0], w)
+	t.qp.PostReceive(&r.Receive)
 }
 
 // opOf translates opcodes.
 var opOf = [...]rc.Op{via.OpSend: rc.Send, via.OpRdmaWrite: rc.Write, via.OpRdmaRead: rc.Read}
 
-// postSend does the same with a Send or RDMA operation.
-func (l *link) postSend(w *via.Work) {
-	n, s := l.sends.slots.take()
-	s.work, s.checked, s.struck = w, 0, struck{}
+// postSend hands a Send or RDMA operation to the queue pair.
+func (t *transport) postSend(w *via.Work) {
+	n, s := t.sends.acquire()
+	s.work, s.checked, s.fault = w, 0, faultState{}
 	s.ID, s.Op = uint64(n)<<1, opOf[w.Op]
 	s.HasImmediate, s.Immediate = w.HasImmediate, w.Immediate
 	s.Key, s.Addr = w.RemoteHandle, w.RemoteAddr
 	s.Segments = segments(s.Segments[:0], w)
-	l.qp.Post(&s.Work)
+	t.qp.Post(&s.Work)
 }
 
 // segments appends the memory of a work's segments.

@@ -15,8 +15,8 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// privateAt is where the private data of a message begins in a packet, behind the
-// headers of packet and MAD. That of a REQ is what is left to the consumer.
+// privateAt is the offset of the private data in a packet, after the headers of
+// packet and MAD. For a REQ it is the part left to the consumer.
 var privateAt = map[wire.Attribute]int{
 	wire.AttributeREQ:  wire.BTHSize + wire.DETHSize + 24 + 140 + wire.CMASize,
 	wire.AttributeREP:  wire.BTHSize + wire.DETHSize + 24 + 36,
@@ -26,9 +26,8 @@ var privateAt = map[wire.Attribute]int{
 	wire.AttributeDREP: wire.BTHSize + wire.DETHSize + 24 + 8,
 }
 
-// meddler is between two ends, and changes the private data of one kind of messages
-// on their way.
-type meddler struct {
+// mitm modifies the private data of one kind of message between two ends.
+type mitm struct {
 	network   *port.Network
 	x, y      *party
 	attribute wire.Attribute
@@ -38,7 +37,7 @@ type meddler struct {
 	changed int // messages
 }
 
-func (m *meddler) meddle(from, to netip.AddrPort, b []byte) bool {
+func (m *mitm) modify(from, to netip.AddrPort, b []byte) bool {
 	var p wire.Packet
 	if p.Decode(b, wire.DefaultPKey) != wire.Accepted || p.DestQP != wire.GSI {
 		return false
@@ -56,10 +55,9 @@ func (m *meddler) meddle(from, to netip.AddrPort, b []byte) bool {
 	return false
 }
 
-// Whatever a peer writes into the private data of its messages, and however long it
-// says that is: a handshake succeeds or fails, a connection ends, and the next one
-// is not the worse for it.
-func TestPrivateDataOfHostileLength(t *testing.T) {
+// For any content and length of a peer's private data, a handshake succeeds or
+// fails, a connection ends, and the next connection works.
+func TestPrivateDataOfInvalidLength(t *testing.T) {
 	for name, attribute := range map[string]wire.Attribute{
 		"REQ": wire.AttributeREQ, "REP": wire.AttributeREP, "REJ": wire.AttributeREJ,
 		"RTU": wire.AttributeRTU, "DREQ": wire.AttributeDREQ, "DREP": wire.AttributeDREP,
@@ -67,10 +65,10 @@ func TestPrivateDataOfHostileLength(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := rand.New(rand.NewPCG(7, uint64(attribute)))
-			m := newMeddler(t, attribute)
+			m := newMITM(t, attribute)
 			for at := range 21 { // mark, length and connect message
 				for _, value := range []byte{0, 1, 9, 192, 217, 255} {
-					m.meddles(t, func(private []byte) {
+					m.modifies(t, func(private []byte) {
 						private[at] = value
 						for i := at + 1; i < len(private) && value&1 != 0; i++ {
 							private[i] = byte(r.Uint32())
@@ -87,28 +85,28 @@ func TestPrivateDataOfHostileLength(t *testing.T) {
 	}
 }
 
-// newMeddler makes two ends and who is between them.
-func newMeddler(t *testing.T, attribute wire.Attribute) *meddler {
+// newMITM returns two ends and a mitm between them.
+func newMITM(t *testing.T, attribute wire.Attribute) *mitm {
 	t.Helper()
-	m := &meddler{attribute: attribute, network: port.NewNetwork(1, 9000)}
+	m := &mitm{attribute: attribute, network: port.NewNetwork(1, 9000)}
 	p := roce.New(roce.Options{Open: m.network.Open, Timeout: 20 * time.Millisecond, Retries: 3})
 	m.x, m.y = newParty(t, p, "10.0.0.1"), newParty(t, p, "10.0.0.2")
 	return m
 }
 
-// meddles has the ends connect and disconnect while messages are changed, and once
-// more when they are not.
-func (m *meddler) meddles(t *testing.T, change func(private []byte)) {
+// modifies connects and disconnects the ends with modified messages, and once
+// more without.
+func (m *mitm) modifies(t *testing.T, change func(private []byte)) {
 	t.Helper()
 	x, y := m.x, m.y
 	m.mu.Lock()
 	m.change, m.changed = change, 0
 	m.mu.Unlock()
-	m.network.SetFaults(port.Faults{Lose: m.meddle})
+	m.network.SetFaults(port.Faults{Lose: m.modify})
 	a, b := x.newVI(via.ReliableDelivery, x.cq), y.newVI(via.ReliableDelivery, y.cq)
 	x.used, y.used = 0, 0
 	if m.attempt(a, b) == nil {
-		check(t, b.PostSend(y.build(via.OpSend, 0, 64, nil))) // it finds no receive
+		check(t, b.PostSend(y.build(via.OpSend, 0, 64, nil))) // without a receive
 		y.cq.Poll(y.batch[:])
 		check(t, a.Disconnect())
 		within(t, "the end of the connection", func() bool {
@@ -135,14 +133,14 @@ func (m *meddler) meddles(t *testing.T, change func(private []byte)) {
 	}
 }
 
-// attempt connects two VIs, or has the one end refuse the other.
-func (m *meddler) attempt(a, b *via.VI) error {
+// attempt connects two VIs, or one end refuses the other.
+func (m *mitm) attempt(a, b *via.VI) error {
 	addr := via.Address{Host: "10.0.0.2", Discriminator: "hostile"}
 	l, err := m.y.nic.Listen(addr)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	accepted := make(chan error, 1)
 	go func() {
@@ -159,7 +157,7 @@ func (m *meddler) attempt(a, b *via.VI) error {
 		accepted <- err
 	}()
 	if _, err = a.Connect(ctx, addr); err != nil {
-		cancel() // the request may not have come
+		cancel() // the request may not have arrived
 	}
 	return errors.Join(err, <-accepted, l.Close())
 }

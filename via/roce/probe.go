@@ -14,16 +14,15 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// probe asks the network about an address while a handshake is under way. A
-// socket of its own sends a datagram as long as the longest packet: if nobody is
-// there, the network's answer ends the handshake; if a router on the way has less
-// room, the kernel knows the path better by the time the peer answers. Nobody's
-// answer is needed, and nobody may spend a receive on it: it is a packet to queue
-// pair 0, which RoCE has not (InfiniBand specification, volume 1, annex A16), so that
-// it is dropped before anything else is looked at. One to queue pair 1 that is
-// longer than a management datagram would use up the first receive there for good
-// in Linux's rdma_rxe, and nobody could connect to that host any more. Short ones
-// follow now and then.
+// probe tests the path to an address during a handshake. A separate socket
+// sends a datagram as long as the longest packet: an ICMP error for an
+// unreachable host ends the handshake; a router with a smaller MTU makes the
+// kernel lower the path MTU before the peer answers. The probe needs no answer
+// and must not consume a receive: it addresses queue pair 0, which RoCE does
+// not define (InfiniBand specification, volume 1, annex A16), so the peer drops
+// it first. A packet to queue pair 1 that is longer than a management datagram
+// would permanently consume the first receive there in Linux's rdma_rxe, and
+// block further connections to that host. Short probes follow at intervals.
 type probe struct {
 	conn  *net.UDPConn
 	to    netip.AddrPort
@@ -32,7 +31,7 @@ type probe struct {
 }
 
 // startProbe sends the datagram. Without a socket there is no probe, and the
-// handshake takes its time.
+// handshake relies on its timeouts.
 func startProbe(e *endpoint, to netip.AddrPort, mtu wire.MTU) *probe {
 	local := netip.AddrPortFrom(e.local.Addr(), 0)
 	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(local))
@@ -50,9 +49,9 @@ func startProbe(e *endpoint, to netip.AddrPort, mtu wire.MTU) *probe {
 	return p
 }
 
-// prepare lets routers refuse the probe if it is too long, and has the socket,
-// which is not connected so that the kernel writes the identification that the
-// ICRC covers, tell of refusals all the same.
+// prepare sets DF and IP_RECVERR: the socket is not connected, so that the
+// kernel writes the identification that the ICRC covers, but it must report
+// ICMP errors.
 func (p *probe) prepare() error {
 	raw, err := p.conn.SyscallConn()
 	if err != nil {
@@ -71,7 +70,7 @@ func (p *probe) prepare() error {
 	return errors.Join(err, set)
 }
 
-// send sends a packet with a payload of n bytes, all zero.
+// send sends a packet with a payload of n zero bytes.
 func (p *probe) send(n int) error {
 	packet := wire.Packet{
 		BTH:     wire.BTH{Opcode: wire.UDSendOnly, PKey: wire.DefaultPKey, DestQP: wire.SMI},
@@ -82,26 +81,26 @@ func (p *probe) send(n int) error {
 	return err
 }
 
-// routineListen waits for the network's answer, until the probe is stopped.
+// routineListen waits for ICMP errors, until the probe is stopped.
 func (p *probe) routineListen(e *endpoint, err error) {
 	defer close(p.ended)
 	var b [1]byte
 	for wait := firstWait; !errors.Is(err, net.ErrClosed); {
 		switch {
 		case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.EHOSTUNREACH):
-			e.hear() // the answer to the handshake, if the peer has gone after it
-			e.consult(func(m *cm.Manager, now time.Duration) { m.Unreachable(p.to, now) })
+			e.receiveMADs() // the REP, if the peer disconnected after it
+			e.withManager(func(m *cm.Manager, now time.Duration) { m.Unreachable(p.to, now) })
 			return
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			_ = p.send(0) // the peer may have gone meanwhile
+			_ = p.send(0) // the host may have become unreachable
 			wait = min(2*wait, lastWait)
 		}
-		_ = p.conn.SetReadDeadline(time.Now().Add(wait)) // it is open, or Read says so
+		_ = p.conn.SetReadDeadline(time.Now().Add(wait)) // if it is closed, Read fails
 		_, err = p.conn.Read(b[:])
 	}
 }
 
-// Waits for the network's answer, before it is asked again.
+// Intervals between probes.
 const (
 	firstWait = 100 * time.Millisecond
 	lastWait  = time.Second
@@ -112,6 +111,6 @@ func (p *probe) stop() {
 	if p == nil {
 		return
 	}
-	_ = p.conn.Close() // it has served
+	_ = p.conn.Close() // nothing depends on it
 	<-p.ended
 }

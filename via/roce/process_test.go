@@ -37,9 +37,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// echo is the other process. It ends when the connection does.
+// echo is the other process. It ends with the connection.
 func echo(host string) error {
-	nic, err := via.OpenNic(roce.New(brief), "")
+	nic, err := via.OpenNic(roce.New(loaded), "")
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func echo(host string) error {
 		return err
 	}
 	fmt.Println("listening")
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	r, err := l.Wait(ctx)
 	if err != nil {
@@ -115,8 +115,8 @@ func echo(host string) error {
 	return nil
 }
 
-// spawn starts the other process and connects to it.
-func spawn(t *testing.T) (*party, *exec.Cmd) {
+// spawn starts the other process and connects to it with options.
+func spawn(t *testing.T, o roce.Options) (*party, *exec.Cmd) {
 	t.Helper()
 	host := freePort(t, "127.0.0.1")
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
@@ -129,8 +129,8 @@ func spawn(t *testing.T) (*party, *exec.Cmd) {
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "listening\n" {
 		t.Fatalf("the other process says %q, %v", line, err)
 	}
-	x := newParty(t, roce.New(brief), "")
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	x := newParty(t, roce.New(o), "")
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	_, err = x.vi.Connect(ctx, via.Address{Host: host, Discriminator: "echo"})
 	check(t, err)
@@ -138,7 +138,7 @@ func spawn(t *testing.T) (*party, *exec.Cmd) {
 }
 
 func TestTwoProcesses(t *testing.T) {
-	x, cmd := spawn(t)
+	x, cmd := spawn(t, loaded)
 	for i, n := range []int{0, 1, 4096, 4097, 100_000} {
 		src := x.payload(0, n)
 		for j := range src {
@@ -149,16 +149,16 @@ func TestTwoProcesses(t *testing.T) {
 		done := 0
 		within(t, "the echo", func() bool { done += x.poll(); return done == 2 })
 		if string(x.payload(200_000, n)) != string(src) {
-			t.Fatalf("the echo of %d bytes is another", n)
+			t.Fatalf("the echo of %d bytes differs", n)
 		}
 	}
 	x.close()
-	check(t, cmd.Wait()) // it learns that the connection is over
+	check(t, cmd.Wait()) // it sees the disconnection
 }
 
-// A peer that is gone without a word is found by who sends to it.
-func TestPeerIsKilled(t *testing.T) {
-	x, cmd := spawn(t)
+// A send to a peer whose process was killed fails with a transport error.
+func TestPeerProcessKilled(t *testing.T) {
+	x, cmd := spawn(t, brief)
 	check(t, cmd.Process.Kill())
 	_ = cmd.Wait() // it was killed
 	check(t, x.vi.PostSend(x.build(via.OpSend, 0, 64, nil)))

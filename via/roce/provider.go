@@ -9,44 +9,44 @@ import (
 	"time"
 
 	"github.com/viablk/viablk/via"
+	"github.com/viablk/viablk/via/rdmahost"
 	"github.com/viablk/viablk/via/roce/port"
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
 // Options configure the provider. The zero value is the default.
 type Options struct {
-	// Open opens the packet port of a local address; UDP port 0 stands for one that
-	// is free. Nil opens UDP sockets.
+	// Open opens the packet port of a local address; UDP port 0 picks a free
+	// one. Nil opens UDP sockets.
 	Open func(local netip.AddrPort) (port.Port, error)
 
-	// UDP sockets send without UDP_SEGMENT, and receive without UDP_GRO.
+	// NoSegmentation and NoCoalescing disable UDP_SEGMENT and UDP_GRO.
 	NoSegmentation, NoCoalescing bool
 
-	// Port is the UDP port of hosts that name none. 0 is 4791.
+	// Port is the default UDP port of hosts. 0 is 4791.
 	Port uint16
 
-	// A peer is gone if it acknowledges nothing for Retries+1 times Timeout. 0 is
-	// 500 ms, and 8.
+	// A connection breaks if the peer acknowledges nothing for Retries+1 times
+	// Timeout. 0 is 500 ms, and 8.
 	Timeout time.Duration
 	Retries int
 
-	// MTU is the most payload of a packet, bytes, if the path carries more. 0 is
-	// 4096.
+	// MTU bounds the path MTU: the payload of a packet in bytes. 0 is 4096.
 	MTU int
 
-	// Window is how many packets of a link are under way at most, if the receive
-	// buffer of the end that they go to has room for so many. 0 is 512. To foreign
-	// peers, of whose room nothing is known, it is never more than 128.
-	Window int
+	// InFlight bounds the packets in flight of a link; the peer's receive
+	// buffer may bound them further. 0 is 512. To peers of other
+	// implementations, which do not announce their buffer, the bound is 128 at
+	// most.
+	InFlight int
 }
 
 const (
-	defaultTimeout = 500 * time.Millisecond
-	defaultRetries = 8
-	defaultWindow  = 512
+	defaultRetries  = 8
+	defaultInFlight = 512
 )
 
-// withDefaults returns a copy without zeros.
+// withDefaults returns a copy with defaults for zero fields.
 func (o Options) withDefaults() Options {
 	if o.Open == nil {
 		udp := port.UDPOptions{NoSegmentation: o.NoSegmentation, NoCoalescing: o.NoCoalescing}
@@ -56,7 +56,7 @@ func (o Options) withDefaults() Options {
 		o.Port = wire.Port
 	}
 	if o.Timeout == 0 {
-		o.Timeout = defaultTimeout
+		o.Timeout = rdmahost.DefaultTimeout
 	}
 	if o.Retries == 0 {
 		o.Retries = defaultRetries
@@ -64,43 +64,44 @@ func (o Options) withDefaults() Options {
 	if o.MTU == 0 {
 		o.MTU = wire.MaxPayload
 	}
-	if o.Window == 0 {
-		o.Window = defaultWindow
+	if o.InFlight == 0 {
+		o.InFlight = defaultInFlight
 	}
 	return o
 }
 
-// New returns the provider. Its devices share endpoints: what one of them listens
-// at, another may connect from, and listen at later.
+// New returns the provider. Its devices share endpoints: one may connect from
+// an endpoint at which another listens, and listen there later.
 func New(o Options) *Provider {
 	p := &Provider{options: o.withDefaults(), kernel: o.Open == nil, endpoints: make(map[netip.AddrPort]*endpoint)}
 	p.all.Store(new([]*endpoint))
 	return p
 }
 
-// Provider is the provider. It knows the endpoints of its devices and is safe for
-// concurrent use.
+// Provider implements [via.Provider]. It owns the endpoints of its devices and
+// is safe for concurrent use.
 type Provider struct {
 	options Options
-	kernel  bool                        // ports are sockets
-	all     atomic.Pointer[[]*endpoint] // the values of endpoints, for who takes no lock
+	kernel  bool                        // ports are kernel sockets
+	all     atomic.Pointer[[]*endpoint] // the values of endpoints, for lock-free readers
 
-	mu        sync.Mutex // before any other lock
+	mu sync.Mutex // first in the lock order
+	// +checklocks:mu
 	endpoints map[netip.AddrPort]*endpoint
 }
 
 // Name returns "roce".
 func (*Provider) Name() string { return "roce" }
 
-// Open opens a device: "" takes the local address that the route to a peer
-// demands; an IP address is the one that connections come from. They come from a
-// free UDP port, unless the device is an address with a port. Peers of another
-// kind answer to port 4791, whatever port they were asked from.
+// Open opens a device. "" connects from the local address that the route to the
+// peer selects; an IP address connects from that address. Connections use a
+// free UDP port, unless the device is an address with a port. Peers of other
+// implementations always answer to port 4791.
 //
-// "frames:IFACE,ADDR[/BITS][,GATEWAY]" speaks Ethernet itself, at an address of its
-// own on the link of an interface: for hosts whose kernel has the UDP port for
-// RDMA of its own. It takes CAP_NET_RAW. Its address is in use as long as the
-// device listens or connects there, always at UDP port 4791 of it.
+// "frames:IFACE,ADDR[/BITS][,GATEWAY]" uses the provider's own Ethernet stack,
+// at a separate address on the link of an interface: for hosts whose kernel
+// binds the UDP port for its own RDMA. It requires CAP_NET_RAW. The address is
+// in use, always with UDP port 4791, as long as the device listens or connects.
 func (p *Provider) Open(device string) (via.Adapter, error) {
 	a := &adapter{provider: p, outgoing: make(map[netip.Addr]*endpoint), used: make(map[*endpoint]struct{})}
 	if device == "" {
@@ -121,13 +122,13 @@ func (p *Provider) Open(device string) (via.Adapter, error) {
 		local = netip.AddrPortFrom(addr, 0)
 	}
 	if err != nil || local.Addr().IsUnspecified() {
-		return nil, fmt.Errorf("no device %q, an IP address of this host is one: %w", device, via.ErrInvalidParameter)
+		return nil, fmt.Errorf("device %q: not an IP address of this host: %w", device, via.ErrInvalidParameter)
 	}
 	a.local = netip.AddrPortFrom(local.Addr().Unmap(), local.Port())
 	return a, nil
 }
 
-// mtu returns the path MTU on a link, whose MTU is that of an IP packet.
+// mtu returns the path MTU for a link MTU, the size of an IP packet.
 func (p *Provider) mtu(link int) (wire.MTU, error) {
 	m, ok := wire.PathMTU(link)
 	for ok && m.Bytes() > p.options.MTU {

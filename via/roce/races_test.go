@@ -11,16 +11,16 @@ import (
 	"github.com/viablk/viablk/via/roce"
 )
 
-// Connections end at any moment: while data flows both ways, the peer ends them
-// too, memory is registered and withdrawn, and others connect and listen.
-func TestEndsRaceWithEverything(t *testing.T) {
-	p := roce.New(brief)
+// Disconnections race with data in both directions, the peer's disconnection,
+// registrations, and other connections and listeners.
+func TestDisconnectRaces(t *testing.T) {
+	p := roce.New(loaded)
 	x, y := newParty(t, p, ""), newParty(t, p, "")
 	host := freePort(t, "127.0.0.1")
 	var stop atomic.Bool
 	var wait sync.WaitGroup
 	wait.Add(1)
-	go func() { // memory comes and goes
+	go func() { // registers and deregisters memory
 		defer wait.Done()
 		for !stop.Load() {
 			m, err := y.nic.RegisterMem(y.payload(4<<20, 1<<16), via.MemAttributes{Ptag: y.tag, EnableRdmaWrite: true})
@@ -52,11 +52,11 @@ func TestEndsRaceWithEverything(t *testing.T) {
 	y.close()
 }
 
-// churn keeps everything under way for a while, and disconnects in the middle.
+// churn keeps works in flight for a while, and disconnects in the middle.
 func churn(x, peer *party, d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end) && x.vi.State() == via.StateConnected; {
 		if x.used < 200 {
-			_ = x.vi.PostRecv(x.build(via.OpRecv, 0, 9000, nil)) // of a full queue, or broken
+			_ = x.vi.PostRecv(x.build(via.OpRecv, 0, 9000, nil)) // the queue may be full, or the connection broken
 			_ = x.vi.PostSend(x.build(via.OpSend, 10_000, 9000, nil))
 			_ = x.vi.PostSend(x.build(via.OpRdmaWrite, 100_000, 70_000, peer))
 			_ = x.vi.PostSend(x.build(via.OpRdmaRead, 200_000, 70_000, peer))

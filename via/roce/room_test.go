@@ -9,9 +9,10 @@ import (
 	"github.com/viablk/viablk/via/roce/port"
 )
 
-// An end whose socket holds few packets is sent no more than those, and asks for
-// no more, whoever has how much. Its peer has room for all that it likes.
-func TestWindowFitsReceiveBuffer(t *testing.T) {
+// The packets in flight to an end with a small receive buffer, and the read
+// responses that it requests, fit into the buffer, in either role. Its peer has
+// a large buffer.
+func TestInFlightFitsReceiveBuffer(t *testing.T) {
 	const bytes = 1 << 20
 	roomy := roce.New(roce.Options{})
 	narrow := roce.New(roce.Options{Open: func(local netip.AddrPort) (port.Port, error) {
@@ -32,17 +33,17 @@ func TestWindowFitsReceiveBuffer(t *testing.T) {
 			done := 0
 			within(t, "the transfers", func() bool { done += x.poll() + y.poll(); return done == 8 })
 			for _, e := range narrow.Statistics() {
-				for _, l := range e.Lanes {
-					if c := l.Links[0].Counters; l.Port.Overrun != 0 {
-						t.Errorf("%d packets found no room: %+v", l.Port.Overrun, c)
+				for _, s := range e.Shards {
+					if c := s.Links[0].Counters; s.Port.Overrun != 0 {
+						t.Errorf("%d packets found no room: %+v", s.Port.Overrun, c)
 					}
 				}
 			}
 			for _, e := range roomy.Statistics() {
-				for _, l := range e.Lanes {
-					c := l.Links[0].Counters
+				for _, s := range e.Shards {
+					c := s.Links[0].Counters
 					if c.Window > 7 {
-						t.Errorf("the window is %d: %+v", c.Window, c)
+						t.Errorf("cwnd is %d: %+v", c.Window, c)
 					}
 				}
 			}

@@ -12,22 +12,22 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// tally are the counters of a lane while they run.
-type tally struct {
+// shardCounters are the live counters of a shard.
+type shardCounters struct {
 	unknown        atomic.Uint64
-	forged         atomic.Uint64
+	badSource      atomic.Uint64
 	damaged        atomic.Uint64
-	strays         atomic.Uint64
-	crowded        atomic.Uint64
+	misrouted      atomic.Uint64
+	queueFull      atomic.Uint64
 	failedSends    atomic.Uint64
 	failedReceives atomic.Uint64
 	refused        [wire.NumRefusals]atomic.Uint64
 }
 
-func (t *tally) counters() LaneCounters {
-	c := LaneCounters{
-		Unknown: t.unknown.Load(), Forged: t.forged.Load(), Damaged: t.damaged.Load(),
-		Strays: t.strays.Load(), Crowded: t.crowded.Load(),
+func (t *shardCounters) snapshot() ShardCounters {
+	c := ShardCounters{
+		Unknown: t.unknown.Load(), BadSource: t.badSource.Load(), Damaged: t.damaged.Load(),
+		Misrouted: t.misrouted.Load(), QueueFull: t.queueFull.Load(),
 		Errors: t.failedSends.Load() + t.failedReceives.Load(),
 	}
 	for i := range t.refused {
@@ -36,50 +36,50 @@ func (t *tally) counters() LaneCounters {
 	return c
 }
 
-// EndpointStatistics are what an endpoint is and did.
+// EndpointStatistics are the properties and counters of an endpoint.
 type EndpointStatistics struct {
 	Local    netip.AddrPort
 	Offloads port.Offloads
-	Manager  cm.Counters   // of the connection manager
-	CMPort   port.Counters // of its lane
-	CM       LaneCounters  // of that lane
-	Lanes    []LaneStatistics
+	Manager  cm.Counters   // the connection manager's
+	CMPort   port.Counters // the connection manager's shard
+	CM       ShardCounters // the same shard
+	Shards   []ShardStatistics
 }
 
-// LaneCounters count what a lane took and no link got. At the connection manager's
-// lane a packet for it is for a link, too.
-type LaneCounters struct {
-	Unknown uint64 // packets for queue pairs that there are not
-	Forged  uint64 // packets for a link that its peer did not send
-	Damaged uint64 // packets with a wrong ICRC, for a link
-	Strays  uint64 // packets that belong to other lanes
-	Crowded uint64 // packets that found no room while they waited
-	Refused uint64 // packets that no queue pair takes
-	Errors  uint64 // system calls that failed
+// ShardCounters count packets that a shard received but handed to no link. At
+// shard 0 the connection manager counts as a link.
+type ShardCounters struct {
+	Unknown   uint64 // packets for QPNs that no link has
+	BadSource uint64 // packets for a link from another source, or without its tag
+	Damaged   uint64 // packets with a wrong ICRC, for a link
+	Misrouted uint64 // packets that belong to other shards
+	QueueFull uint64 // packets dropped because a queue was full
+	Refused   uint64 // packets whose BTH or extension headers are invalid
+	Errors    uint64 // system calls that failed
 }
 
-// LaneStatistics are what a lane did, and its links.
-type LaneStatistics struct {
+// ShardStatistics are the counters of a shard and its links.
+type ShardStatistics struct {
 	Port port.Counters
 
-	Turns uint64 // that were taken
-	LaneCounters
+	Passes uint64 // completed passes
+	ShardCounters
 
 	Links  []LinkStatistics
-	Recent []LinkStatistics // links that were closed last, the oldest first; 8 at most
+	Recent []LinkStatistics // last closed links, oldest first; 8 at most
 }
 
-// LinkStatistics are one end of a connection and what it did.
+// LinkStatistics are the properties and counters of one end of a connection.
 type LinkStatistics struct {
 	QP          uint32
 	Peer        netip.AddrPort
-	Own         bool // the peer is of our own kind
-	MTU         int  // most payload of a packet, bytes
+	SameKind    bool // the peer is viablk too
+	MTU         int  // path MTU: payload bytes per packet
 	Reliability via.ReliabilityLevel
 	Counters    rc.Counters
 }
 
-// Statistics returns what the endpoints of the provider did, by address.
+// Statistics returns the statistics of the provider's endpoints, by address.
 func (p *Provider) Statistics() []EndpointStatistics {
 	var out []EndpointStatistics
 	for _, e := range *p.all.Load() {
@@ -90,45 +90,44 @@ func (p *Provider) Statistics() []EndpointStatistics {
 }
 
 func (e *endpoint) statistics() EndpointStatistics {
-	s := EndpointStatistics{Local: e.local, Offloads: e.port.Offloads(), CMPort: e.lane.Counters(), CM: e.tally.counters()}
+	out := EndpointStatistics{Local: e.local, Offloads: e.port.Offloads(), CMPort: e.cmShard.Counters(), CM: e.counters.snapshot()}
 	e.mu.Lock()
-	s.Manager = e.manager.Counters()
+	out.Manager = e.manager.Counters()
 	e.mu.Unlock()
-	for _, l := range *e.lanes.Load() {
-		s.Lanes = append(s.Lanes, l.statistics())
+	for _, s := range *e.shards.Load() {
+		out.Shards = append(out.Shards, s.statistics())
 	}
-	return s
+	return out
 }
 
-// statistics takes the turn of the lane for a moment.
-func (l *lane) statistics() LaneStatistics {
-	s := LaneStatistics{Port: l.port.Counters(), Turns: l.ended.Load(), LaneCounters: l.tally.counters()}
-	l.take()
-	defer l.give()
-	for _, k := range l.table.slots {
-		if k != nil {
-			s.Links = append(s.Links, k.statistics())
+// statistics acquires the shard briefly.
+func (s *shard) statistics() ShardStatistics {
+	out := ShardStatistics{Port: s.port.Counters(), Passes: s.ownership.passes.Load(), ShardCounters: s.counters.snapshot()}
+	g := s.acquire()
+	defer g.release()
+	for _, b := range g.table.buckets {
+		if b.transport != nil {
+			out.Links = append(out.Links, b.transport.statistics())
 		}
 	}
-	s.Recent = slices.Clone(l.recent)
-	return s
+	out.Recent = slices.Clone(g.recent)
+	return out
 }
 
-// statistics belongs to who has the turn.
-func (l *link) statistics() LinkStatistics {
+func (t *transport) statistics() LinkStatistics {
 	return LinkStatistics{
-		QP: l.qpn, Peer: l.from, Own: !l.anyPort, MTU: l.mtu.Bytes(),
-		Reliability: l.cfg.Reliability, Counters: l.qp.Counters(),
+		QP: t.link.qpn, Peer: t.route.from, SameKind: !t.route.anyPort, MTU: t.route.mtu.Bytes(),
+		Reliability: t.link.cfg.Reliability, Counters: t.qp.Counters(),
 	}
 }
 
-// recentLinks is how many links a lane remembers that are closed.
+// recentLinks is how many closed links a shard keeps statistics of.
 const recentLinks = 8
 
-// remember keeps the statistics of a link that is being closed.
-func (l *lane) remember(s LinkStatistics) {
-	if len(l.recent) == recentLinks {
-		l.recent = slices.Delete(l.recent, 0, 1)
+// keepStatistics records the statistics of a link that closes.
+func (g *engine) keepStatistics(stats LinkStatistics) {
+	if len(g.recent) == recentLinks {
+		g.recent = slices.Delete(g.recent, 0, 1)
 	}
-	l.recent = append(l.recent, s)
+	g.recent = append(g.recent, stats)
 }

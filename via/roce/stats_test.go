@@ -23,16 +23,16 @@ func TestStatistics(t *testing.T) {
 	}
 	var sent, received uint64
 	for i, e := range all {
-		if len(e.Lanes) != 1 || len(e.Lanes[0].Links) != 1 || e.Manager.Connections != 1 {
+		if len(e.Shards) != 1 || len(e.Shards[0].Links) != 1 || e.Manager.Connections != 1 {
 			t.Fatalf("endpoint %v: %+v", e.Local, e)
 		}
-		l := e.Lanes[0].Links[0]
-		if l.MTU != 1024 || !l.Own || l.Peer != all[1-i].Local || l.Reliability != via.ReliableDelivery {
+		l := e.Shards[0].Links[0]
+		if l.MTU != 1024 || !l.SameKind || l.Peer != all[1-i].Local || l.Reliability != via.ReliableDelivery {
 			t.Errorf("link %+v", l)
 		}
-		sent, received = sent+e.Lanes[0].Port.Sent, received+e.Lanes[0].Port.Received
-		if e.Lanes[0].Unknown+e.Lanes[0].Forged+e.Lanes[0].Refused+e.Lanes[0].Errors != 0 {
-			t.Errorf("lane %+v", e.Lanes[0])
+		sent, received = sent+e.Shards[0].Port.Sent, received+e.Shards[0].Port.Received
+		if e.Shards[0].Unknown+e.Shards[0].BadSource+e.Shards[0].Refused+e.Shards[0].Errors != 0 {
+			t.Errorf("shard %+v", e.Shards[0])
 		}
 		if l.Counters.Copied != 0 && l.Counters.Copied != count*size {
 			t.Errorf("%d bytes copied", l.Counters.Copied)

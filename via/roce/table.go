@@ -1,66 +1,69 @@
 package roce
 
-// table finds links by queue pair number: a hash table with open addressing. A
-// link moves no further than what is taken makes it; removing one moves back what
-// follows it.
+// table finds queue pairs by number: a hash table with open addressing. Entries
+// probe linearly; removing one reinserts those that follow it.
 type table struct {
-	slots []*link // a power of two, or none
-	count int
+	buckets []bucket // length is a power of two, or 0
+	count   int
 }
 
-// home is where a queue pair's search begins. The numbers are random above the
-// bits of the lane.
-func (t *table) home(qpn uint32) int { return int(qpn>>laneBits) & (len(t.slots) - 1) }
+// bucket has the number beside the queue pair, which probing thus does not
+// touch. It is empty if transport is nil.
+type bucket struct {
+	qpn       uint32
+	transport *transport
+}
 
-// find returns the link of a queue pair, or nil.
-func (t *table) find(qpn uint32) *link {
+// home is the first bucket of a queue pair number. The bits above the shard
+// bits are random.
+func (t *table) home(qpn uint32) int { return int(qpn>>shardBits) & (len(t.buckets) - 1) }
+
+// find returns the queue pair with a number, or nil.
+func (t *table) find(qpn uint32) *transport {
 	if t.count == 0 {
 		return nil
 	}
-	for i := t.home(qpn); ; i = (i + 1) & (len(t.slots) - 1) {
-		if l := t.slots[i]; l == nil || l.qpn == qpn {
-			return l
+	return t.buckets[t.seek(qpn)].transport
+}
+
+// seek returns the index of a number's bucket or, if the number is not in the
+// table, of the empty one that ends its probe.
+func (t *table) seek(qpn uint32) int {
+	for i := t.home(qpn); ; i = t.next(i) {
+		if b := &t.buckets[i]; b.transport == nil || b.qpn == qpn {
+			return i
 		}
 	}
 }
 
-// add enters a link whose queue pair is not there.
-func (t *table) add(l *link) {
-	if 2*(t.count+1) > len(t.slots) {
-		old := t.slots
-		t.slots = make([]*link, max(8, 2*len(old)))
-		for _, k := range old {
-			if k != nil {
-				t.put(k)
+func (t *table) next(i int) int { return (i + 1) & (len(t.buckets) - 1) }
+
+// add inserts a queue pair whose number is not in the table.
+func (t *table) add(qpn uint32, x *transport) {
+	if 2*(t.count+1) > len(t.buckets) {
+		old := t.buckets
+		t.buckets = make([]bucket, max(8, 2*len(old)))
+		for _, b := range old {
+			if b.transport != nil {
+				t.buckets[t.seek(b.qpn)] = b
 			}
 		}
 	}
-	t.put(l)
+	t.buckets[t.seek(qpn)] = bucket{qpn, x}
 	t.count++
 }
 
-func (t *table) put(l *link) {
-	i := t.home(l.qpn)
-	for t.slots[i] != nil {
-		i = (i + 1) & (len(t.slots) - 1)
-	}
-	t.slots[i] = l
-}
-
-// remove takes a link out, if it is there.
-func (t *table) remove(l *link) {
-	if t.find(l.qpn) != l {
+// remove removes a number, if it is in the table.
+func (t *table) remove(qpn uint32) {
+	if t.find(qpn) == nil {
 		return
 	}
-	i := t.home(l.qpn)
-	for t.slots[i] != l {
-		i = (i + 1) & (len(t.slots) - 1)
-	}
-	t.slots[i] = nil
+	i := t.seek(qpn)
+	t.buckets[i] = bucket{}
 	t.count--
-	for i = (i + 1) & (len(t.slots) - 1); t.slots[i] != nil; i = (i + 1) & (len(t.slots) - 1) {
-		k := t.slots[i]
-		t.slots[i] = nil
-		t.put(k)
+	for i = t.next(i); t.buckets[i].transport != nil; i = t.next(i) {
+		b := t.buckets[i]
+		t.buckets[i] = bucket{}
+		t.buckets[t.seek(b.qpn)] = b
 	}
 }

@@ -6,70 +6,77 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// Reliable reception. The peer publishes how far it has read its ring only after
-// it copied the bytes into receives: that position is the acknowledgement. A work
-// whose last record lies before it is done. A peer that meets an error publishes
-// the position up to the record that failed, says in a record of its own what
-// went wrong (notice.go), and reads no further: the oldest work that is not
-// acknowledged is the one that failed.
+// Reliable reception. The peer publishes its read position only after it copied
+// the bytes into receives: that position is the acknowledgement. A work is done
+// when its last record lies before the position. A peer that meets an error
+// publishes the position up to the failed record, sends a notice (notice.go)
+// and reads no further: the oldest unacknowledged work is the one that failed.
 //
-// RDMA touches the peer's memory at once, so an operation waits until everything
-// before it is acknowledged.
+// RDMA accesses the peer's memory at once, so an operation waits until all
+// earlier works are acknowledged.
 
-// awaitAcknowledgement notes where the records of the work end that was the first
-// not sent.
-func (l *link) awaitAcknowledgement() {
-	i := (l.sq.head + l.unacked) & l.sq.mask()
-	l.ends[i] = l.out.tail
-	if l.faulty != nil && l.faulty.holds(i) {
-		l.ends[i] += 2 * ringSize // it is not in the ring yet
-	}
-	l.unacked++
+// place returns the index in ends, and in faultyWire.held, of work i of the
+// send queue, counted from the oldest.
+func (s *sender) place(i uint32) uint32 {
+	return (s.sq.Popped() + i) & uint32(s.sq.Cap()-1)
 }
 
-// takeAcknowledgements looks at the peer's position and completes what is
-// acknowledged. It returns false if the peer breaks the rules.
-func (l *link) takeAcknowledgements() bool {
-	if err := l.out.setHead(loadWord(l.peer.mem, offHead)); err != nil {
-		l.fail(via.AsyncConnectionLost, err)
-		return false
+// awaitAcknowledgement notes the end of the records of the oldest work that was
+// not sent yet.
+func (s *sender) awaitAcknowledgement() {
+	i := s.place(s.unacked)
+	s.ends[i] = s.out.tail
+	if s.faulty != nil && s.faulty.holds(i) {
+		s.ends[i] += 2 * ringSize // it is not in the ring yet
 	}
-	l.completeAcknowledged()
-	if l.gone.Load() && !l.broken {
-		// The receive queue's turn would find out why; its consumer may wait for
-		// this one.
-		l.progressRecv()
-	}
-	return !l.broken
+	s.unacked++
 }
 
-// completeAcknowledged completes the works that the peer has, as far as its last
-// known position says.
-func (l *link) completeAcknowledged() {
-	for l.unacked != 0 && l.sendCQ.room() {
-		if end := l.ends[l.sq.head&l.sq.mask()]; int64(l.out.head-end) < 0 {
-			return
-		}
-		l.unacked--
-		l.complete(l.sq.first(), 0)
-	}
-}
-
-// refusedWork completes the work that the peer refused, with the status that it
-// says. What was posted later is flushed by the end of the connection.
-func (l *link) refusedWork(status via.Status) error {
-	if err := l.out.setHead(loadWord(l.peer.mem, offHead)); err != nil {
+// loadAcknowledgements loads the peer's position and completes the acknowledged
+// works.
+func (s *sender) loadAcknowledgements() error {
+	if err := s.out.setHead(loadWord(s.peer.mem, offHead)); err != nil {
 		return err
 	}
-	l.completeAcknowledged()
-	switch begun := !l.sq.empty() && l.sq.first().Op == via.OpSend && l.sq.first().Moved != 0; {
-	case l.unacked != 0:
-		l.unacked--
-	case !begun:
-		return errors.New("the peer refused what was not sent")
+	s.completeAcknowledged()
+	return nil
+}
+
+// lastAcknowledgements completes what the peer had acknowledged when the
+// connection broke.
+func (s *sender) lastAcknowledgements() {
+	if s.unacked != 0 {
+		_ = s.loadAcknowledgements() // the link has a cause already
 	}
-	if l.sendCQ.room() {
-		l.complete(l.sq.first(), status)
+}
+
+// completeAcknowledged completes the works whose records lie before the last
+// known position of the peer.
+func (s *sender) completeAcknowledged() {
+	for s.unacked != 0 && s.cq.room() {
+		if end := s.ends[s.place(0)]; int64(s.out.head-end) < 0 {
+			return
+		}
+		s.unacked--
+		s.complete(*s.sq.First(), 0)
+	}
+}
+
+// refusedWork completes the work that the peer refused with the peer's status.
+// The end of the connection flushes later works.
+func (s *sender) refusedWork(status via.Status) error {
+	if err := s.loadAcknowledgements(); err != nil {
+		return err
+	}
+	w := *s.sq.First() // nil if the queue is empty
+	switch begun := w != nil && w.Op == via.OpSend && w.Moved != 0; {
+	case s.unacked != 0:
+		s.unacked--
+	case !begun:
+		return errors.New("the peer refused a work that was not sent")
+	}
+	if s.cq.room() {
+		s.complete(w, status)
 	}
 	return nil
 }

@@ -10,32 +10,32 @@ import (
 
 // Options configure the provider. The zero value is the default.
 type Options struct {
-	// AdmitUIDs are the users, beside the process's own and root, whose processes
-	// may connect. With any, the socket's mode is 0666 and its directory decides who
-	// reaches it.
+	// AdmitUIDs are the users, beside the process's own and root, whose
+	// processes may connect. If there are any, the socket's mode is 0666, and
+	// its directory decides who reaches it.
 	AdmitUIDs []uint32
 }
 
 // New returns the provider.
 func New(opts Options) via.Provider {
-	return provider{opts, patience{handshake: 5 * time.Second, access: 2 * time.Second, room: time.Second}}
+	return provider{opts, timeouts{handshake: 5 * time.Second, access: 2 * time.Second, room: time.Second}}
 }
 
 type provider struct {
 	opts     Options
-	patience patience
+	timeouts timeouts
 }
 
-// patience is how long this end waits for a peer.
-type patience struct {
+// timeouts is how long this end waits for a peer.
+type timeouts struct {
 	// handshake is the time for a message of the handshake.
 	handshake time.Duration
 	// access is the time that a peer may be inside a copy after the region was
-	// withdrawn. A copy takes at most some hundred microseconds; only a stopped or
-	// hostile process takes longer.
+	// withdrawn. A copy takes some hundred microseconds at most; only a stopped
+	// or hostile process takes longer.
 	access time.Duration
-	// room is the time that the rest of a long unreliable message waits for a peer
-	// that does not move.
+	// room is the time that the rest of a long unreliable message waits for a
+	// peer that reads nothing.
 	room time.Duration
 }
 
@@ -48,27 +48,30 @@ func (p provider) Open(device string) (via.Adapter, error) {
 		return nil, fmt.Errorf("no such device: %w", via.ErrInvalidParameter)
 	}
 	return &adapter{
-		opts: p.opts, patience: p.patience,
+		opts: p.opts, timeouts: p.timeouts,
 		links: make(map[*link]struct{}), exposed: make(map[*via.Memory]struct{}),
 	}, nil
 }
 
-// adapter is the kernel agent's part: it knows the links and the regions that
-// are exposed to peers.
+// adapter is VIA's kernel agent: it holds the links and the regions that are
+// exposed to peers.
 type adapter struct {
 	opts     Options
-	patience patience
+	timeouts timeouts
 
-	mu      sync.Mutex // control path only; nothing blocks under it
-	links   map[*link]struct{}
+	mu sync.Mutex // control path only; nothing blocks under it
+	// +checklocks:mu
+	links map[*link]struct{}
+	// +checklocks:mu
 	exposed map[*via.Memory]struct{} // regions with remote access
-	ghosts  []*ghost
+	// +checklocks:mu
+	lingering []*lingeringLink
 }
 
 var limits = via.Limits{
 	MaxDiscriminatorLen:    via.MaxDiscriminatorLen,
 	MaxRegisterBytes:       maxArenaSize, // a peer maps no more
-	MaxRegisterRegions:     regionSlots,
+	MaxRegisterRegions:     maxRegions,
 	MaxRegisterBlockBytes:  maxArenaSize,
 	MaxVI:                  1 << 16,
 	MaxDescriptorsPerQueue: 1 << 14,
@@ -92,13 +95,30 @@ func (a *adapter) MapArena(size int) (via.ArenaMemory, error) { return newArena(
 // NewCQ creates a completion queue.
 func (a *adapter) NewCQ(entries int) (via.AdapterCQ, error) { return newCQ(entries) }
 
-// Close lets go of ghosts; arenas, queues and links are gone.
+// Accessed reports whether a peer may be inside a copy to or from a region that
+// was withdrawn from it.
+//
+// The links of an adapter have exposures of that adapter.
+// +checklocksignore
+func (a *adapter) Accessed(m *via.Memory) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for l := range a.links {
+		if _, ok := l.exposure.exposed[m]; !ok && l.exposure.hazard() == hazardOf(m.Handle()) {
+			return true
+		}
+	}
+	return a.lingersLocked(m)
+}
+
+// Close closes the lingering links. Arenas, queues and links are closed
+// already.
 func (a *adapter) Close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, g := range a.ghosts {
+	for _, g := range a.lingering {
 		g.close()
 	}
-	a.ghosts = nil
+	a.lingering = nil
 	return nil
 }

@@ -48,10 +48,13 @@ func (a *arena) Discard(off, n int) error {
 }
 
 // Close unmaps the arena, here and at the peers it was passed to.
+//
+// The links of an adapter have exposures of that adapter.
+// +checklocksignore
 func (a *arena) Close() error {
 	a.adapter.mu.Lock()
 	for l := range a.adapter.links {
-		l.dropArena(a)
+		l.exposure.revoke(a)
 	}
 	a.adapter.mu.Unlock()
 	err := unix.Munmap(a.mem)
@@ -60,34 +63,4 @@ func (a *arena) Close() error {
 		err = e
 	}
 	return err
-}
-
-// passArena passes an arena to the peer.
-//
-// +checklocks:l.adapter.mu
-func (l *link) passArena(a *arena) {
-	l.tell(control{kind: controlArena, value: a.id, size: uint64(len(a.mem)), fds: []int{a.fd}})
-}
-
-// dropArena tells the peer that an arena is gone.
-//
-// +checklocks:l.adapter.mu
-func (l *link) dropArena(a *arena) {
-	if _, ok := l.passed[a]; !ok {
-		return
-	}
-	delete(l.passed, a)
-	if l.started {
-		l.tell(control{kind: controlDrop, value: a.id})
-	}
-}
-
-// tell sends a control message without blocking. A peer that left as many unread
-// as its socket holds, more than it may have arenas, loses its connection.
-//
-// +checklocks:l.adapter.mu
-func (l *link) tell(m control) {
-	if err := postControl(l.conn, m); err != nil && l.cut.Load() == nil && !l.gone.Load() {
-		l.cutOff(err)
-	}
 }

@@ -7,21 +7,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ringsUndrained bounds how often a bell tells before it is drained. Its watch is
-// edge-triggered and tells of every ring, drained or not, until its socket is
-// full. A peer rings a few times at most for each, and a ring takes less than
-// 1 KiB of the socket's 200.
+// ringsUndrained is the number of events after which a bell is drained. Its
+// watch is edge-triggered and reports every ring, drained or not, until the
+// socket is full. A peer rings at most a few times per event, and a ring takes
+// less than 1 KiB of the socket's buffer, which has some 200 KiB.
 const ringsUndrained = 32
 
-// A bell is how a peer wakes this end: a socket pair, one end read here, the
-// other passed to the peer. It is not an eventfd, because both ends of that are
-// one open file: a peer could take the wake-ups of others out of it, fill it, or
-// make it blocking, and stop this process inside a system call.
+// bells are the socket pairs by which a peer wakes this end: this end reads one
+// socket and passes the other to the peer. An eventfd is no alternative: both
+// ends would share one open file, and a peer could consume the wake-ups of
+// others, fill it, or make it blocking and so stop this process inside a system
+// call.
 //
 // A link has a bell for each of its completion queues, or one if they are the
 // same.
 type bells struct {
-	data, space             int // read here
+	data, space             int // the ends that this process reads
 	passedData, passedSpace int // the peer's ends, until they are passed; -1 then
 }
 
@@ -42,7 +43,7 @@ func openBells(shared bool) (bells, error) {
 	return b, err
 }
 
-func openBell() (own, passed int, err error) {
+func openBell() (local, passed int, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return -1, -1, fmt.Errorf("create doorbell: %w", err)
@@ -50,7 +51,7 @@ func openBell() (own, passed int, err error) {
 	return fds[0], fds[1], nil
 }
 
-// seal closes the ends that the peer has by now.
+// seal closes the ends that the peer has received.
 func (b *bells) seal() {
 	closePair(b.passedData, b.passedSpace)
 	b.passedData, b.passedSpace = -1, -1
@@ -84,7 +85,7 @@ func checkBell(fd int) error {
 		return fmt.Errorf("doorbell: %w", err)
 	}
 	if domain != unix.AF_UNIX || kind != unix.SOCK_STREAM {
-		return errors.New("doorbell is no unix stream socket")
+		return errors.New("doorbell is not a unix stream socket")
 	}
 	return nil
 }

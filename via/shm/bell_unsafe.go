@@ -6,19 +6,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// None of these calls blocks, so the scheduler need not know of them. The flags
-// of an open socket are its peer's to change; MSG_DONTWAIT is this call's alone.
+// These calls do not block, so the scheduler need not know of them. The peer
+// can change the flags of an open socket; MSG_DONTWAIT applies to this call
+// alone.
 
 // ringBell sends a byte to a peer. A socket without room is readable already.
 func ringBell(fd int) {
 	var b byte
-	// Safety: the kernel reads 1 byte during the call; RawSyscall6 keeps b alive and the
-	// stack in place; there is no address.
+	// Safety: the kernel reads 1 byte during the call; RawSyscall6 keeps b
+	// alive and the stack in place; there is no address.
 	_, _, _ = unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b)), 1,
 		unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 }
 
-// drainBell takes up to 64 bytes out of a bell.
+// drainBell reads up to 64 bytes from a bell.
 func drainBell(fd int) {
 	var b [64]byte
 	// Safety: the kernel writes at most 64 bytes during the call; no address is
@@ -27,11 +28,11 @@ func drainBell(fd int) {
 		unix.MSG_DONTWAIT, 0, 0)
 }
 
-// takeEvents takes what happened at an epoll file descriptor and returns how
-// many events that are.
-func takeEvents(fd int, events *[16]unix.EpollEvent) int {
-	// Safety: the kernel writes at most 16 events during the call, whose timeout
-	// is 0.
+// pollEvents stores the pending events of an epoll file descriptor and returns
+// their number.
+func pollEvents(fd int, events *[16]unix.EpollEvent) int {
+	// Safety: the kernel writes at most 16 events during the call, whose
+	// timeout is 0.
 	n, _, errno := unix.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(fd), uintptr(unsafe.Pointer(&events[0])),
 		uintptr(len(events)), 0, 0, 0)
 	if errno != 0 {

@@ -14,40 +14,40 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// lane is a VI with descriptors that are used in turn, built once.
-type lane struct {
+// stream is a VI with prebuilt descriptors, used round-robin.
+type stream struct {
 	vi        *via.VI
 	out, in   []*via.Descriptor
 	sent, got int
 }
 
-// benchEnd is lanes on one completion queue.
+// benchEnd is streams on one completion queue.
 type benchEnd struct {
 	*station
-	q     *via.CQ
-	lanes []lane
-	used  int // bytes of the station's memory, from the middle on
-	batch [64]via.Completion
+	q       *via.CQ
+	streams []stream
+	used    int // bytes of the station's memory, from the middle on
+	batch   [64]via.Completion
 }
 
 const (
-	benchDepth = 16      // operations under way, of one lane; fewer of many
+	benchDepth = 16      // operations in flight, of one stream; fewer of many
 	benchArea  = 1 << 20 // bytes of each kind of operation, from benchArea on
 )
 
-func newBenchEnd(tb testing.TB, lanes int) *benchEnd {
+func newBenchEnd(tb testing.TB, streams int) *benchEnd {
 	tb.Helper()
-	e := &benchEnd{station: newStation(tb, testPatience), lanes: make([]lane, lanes)}
+	e := &benchEnd{station: newStation(tb, testTimeouts), streams: make([]stream, streams)}
 	var err error
 	depth := 64
-	if lanes > 1 {
+	if streams > 1 {
 		depth = 4
 	}
-	e.q, err = e.nic.CreateCQ(2 * depth * lanes)
+	e.q, err = e.nic.CreateCQ(2 * depth * streams)
 	check(tb, err)
 	e.used = stationBytes / 2
-	for i := range e.lanes {
-		l := &e.lanes[i]
+	for i := range e.streams {
+		l := &e.streams[i]
 		l.vi, err = e.nic.CreateVi(
 			via.ViAttributes{Reliability: via.ReliableDelivery, Ptag: e.tag, EnableRdmaWrite: true, EnableRdmaRead: true},
 			via.ViConfig{SendCQ: e.q, RecvCQ: e.q, SendDepth: depth, RecvDepth: depth})
@@ -72,25 +72,25 @@ func (e *benchEnd) message(op via.Opcode) *via.Descriptor {
 }
 
 func (e *benchEnd) close() {
-	for i := range e.lanes {
-		check(e.tb, e.lanes[i].vi.Disconnect())
+	for i := range e.streams {
+		check(e.tb, e.streams[i].vi.Disconnect())
 	}
 	for e.q.Poll(e.batch[:]) > 0 {
 	}
-	for i := range e.lanes {
-		check(e.tb, e.lanes[i].vi.Destroy())
+	for i := range e.streams {
+		check(e.tb, e.streams[i].vi.Destroy())
 	}
 	check(e.tb, e.q.Destroy())
 }
 
-// again makes a descriptor fit to be posted once more.
+// again resets a descriptor to be posted once more.
 func again(d *via.Descriptor) *via.Descriptor {
 	binary.LittleEndian.PutUint32(d.Bytes()[28:], 0)
 	return d
 }
 
-// stage posts the lane's next send, without a doorbell.
-func (l *lane) stage() {
+// stage posts the stream's next send, without a doorbell.
+func (l *stream) stage() {
 	d := l.out[l.sent%len(l.out)]
 	l.sent++
 	if err := l.vi.StageSend(again(d)); err != nil {
@@ -99,7 +99,7 @@ func (l *lane) stage() {
 }
 
 // repost posts the oldest receive again.
-func (l *lane) repost() {
+func (l *stream) repost() {
 	d := l.in[l.got%len(l.in)]
 	l.got++
 	if err := l.vi.PostRecv(again(d)); err != nil {
@@ -107,7 +107,7 @@ func (l *lane) repost() {
 	}
 }
 
-// poll polls once.
+// poll polls once. A failed completion ends the benchmark.
 func (e *benchEnd) poll() []via.Completion {
 	done := e.batch[:e.q.Poll(e.batch[:])]
 	for i := range done {
@@ -118,35 +118,35 @@ func (e *benchEnd) poll() []via.Completion {
 	return done
 }
 
-// doze sleeps until there may be something to poll.
-func (e *benchEnd) doze() {
+// block sleeps until there may be something to poll.
+func (e *benchEnd) block() {
 	if e.q.Arm() {
 		fds := [1]unix.PollFd{{Fd: int32(e.q.FD()), Events: unix.POLLIN}}
 		_, _ = unix.Ppoll(fds[:], nil, nil)
 	}
 }
 
-// roleBench answers messages, each on the lane it came on, when it has a batch
-// of them. Arguments: socket, lanes, batch, "spin" or "sleep".
+// roleBench answers messages, each on the stream it came on, when it has a
+// batch of them. Arguments: socket, streams, batch, "spin" or "sleep".
 func roleBench(tb *roleTB, args []string) error {
-	var lanes, batch int
-	if _, err := fmt.Sscan(args[1]+" "+args[2], &lanes, &batch); err != nil {
+	var streams, batch int
+	if _, err := fmt.Sscan(args[1]+" "+args[2], &streams, &batch); err != nil {
 		return err
 	}
-	e := newBenchEnd(tb, lanes)
-	for i := range e.lanes {
-		x := exchange{vi: e.lanes[i].vi}
+	e := newBenchEnd(tb, streams)
+	for i := range e.streams {
+		x := exchange{vi: e.streams[i].vi}
 		if err := x.dial(args[0]); err != nil {
 			return err
 		}
 	}
 	fmt.Println(e.place())
-	owed := make([]*lane, 0, 1024)
-	for e.lanes[0].vi.State() == via.StateConnected {
+	owed := make([]*stream, 0, 1024)
+	for e.streams[0].vi.State() == via.StateConnected {
 		n := e.q.Poll(e.batch[:])
 		for _, c := range e.batch[:n] {
 			if c.Recv && !c.Status.Failed() {
-				owed = append(owed, c.VI.Context.(*lane))
+				owed = append(owed, c.VI.Context.(*stream))
 			}
 		}
 		if len(owed) >= batch {
@@ -157,8 +157,8 @@ func roleBench(tb *roleTB, args []string) error {
 			}
 			owed = owed[:0]
 		}
-		if n == 0 && args[3] == "sleep" && e.lanes[0].vi.State() == via.StateConnected {
-			e.doze()
+		if n == 0 && args[3] == "sleep" && e.streams[0].vi.State() == via.StateConnected {
+			e.block()
 		}
 	}
 	e.close()
@@ -167,13 +167,13 @@ func roleBench(tb *roleTB, args []string) error {
 
 // startBench returns an end that is connected to a process in that role, and
 // where that process's memory is.
-func startBench(b *testing.B, lanes, batch int, mode string) (*benchEnd, place) {
+func startBench(b *testing.B, streams, batch int, mode string) (*benchEnd, place) {
 	b.Helper()
-	e := newBenchEnd(b, lanes)
+	e := newBenchEnd(b, streams)
 	l := e.listen()
-	c := startRole(b, "bench", l.Addr().Host, fmt.Sprint(lanes), fmt.Sprint(batch), mode)
-	for i := range e.lanes {
-		x := exchange{station: e.station, vi: e.lanes[i].vi}
+	c := startRole(b, "bench", l.Addr().Host, fmt.Sprint(streams), fmt.Sprint(batch), mode)
+	for i := range e.streams {
+		x := exchange{station: e.station, vi: e.streams[i].vi}
 		x.accept(l)
 	}
 	to, err := parsePlace(c.line())
@@ -191,7 +191,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 	for _, mode := range []string{"spin", "sleep"} {
 		b.Run(mode, func(b *testing.B) {
 			e, _ := startBench(b, 1, 1, mode)
-			l := &e.lanes[0]
+			l := &e.streams[0]
 			b.ReportAllocs()
 			for b.Loop() {
 				l.stage()
@@ -202,7 +202,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 						got = got || done[i].Recv
 					}
 					if len(done) == 0 && mode == "sleep" {
-						e.doze()
+						e.block()
 					}
 				}
 				l.repost()
@@ -216,15 +216,14 @@ func BenchmarkRoundTrip(b *testing.B) {
 // benchEventfd is the control of the sleeping round trip: two threads that wake
 // each other with nothing between them.
 func benchEventfd(b *testing.B) {
-	here, err := unix.Eventfd(0, unix.EFD_NONBLOCK)
+	here, err := eventfd.New()
 	check(b, err)
-	there, err := unix.Eventfd(0, unix.EFD_NONBLOCK)
+	there, err := eventfd.New()
 	check(b, err)
 	sleep := func(fd int) {
-		var count [8]byte
 		fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		_, _ = unix.Ppoll(fds[:], nil, nil)
-		_, _ = unix.Read(fd, count[:])
+		eventfd.Drain(fd)
 	}
 	var stop atomic.Bool
 	done := make(chan struct{})
@@ -248,7 +247,7 @@ func benchEventfd(b *testing.B) {
 	closePair(here, there)
 }
 
-// BenchmarkRdma keeps 16 operations under way and compares with copies between
+// BenchmarkRdma keeps 16 operations in flight and compares with copies between
 // buffers of the same size, number and distance.
 func BenchmarkRdma(b *testing.B) {
 	for _, op := range []via.Opcode{via.OpRdmaWrite, via.OpRdmaRead} {
@@ -262,7 +261,7 @@ func BenchmarkRdma(b *testing.B) {
 }
 
 func benchRdma(b *testing.B, e *benchEnd, to place, op via.Opcode, n int) {
-	vi, buffers := e.lanes[0].vi, max(1, min(benchDepth, benchArea/n))
+	vi, buffers := e.streams[0].vi, max(1, min(benchDepth, benchArea/n))
 	var descs []*via.Descriptor
 	for i := range buffers {
 		d := e.descriptor(i, op, 0, 0)
@@ -305,7 +304,8 @@ func benchRdma(b *testing.B, e *benchEnd, to place, op via.Opcode, n int) {
 	b.ReportMetric(float64(copying)/float64(ops), "ns/copy")
 }
 
-// BenchmarkPost posts 64-byte sends, half a queue to a doorbell, in one process.
+// BenchmarkPost posts 64-byte sends, half a queue to a doorbell, in one
+// process.
 func BenchmarkPost(b *testing.B) {
 	d := newDuo(b)
 	const batch = stationDepth / 2
@@ -327,20 +327,20 @@ func BenchmarkPost(b *testing.B) {
 		d.va.Doorbell()
 		posting += time.Since(start)
 		posts += batch
-		d.take(d.a.cq, batch)
-		d.take(d.b.cq, batch)
+		d.receive(d.a.cq, batch)
+		d.receive(d.b.cq, batch)
 	}
 	b.ReportMetric(float64(posting)/float64(posts), "ns/post")
 }
 
-// BenchmarkPoll measures what the polls cost that take the completions of a batch
-// of messages and their answers, of which each is on another of the active VIs.
+// BenchmarkPoll measures the polls that return the completions of a batch of
+// messages and their replies, each on another of the active VIs.
 func BenchmarkPoll(b *testing.B) {
-	for _, c := range []struct{ lanes, active, batch int }{
+	for _, c := range []struct{ streams, active, batch int }{
 		{1, 1, 1}, {1000, 1, 1}, {1000, 1000, 1}, {1, 1, 32}, {1000, 32, 32}, {1000, 1000, 32},
 	} {
-		b.Run(fmt.Sprintf("vis=%d/active=%d/batch=%d", c.lanes, c.active, c.batch), func(b *testing.B) {
-			e, _ := startBench(b, c.lanes, c.batch, "spin")
+		b.Run(fmt.Sprintf("vis=%d/active=%d/batch=%d", c.streams, c.active, c.batch), func(b *testing.B) {
+			e, _ := startBench(b, c.streams, c.batch, "spin")
 			benchPoll(b, e, c.active, c.batch)
 		})
 	}
@@ -351,7 +351,7 @@ func benchPoll(b *testing.B, e *benchEnd, active, batch int) {
 	var polling time.Duration
 	for b.Loop() {
 		for range batch {
-			l := &e.lanes[next%active]
+			l := &e.streams[next%active]
 			next++
 			l.stage()
 			l.vi.Doorbell()
@@ -369,11 +369,38 @@ func benchPoll(b *testing.B, e *benchEnd, active, batch int) {
 			done += len(got)
 			for i := range got {
 				if got[i].Recv {
-					got[i].VI.Context.(*lane).repost()
+					got[i].VI.Context.(*stream).repost()
 				}
 			}
 		}
 		taken += 2 * batch
 	}
 	b.ReportMetric(float64(polling)/float64(taken), "ns/completion")
+}
+
+// BenchmarkHalfRoundTrips bounces 64 bytes between two links of one goroutine:
+// the processor's work of a round trip, without what each end waits for the
+// other.
+func BenchmarkHalfRoundTrips(b *testing.B) {
+	var ends [2]*heapEnd
+	ends[0], ends[1] = newHeapPair([2]*via.Memory{registerHeap(b), registerHeap(b)}, via.ReliableDelivery, nil)
+	var send, recv [2]*via.Work
+	for i, e := range ends {
+		send[i], recv[i] = e.work(via.OpSend, 0, 64, nil), e.work(via.OpRecv, 1, 64, nil)
+	}
+	roundTrip := func(from, to int) {
+		*recv[to] = via.Work{Op: via.OpRecv, Length: 64, Segments: recv[to].Segments}
+		ends[to].link.PostRecv(recv[to])
+		send[from].Moved = 0
+		ends[from].link.PostSend(send[from])
+		ends[from].link.Doorbell()
+		if ends[to].cq.Poll(ends[to].done) != 1 || ends[from].cq.Poll(ends[from].done) != 1 {
+			b.Fatal("a message is not there at once")
+		}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		roundTrip(0, 1)
+		roundTrip(1, 0)
+	}
 }

@@ -11,7 +11,7 @@ import (
 // connections come and go: each connection sees the live ones of its tag.
 func TestRegionsWhileConnecting(t *testing.T) {
 	watchLeaks(t)
-	near, far := newStation(t, testPatience), newStation(t, testPatience)
+	near, far := newStation(t, testTimeouts), newStation(t, testTimeouts)
 	l := near.listen()
 	kept := near.region()
 	stop := make(chan struct{})
@@ -48,16 +48,16 @@ func TestRegionsWhileConnecting(t *testing.T) {
 		if c := far.await(d, near); c.Status.Failed() {
 			t.Fatalf("write to a region that stays: %v", c.Status)
 		}
-		far.drop(b)
-		near.drop(a)
+		far.disconnect(b)
+		near.disconnect(a)
 	}
 	a, b := near.newVI(), far.newVI()
 	join(t, b, l, a)
 	close(stop)
 	wg.Wait()
 	live := 0
-	for slot := range uint32(regionSlots) {
-		if loadWord(near.onlyLink().own.mem, entryOffset(slot)) != 0 {
+	for entry := range uint32(maxRegions) {
+		if loadWord(near.onlyLink().local.mem, entryOffset(entry)) != 0 {
 			live++
 		}
 	}
@@ -66,15 +66,15 @@ func TestRegionsWhileConnecting(t *testing.T) {
 	}
 }
 
-// TestCloseWhileArenasArrive drops connections while the agent maps what the peer
-// passes.
+// TestCloseWhileArenasArrive closes connections while the agent maps the arenas
+// of the peer.
 func TestCloseWhileArenasArrive(t *testing.T) {
-	b := besiege(t)
+	b := attack(t)
 	for round := range 30 {
 		for range 5 + round {
 			b.peer.arena(1 << 16)
 		}
-		b.drop(b.vi)
+		b.disconnect(b.vi)
 		b.peer.closed()
 		b.peer.close()
 		b.vi = b.newVI()
@@ -83,11 +83,11 @@ func TestCloseWhileArenasArrive(t *testing.T) {
 	b.keeps()
 }
 
-// TestBothEndsOnOneQueue connects two VIs of one NIC whose four work queues share
-// a completion queue.
+// TestBothEndsOnOneQueue connects two VIs of one NIC whose four work queues
+// share a completion queue.
 func TestBothEndsOnOneQueue(t *testing.T) {
 	watchLeaks(t)
-	s := newStation(t, testPatience)
+	s := newStation(t, testTimeouts)
 	a, b := s.newVI(), s.newVI()
 	join(t, a, s.listen(), b)
 	for i := range 20 {

@@ -19,15 +19,17 @@ const (
 	maxBody       = 256
 	maxControlFDs = 3
 
-	controlHello  = 1 // requester: segment, data bell, space bell; body is the connect message
+	// requester: segment, data bell, space bell; body is the connect message
+	controlHello  = 1
 	controlAccept = 2 // accepter: the same; body is the reply
 	controlRefuse = 3 // accepter: body is the reply
 	controlReady  = 4 // requester: everything is mapped
 	controlArena  = 5 // either: an arena; value is its number, size its bytes
 	controlDrop   = 6 // either: an arena is gone; value is its number
 
-	controlAsk     = 7 // either: keep a journal; value is a queue's token, size the link's name
-	controlJournal = 8 // either: a journal
+	// either: keep a ready log; value is a queue's token, size the link's name
+	controlRequestLog = 7
+	controlPassLog    = 8 // either: a ready log
 )
 
 // control is a control message in private memory.
@@ -89,7 +91,7 @@ func receiveControl(c *net.UnixConn) (control, error) {
 	b := make([]byte, controlHeader+maxBody)
 	oob := make([]byte, unix.CmsgSpace(maxControlFDs*4))
 	n, oobn, flags, _, err := c.ReadMsgUnix(b, oob)
-	fds := parseRights(oob[:oobn]) // an empty message reads as the end, yet carries them
+	fds := parseRights(oob[:oobn]) // even a message of no bytes, which reads as the end, can carry some
 	if err != nil {
 		closeAll(fds...)
 		return control{}, err
@@ -123,7 +125,7 @@ func parseControl(b []byte) (control, error) {
 	if int(binary.LittleEndian.Uint16(b[6:])) != len(m.body) || len(m.body) > maxBody {
 		return control{}, fmt.Errorf("%w: wrong length", errMalformed)
 	}
-	if m.kind < controlHello || m.kind > controlJournal {
+	if m.kind < controlHello || m.kind > controlPassLog {
 		return control{}, fmt.Errorf("%w: unknown kind %d", errMalformed, m.kind)
 	}
 	return m, nil
@@ -133,7 +135,7 @@ func controlFDs(kind uint16) int {
 	switch kind {
 	case controlHello, controlAccept:
 		return 3
-	case controlArena, controlJournal:
+	case controlArena, controlPassLog:
 		return 1
 	default:
 		return 0
@@ -160,58 +162,4 @@ func parseRights(oob []byte) []int {
 		}
 	}
 	return fds // close-on-exec: package net asks for that
-}
-
-// serveControl is the agent goroutine of a link: it maps the arenas that the peer
-// passes, until the peer or Close ends the connection. A peer that breaks the
-// rules is cut off, but not taken for gone: it may be inside a copy.
-func (l *link) serveControl() {
-	defer close(l.done)
-	for {
-		m, err := receiveControl(l.conn)
-		if err != nil && !errors.Is(err, errMalformed) {
-			break
-		}
-		if err == nil {
-			err = l.obey(m)
-		}
-		if err != nil {
-			l.cutOff(err)
-			continue
-		}
-		l.sendCQ.alert(l)
-	}
-	l.gone.Store(true)
-	l.recvCQ.alert(l)
-	if l.sendCQ != l.recvCQ && l.ends != nil {
-		l.sendCQ.alert(l) // acknowledgements come no more
-	}
-}
-
-// obey handles a message of a live connection. It owns the file descriptors.
-func (l *link) obey(m control) error {
-	switch {
-	case l.cut.Load() != nil:
-		closeAll(m.fds...)
-		return nil
-	case m.kind == controlArena:
-		return l.arenas.add(m)
-	case m.kind == controlDrop:
-		return l.arenas.drop(m.value)
-	case m.kind == controlAsk:
-		return l.keep(m.value, m.size)
-	case m.kind == controlJournal:
-		return l.offer(m.fds[0])
-	default:
-		closeAll(m.fds...)
-		return fmt.Errorf("unexpected control message %d", m.kind)
-	}
-}
-
-// cutOff makes the data path give the connection up. The queues exist: the agent
-// goroutine calls it, or the adapter's lock is held and the link is in its list.
-func (l *link) cutOff(cause error) {
-	if l.cut.CompareAndSwap(nil, &cause) {
-		l.recvCQ.alert(l)
-	}
 }

@@ -20,7 +20,7 @@ func FuzzParseControl(f *testing.F) {
 			}
 			return
 		}
-		if len(m.body) > maxBody || m.kind < controlHello || m.kind > controlJournal {
+		if len(m.body) > maxBody || m.kind < controlHello || m.kind > controlPassLog {
 			t.Fatalf("accepted kind %d with a body of %d bytes", m.kind, len(m.body))
 		}
 		again := encoded(m)

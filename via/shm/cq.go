@@ -10,55 +10,68 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/viablk/viablk/internal/eventfd"
+	"github.com/viablk/viablk/internal/ring"
 	"github.com/viablk/viablk/via"
 )
 
-// cq is a completion queue: the links bound to it and what is done. One goroutine
-// drives it. Its owner sleeps on an epoll file descriptor that watches the bells
-// of the links and an eventfd for wake-ups from inside the process. The watches
-// are edge-triggered: a bell that a peer leaves ringing wakes once.
+// cq is a completion queue: the links bound to it and their completed works.
+// Its driver, one goroutine at a time, owns what no mutex guards. A completion
+// travels:
+//
+//  1. bind adds a link and watches its bell
+//  2. Poll runs the links (progress.go), which push completed works
+//  3. dequeue returns them to the consumer
+//  4. Arm publishes the wants of all links, then checks each for work that came
+//     before the peer saw them; the driver sleeps on FD only if there is none
+//  5. a bell of a peer, or wake, ends the sleep; Poll disarms
+//
+// FD is an epoll file descriptor that watches the bells of the links and an
+// eventfd for wake-ups from inside the process. The watches are edge-triggered:
+// a bell that a peer leaves ringing wakes once.
 type cq struct {
-	fd       int        // epoll
-	wake     int        // eventfd, never passed to a peer
-	binding  sync.Mutex // two VIs of the queue may be connecting, to each other
-	slots    []slot     // of the links; a journal and a bell name a link by its slot
-	links    int        // in slots
-	named    uint64     // names given to links so far
-	token    uint64     // names the queue to those who keep its journals
-	failing  int        // links with an end that is to be reported, here or by the other queue
-	armed    bool
-	signaled bool // wake was written in this sleep
-	rung     bool // what ended the last sleep is not taken yet
-	events   [16]unix.EpollEvent
+	fd      int        // epoll
+	wake    int        // eventfd, never passed to a peer
+	binding sync.Mutex // two VIs of the queue may connect to each other
+	entries []entry    // a ready log and a bell name a link by its index
+	links   int        // bound
+	// +checklocks:binding
+	named      uint64 // links that were given a name
+	token      uint64 // names the queue to the peers that keep its ready logs
+	unreported int    // links whose end neither of their queues has reported
+	armed      bool
+	signaled   bool // wake was written in this sleep
+	rung       bool // epoll still has the events that ended the last sleep
+	events     [16]unix.EpollEvent
 
-	// Whose turn it is.
-	watched  []*link        // arrivals are looked for in each turn
-	next     int            // watched[next] is the first to get one
-	journals []*peerJournal // these say which others have arrivals
-	arriving linkQueue      // of these others
-	sending  linkQueue      // links with sends under way
+	// Links to run in a pass.
+	watched  []*link          // every pass loads their tails
+	next     int              // watched[next] is the first of the next pass
+	followed []*peerLog       // ready logs that name the arriving links
+	arriving ring.Ring[*link] // links that a ready log named
+	sending  ring.Ring[*link] // links with sends in flight
 	alerts   alerts
-	touched  uint64
+	warmed   uint64
 
-	// Journals by what they are; guarded by binding.
-	kept map[uint64]*journal        // for queues of peers, by token
-	read map[journalID]*peerJournal // mapped here
+	// +checklocks:binding
+	localLogs map[uint64]*readyLog // for queues of peers, by token
+	// +checklocks:binding
+	peerLogs map[logID]*peerLog // mapped here
 
-	ring       []entry
+	ring       []completion
 	head, tail uint32
 }
 
-// slot is the place of a link in a queue.
-type slot struct {
+// entry is the place of a link in a queue.
+type entry struct {
 	link  *link
-	rings int // events of its bell since that was drained
+	rings int // events of its bell since the last drain
 }
 
-// entry is a work that is done, and whose. Without a work it is an event that the
-// link keeps.
-type entry struct {
-	work *via.Work
-	link *link
+// completion is a completed work of a link or, without a work, an event that
+// the link keeps.
+type completion struct {
+	work   *via.Work
+	events *events // of the link
 }
 
 func newCQ(entries int) (*cq, error) {
@@ -68,18 +81,18 @@ func newCQ(entries int) (*cq, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create epoll: %w", err)
 	}
-	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	wake, err := eventfd.New()
 	if err != nil {
 		_ = unix.Close(fd)
-		return nil, fmt.Errorf("create eventfd: %w", err)
+		return nil, err
 	}
 	size := 1
 	for size < entries {
 		size <<= 1
 	}
 	c := &cq{
-		fd: fd, wake: wake, token: binary.LittleEndian.Uint64(token[:]), ring: make([]entry, size),
-		kept: make(map[uint64]*journal), read: make(map[journalID]*peerJournal),
+		fd: fd, wake: wake, token: binary.LittleEndian.Uint64(token[:]), ring: make([]completion, size),
+		localLogs: make(map[uint64]*readyLog), peerLogs: make(map[logID]*peerLog),
 	}
 	if err := c.watch(wake, 0); err != nil {
 		_ = c.Close()
@@ -90,11 +103,11 @@ func newCQ(entries int) (*cq, error) {
 
 // Close closes the queue.
 func (c *cq) Close() error {
-	_ = unix.Close(c.wake)
+	_ = eventfd.Close(c.wake)
 	return unix.Close(c.fd)
 }
 
-// Resize changes the entries; what is in the queue stays.
+// Resize changes the capacity; queued completions stay.
 func (c *cq) Resize(entries int) error {
 	if entries < int(c.tail-c.head) {
 		return fmt.Errorf("%d completions wait: %w", c.tail-c.head, via.ErrResource)
@@ -103,7 +116,7 @@ func (c *cq) Resize(entries int) error {
 	for size < entries {
 		size <<= 1
 	}
-	ring := make([]entry, size)
+	ring := make([]completion, size)
 	n := uint32(0)
 	for ; c.head != c.tail; c.head++ {
 		ring[n] = c.ring[c.head&c.mask()]
@@ -116,112 +129,117 @@ func (c *cq) Resize(entries int) error {
 // FD returns the epoll file descriptor.
 func (c *cq) FD() int { return c.fd }
 
-// bind adds a link and returns its slot. An armed queue did not arm the link, so
-// its owner wakes.
-func (c *cq) bind(l *link) int {
+// bind adds a link and returns its index in entries. If the queue is
+// armed, the link's peer does not know of the sleep: bind ends it.
+//
+// m.cq is c.
+func (c *cq) bind(m *member) int {
+	l := m.link
 	c.binding.Lock()
 	defer c.binding.Unlock()
 	c.signal()
-	if i := c.slotOf(l); i >= 0 {
+	if i := c.entryOf(l); i >= 0 {
 		return i
 	}
-	i := c.slotOf(nil)
+	i := c.entryOf(nil)
 	if i < 0 {
-		i = len(c.slots)
-		c.slots = append(c.slots, slot{})
+		i = len(c.entries)
+		c.entries = append(c.entries, entry{})
 	}
-	c.slots[i] = slot{link: l}
+	c.entries[i] = entry{link: l}
 	c.links++
-	c.sending.grow(c.links)
-	c.arriving.grow(c.links)
-	if l.recvCQ == c {
+	c.sending.Grow(c.links)
+	c.arriving.Grow(c.links)
+	if l.receiver.cq == c {
 		if c.named++; i < maxNamed {
-			l.name = c.named<<nameShift&nameMask | uint64(i)
+			l.receiver.name = c.named<<nameShift&nameMask | uint64(i)
 		}
-		l.watchedAt = len(c.watched)
+		m.watchedAt = len(c.watched)
 		c.watched = append(c.watched, l)
 	}
-	c.alerts.add(l, c) // the agent may have had something to say before
+	c.alerts.add(m) // the control agent may have changed state before
 	return i
 }
 
-func (c *cq) slotOf(l *link) int {
-	return slices.IndexFunc(c.slots, func(s slot) bool { return s.link == l })
+func (c *cq) entryOf(l *link) int {
+	return slices.IndexFunc(c.entries, func(s entry) bool { return s.link == l })
 }
 
-// unbind removes a link and what it reported but nobody polled.
-func (c *cq) unbind(l *link) {
+// unbind removes a link and its completions that were not polled.
+func (c *cq) unbind(m *member) {
+	l := m.link
 	c.binding.Lock()
 	defer c.binding.Unlock()
-	if i := c.slotOf(l); i >= 0 {
-		c.slots[i] = slot{}
+	if i := c.entryOf(l); i >= 0 {
+		c.entries[i] = entry{}
 		c.links--
 	}
-	if l.recvCQ == c && l.watchedAt >= 0 {
-		c.unlist(l)
+	if m.watchedAt >= 0 {
+		c.unlist(m)
 	}
-	c.sending.remove(l)
-	c.arriving.remove(l)
-	c.alerts.remove(l)
+	removeLink(&c.sending, l)
+	removeLink(&c.arriving, l)
+	c.alerts.remove(m)
 	tail := c.head
 	for i := c.head; i != c.tail; i++ {
-		if d := c.ring[i&c.mask()]; d.link != l {
+		if d := c.ring[i&c.mask()]; d.events != &l.receiver.events {
 			c.ring[tail&c.mask()] = d
 			tail++
 		}
 	}
 	for i := tail; i != c.tail; i++ {
-		c.ring[i&c.mask()] = entry{}
+		c.ring[i&c.mask()] = completion{}
 	}
 	c.tail = tail
 }
 
-// unlist takes a link out of those that are watched.
-func (c *cq) unlist(l *link) {
+// unlist removes a link from watched.
+func (c *cq) unlist(m *member) {
 	last := len(c.watched) - 1
-	c.watched[l.watchedAt] = c.watched[last]
-	c.watched[l.watchedAt].watchedAt = l.watchedAt
+	moved := c.watched[last]
+	c.watched[m.watchedAt] = moved
+	moved.recvAt.watchedAt = m.watchedAt
 	c.watched[last] = nil
 	c.watched = c.watched[:last]
-	l.watchedAt = -1
+	m.watchedAt = -1
 }
 
 func (c *cq) mask() uint32 { return uint32(len(c.ring) - 1) }
 
 func (c *cq) empty() bool { return c.head == c.tail }
 
-// room reports whether another completion fits: a link stops making progress
-// while its consumer does not poll.
+// room reports whether another completion fits. Links make no progress while
+// the queue is full.
 func (c *cq) room() bool { return c.tail-c.head < uint32(len(c.ring)) }
 
-// push stores a completion, or with a nil work an event.
-func (c *cq) push(l *link, w *via.Work) {
-	c.ring[c.tail&c.mask()] = entry{w, l}
+// push queues a completion of a link, or with a nil work an event.
+func (c *cq) push(of *events, w *via.Work) {
+	c.ring[c.tail&c.mask()] = completion{w, of}
 	c.tail++
 	if c.armed {
 		c.signal()
 	}
 }
 
-func (c *cq) take(dst []via.Done) int {
+func (c *cq) dequeue(dst []via.Done) int {
 	n := 0
 	for n < len(dst) && c.head != c.tail {
 		e := &c.ring[c.head&c.mask()]
 		dst[n] = via.Done{Work: e.work}
 		if e.work == nil {
-			dst[n].Event = e.link.nextEvent()
+			dst[n].Event = e.events.next()
 		}
 		c.head++
 		n++
 	}
 	if c.head == c.tail {
-		c.head, c.tail = 0, 0 // a ring that keeps up stays within a few cache lines
+		c.head, c.tail = 0, 0 // keeps the ring within a few cache lines
 	}
 	return n
 }
 
-// signal wakes the owner if the queue is armed. Only the owner calls it: for
-// what its own calls brought about after it armed the queue.
+// signal ends the sleep of an armed queue. The driver calls it, when one of its
+// calls after Arm left work or a completion.
 func (c *cq) signal() {
 	if c.armed && !c.signaled {
 		c.signaled = true
@@ -229,54 +247,55 @@ func (c *cq) signal() {
 	}
 }
 
-// Arm asks the peers for a doorbell. The links are looked at again after the
-// wish is visible: a peer that published before it saw the wish is not missed.
+// Arm asks the peers for a doorbell. It checks the links again after the wants
+// are visible, so that it does not miss a peer that published before it saw
+// them.
 func (c *cq) Arm() bool {
 	if !c.empty() {
 		return false
 	}
-	c.hush() // before the links are looked at: what rang may be news
+	c.drainBells() // before the check: a bell may announce new records
 	if c.alerts.some.Load() {
-		c.heed()
+		c.handleAlerts()
 	}
-	for i := range c.slots {
-		if l := c.slots[i].link; l != nil {
+	for i := range c.entries {
+		if l := c.entries[i].link; l != nil {
 			l.setWants(c)
 		}
 	}
-	for i := range c.slots {
-		if l := c.slots[i].link; l != nil && l.hasWork(c) {
-			l.notice() // if its journal says nothing
+	for i := range c.entries {
+		if l := c.entries[i].link; l != nil && l.hasWork(c) {
+			l.checkTail() // its ready log may not name it yet
 			c.withdraw()
 			return false
 		}
 	}
 	c.armed = true
-	c.passOn()
+	c.wakeReporter()
 	return true
 }
 
-// disarm ends a sleep: it withdraws the wish. What rang is taken later: nobody is
-// to wait for that.
+// disarm ends a sleep: it withdraws the wants. drainBells consumes the events
+// later, off the path of the first completion.
 func (c *cq) disarm() {
 	c.armed, c.signaled = false, false
 	c.withdraw()
 	c.rung = true
 }
 
-// hush takes what rang, so that it wakes no more. A bell rings again whether or
-// not it was drained; it is drained before its socket is full, which would silence
-// it.
-func (c *cq) hush() {
+// drainBells consumes the pending epoll events, so that FD is not readable any
+// more. A bell reports each ring, drained or not, until its socket is full:
+// drainBells reads it in time.
+func (c *cq) drainBells() {
 	if !c.rung {
 		return
 	}
 	c.rung = false
-	for _, e := range c.events[:takeEvents(c.fd, &c.events)] {
-		if int(e.Fd) == c.wake || int(e.Pad) >= len(c.slots) {
+	for _, e := range c.events[:pollEvents(c.fd, &c.events)] {
+		if int(e.Fd) == c.wake || int(e.Pad) >= len(c.entries) {
 			continue
 		}
-		s := &c.slots[e.Pad]
+		s := &c.entries[e.Pad]
 		if s.rings++; s.rings >= ringsUndrained {
 			s.rings = 0
 			drainBell(int(e.Fd))
@@ -285,16 +304,16 @@ func (c *cq) hush() {
 }
 
 func (c *cq) withdraw() {
-	for i := range c.slots {
-		if l := c.slots[i].link; l != nil {
+	for i := range c.entries {
+		if l := c.entries[i].link; l != nil {
 			l.clearWants(c)
 		}
 	}
 }
 
-// watch makes a bell wake the queue's owner, for the link in a slot.
-func (c *cq) watch(fd, slot int) error {
-	e := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(fd), Pad: int32(slot)}
+// watch adds a file descriptor to FD, for the link at entries[place].
+func (c *cq) watch(fd, place int) error {
+	e := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(fd), Pad: int32(place)}
 	if err := unix.EpollCtl(c.fd, unix.EPOLL_CTL_ADD, fd, &e); err != nil {
 		return fmt.Errorf("watch doorbell: %w", err)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/viablk/viablk/via/shm"
 )
 
-// limitsOf returns what the provider claims.
+// limitsOf returns the limits of the provider.
 func limitsOf(t *testing.T) via.Limits {
 	t.Helper()
 	nic, err := via.OpenNic(shm.New(shm.Options{}), "")
@@ -18,8 +18,9 @@ func limitsOf(t *testing.T) via.Limits {
 	return nic.Limits()
 }
 
-// The largest arena that the limits allow is one region, to the last byte of which
-// a peer writes; there is no larger one, and nothing more is registered beside it.
+// The largest arena that the limits allow is one region, to the last byte of
+// which a peer writes; there is no larger one, and nothing more is registered
+// beside it.
 func TestLargestArena(t *testing.T) {
 	l := limitsOf(t)
 	if l.MaxRegisterBytes != l.MaxRegisterBlockBytes {
@@ -48,8 +49,8 @@ func TestLargestArena(t *testing.T) {
 	}
 }
 
-// gigabyte is a transfer of as many bytes as the limits allow, by as many segments
-// as they allow, all of which lie over the same memory at an end.
+// gigabyte is a transfer of as many bytes and segments as the limits allow. All
+// segments of an end are the same memory.
 type gigabyte struct {
 	c, s    *end
 	bytes   uint32
@@ -74,8 +75,8 @@ func newGigabyte(t *testing.T, room int) *gigabyte {
 	return g
 }
 
-// descriptor returns one with an operation over all segments, the last of which is
-// extra bytes longer; with none it is good.
+// descriptor describes an operation over all segments. The last one is extra
+// bytes longer, which makes the transfer too long.
 func (g *gigabyte) descriptor(t *testing.T, e *end, place int, op via.Opcode, remote *via.Memory, extra uint32) *via.Descriptor {
 	t.Helper()
 	d, err := e.mem.NewDescriptor(place*gigabyteDescriptor, gigabyteDescriptor)
@@ -99,7 +100,7 @@ func (g *gigabyte) descriptor(t *testing.T, e *end, place int, op via.Opcode, re
 // data is the memory of the segments.
 func (g *gigabyte) data(e *end) []byte { return e.mem.Bytes()[gigabyteData:][:g.segment] }
 
-// drive polls both ends until each has completed as many as it is to.
+// drive polls both ends until they have that many completions.
 func (g *gigabyte) drive(t *testing.T, atClient, atServer int) (c, s []via.Completion) {
 	t.Helper()
 	var got [2]via.Completion
@@ -113,7 +114,7 @@ func (g *gigabyte) drive(t *testing.T, atClient, atServer int) (c, s []via.Compl
 	return c, s
 }
 
-// A Send of as much as the provider transfers arrives; one byte more is too long.
+// A Send of the maximum transfer size arrives; one byte more is too long.
 func TestSendGigabyte(t *testing.T) {
 	g := newGigabyte(t, 2*gigabyteData+4096)
 	for i := range g.data(g.c) {
@@ -137,8 +138,8 @@ func TestSendGigabyte(t *testing.T) {
 	}
 }
 
-// RDMA of as much reaches a gigabyte in one piece at the peer, and comes back; one
-// byte more is too long.
+// RDMA of the maximum transfer size writes and reads a gigabyte in one piece at
+// the peer; one byte more is too long.
 func TestRdmaGigabyte(t *testing.T) {
 	g := newGigabyte(t, 2*gigabyteData+1<<30)
 	for i := range g.data(g.c) {

@@ -8,10 +8,10 @@ import (
 )
 
 // TestGreedyPeer: a peer whose ring is full of messages delays those of another
-// by a turn, whether their tails are watched or journals speak of them.
+// peer by one quantum, for watched links and for links that ready logs name.
 func TestGreedyPeer(t *testing.T) {
-	const flood = 10 * recvTurn
-	for name, others := range map[string]int{"watched": 0, "journals": manyLinks} {
+	const flood = 10 * recvQuantum
+	for name, others := range map[string]int{"watched": 0, "ready logs": manyLinks} {
 		t.Run(name, func(t *testing.T) {
 			c := newCrowd(t, others)
 			vi := func(s *station) *via.VI {
@@ -27,7 +27,7 @@ func TestGreedyPeer(t *testing.T) {
 				join(t, v[1], c.l, v[0])
 			}
 			if others > 0 {
-				c.settle(t)
+				c.awaitLogs(t)
 			}
 			for range flood {
 				check(t, greedy[0].PostRecv(c.near.descriptor(0, via.OpRecv, 1<<20, 64)))
@@ -53,7 +53,7 @@ func TestGreedyPeer(t *testing.T) {
 					break
 				}
 			}
-			if before > 2*recvTurn {
+			if before > 2*recvQuantum {
 				t.Errorf("%d messages of another came first", before)
 			}
 			until(t, "the flood", func() bool { return greedy[0].Stats().Receives == flood }, c.near, c.far)
@@ -61,7 +61,8 @@ func TestGreedyPeer(t *testing.T) {
 	}
 }
 
-// TestGreedyQueue: long transfers of one VI delay those of another by a turn.
+// TestGreedyQueue: long transfers of one VI delay those of another by one
+// quantum.
 func TestGreedyQueue(t *testing.T) {
 	for name, op := range map[string]via.Opcode{"write": via.OpRdmaWrite, "read": via.OpRdmaRead} {
 		t.Run(name, func(t *testing.T) {
@@ -69,7 +70,7 @@ func TestGreedyQueue(t *testing.T) {
 			transfer := func(i, size int) *via.Descriptor {
 				return c.near.remote(i, op, 1<<20, size, c.far.mem.Addr()+1<<20, c.far.mem.Handle())
 			}
-			long := func(i int) *via.Descriptor { return transfer(i, 2*sendTurn) }
+			long := func(i int) *via.Descriptor { return transfer(i, 2*sendQuantum) }
 			for i, vi := range c.a[:2] { // the peer's arena arrives at each
 				check(t, vi.PostSend(transfer(i, 8)))
 			}
@@ -98,21 +99,21 @@ func TestGreedyQueue(t *testing.T) {
 	}
 }
 
-// TestGreedyMessages: a long message goes on for a turn only, though its peer
-// reads as fast as it is written.
+// TestGreedyMessages: a long message stops after one quantum, though its peer
+// reads as fast as the sender writes.
 func TestGreedyMessages(t *testing.T) {
 	mems := [2]*via.Memory{registerHeap(t), registerHeap(t)}
 	a, b := newHeapPair(mems, via.ReliableDelivery, nil)
 	budget := 2 * maxFragment
 	w := a.work(via.OpSend, 0, 3*maxFragment, nil)
-	b.link.PostRecv(b.work(via.OpRecv, 0, heapSlot, nil))
-	a.link.sq.push(w)
-	if a.link.sendMessage(w, &budget) || w.Moved != 2*maxFragment {
+	b.link.PostRecv(b.work(via.OpRecv, 0, heapBuffer, nil))
+	a.link.sender.sq.Push(w)
+	if done, err := a.link.sender.sendMessage(w, &budget); done || err != nil || w.Moved != 2*maxFragment {
 		t.Fatalf("%d of %d bytes moved with room for all, over the budget by %d", w.Moved, w.Length, -budget)
 	}
-	a.link.sends() // its next turn
+	a.link.scheduleSend() // its next pass
 	if n := a.cq.Poll(a.done); n != 1 || w.Moved != w.Length {
-		t.Fatalf("%d completions, %d of %d bytes after two turns", n, w.Moved, w.Length)
+		t.Fatalf("%d completions, %d of %d bytes after two passes", n, w.Moved, w.Length)
 	}
 	check(t, b.poll(1, func(d via.Done) error {
 		if d.Work.Status != 0 || d.Work.Moved != w.Length {

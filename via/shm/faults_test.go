@@ -21,10 +21,11 @@ var faultyOps = map[string]func(c *couple, n int) *via.Descriptor{
 	"read": func(c *couple, n int) *via.Descriptor { return c.rdma(0, via.OpRdmaRead, n, c.b.mem, false) },
 }
 
-// consumed marks an effect in which a receive is posted and done without an error.
+// consumed marks an effect in which a receive is posted and done without an
+// error.
 const consumed = via.StatusDone
 
-// faultEffects says what a fault does to an operation of n bytes.
+// faultEffects returns the effects of a fault on an operation of n bytes.
 func faultEffects(f via.Fault, op string, n int) effects {
 	both := effect{near: codes(lost), far: codes(lost), broken: true}
 	with := func(e effect, send, recv via.Status) effect {
@@ -137,7 +138,7 @@ func TestReorderedBatch(t *testing.T) {
 				}
 				c.va.Doorbell()
 				if level != ud {
-					c.settle(t, true)
+					c.drainBoth(t, true)
 					for i, want := range [3]via.Status{transport, flushed, flushed} {
 						if got := sends[i].Status() & via.StatusErrorMask; level == rr && got != want {
 							t.Errorf("send %d says %v", i, got|via.StatusDone)
@@ -157,16 +158,16 @@ func TestReorderedBatch(t *testing.T) {
 	}
 }
 
-// TestFaultyFabricBetweenGoroutines sends messages of random sizes over a fabric
-// with random faults, each end on a goroutine of its own. Whatever strikes, what
-// is called good has the bytes that were sent; nothing is there twice; and the
-// order and the completeness are what the level promises.
+// TestFaultyFabricBetweenGoroutines sends messages of random sizes over a
+// fabric with random faults, each end on a goroutine of its own. Every
+// good receive has the bytes that were sent, no message arrives twice, and the
+// level's guarantees of order and completeness hold.
 func TestFaultyFabricBetweenGoroutines(t *testing.T) {
 	mems := [2]*via.Memory{registerHeap(t), registerHeap(t)}
 	var round byte
 	rapid.Check(t, func(t *rapid.T) {
 		level := rapid.SampledFrom(allLevels).Draw(t, "level")
-		sizes := rapid.OneOf(rapid.IntRange(0, 200), rapid.IntRange(0, heapSlot), rapid.Just(maxFragment))
+		sizes := rapid.OneOf(rapid.IntRange(0, 200), rapid.IntRange(0, heapBuffer), rapid.Just(maxFragment))
 		n := rapid.IntRange(1, heapMessages).Draw(t, "messages")
 		messages := make([]message, n)
 		for i := range messages {
@@ -180,7 +181,7 @@ func TestFaultyFabricBetweenGoroutines(t *testing.T) {
 		round++
 		a, b := newHeapPair(mems, level, &s)
 		for i := range heapMessages {
-			b.link.PostRecv(b.work(via.OpRecv, i, heapSlot, nil))
+			b.link.PostRecv(b.work(via.OpRecv, i, heapBuffer, nil))
 		}
 		sent := make(chan []via.Status)
 		go func() {
@@ -188,11 +189,11 @@ func TestFaultyFabricBetweenGoroutines(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-			b.link.gone.Store(true)
+			b.link.signals.gone.Store(true)
 			sent <- good
 		}()
 		received, err := b.untilBroken()
-		a.link.gone.Store(true)
+		a.link.signals.gone.Store(true)
 		statuses := <-sent
 		if err != nil {
 			t.Fatal(err)
@@ -207,7 +208,7 @@ func (e *heapEnd) sendOver(messages []message, round byte, batch int) ([]via.Sta
 	for i, m := range messages {
 		w := e.work(via.OpSend, i, m.size, nil)
 		w.HasImmediate, w.Immediate = true, *m.immediate
-		copy(e.mem.Bytes()[i*heapSlot:], m.bytes(i, round))
+		copy(e.mem.Bytes()[i*heapBuffer:], m.bytes(i, round))
 		if !e.link.PostSend(w) {
 			return nil, fmt.Errorf("message %d is not taken", i)
 		}
@@ -217,7 +218,7 @@ func (e *heapEnd) sendOver(messages []message, round byte, batch int) ([]via.Sta
 	}
 	e.link.Doorbell()
 	var out []via.Status
-	for deadline := time.Now().Add(heapPatience); len(out) < len(messages); {
+	for deadline := time.Now().Add(heapTimeout); len(out) < len(messages); {
 		for _, d := range e.done[:e.cq.Poll(e.done)] {
 			if d.Event != nil {
 				return out, nil
@@ -235,7 +236,7 @@ func (e *heapEnd) sendOver(messages []message, round byte, batch int) ([]via.Sta
 // untilBroken returns the receives that complete until the connection breaks.
 func (e *heapEnd) untilBroken() ([]*via.Work, error) {
 	var out []*via.Work
-	for deadline := time.Now().Add(heapPatience); ; {
+	for deadline := time.Now().Add(heapTimeout); ; {
 		for _, d := range e.done[:e.cq.Poll(e.done)] {
 			if d.Event != nil {
 				return out, nil
@@ -248,7 +249,7 @@ func (e *heapEnd) untilBroken() ([]*via.Work, error) {
 	}
 }
 
-// heapDelivery is what a sender sent.
+// heapDelivery is the messages that a sender sent, with their faults.
 type heapDelivery struct {
 	level    via.ReliabilityLevel
 	messages []message
@@ -256,13 +257,13 @@ type heapDelivery struct {
 	round    byte
 }
 
-// check compares what arrived with what was sent. Receives are in the slots of
-// the receiver's memory, in order.
+// check compares the receives with the sent messages. Receives are in the
+// buffers of the receiver's memory, in order.
 func (h heapDelivery) check(t *rapid.T, b *heapEnd, sends []via.Status, receives []*via.Work) {
 	good, last := 0, -1
-	for slot, w := range receives {
+	for buffer, w := range receives {
 		if w.Status.Failed() {
-			if h.level != ud && slot != len(receives)-1 {
+			if h.level != ud && buffer != len(receives)-1 {
 				t.Fatalf("something arrives after a receive that says %v", w.Status|via.StatusDone)
 			}
 			continue
@@ -273,7 +274,7 @@ func (h heapDelivery) check(t *rapid.T, b *heapEnd, sends []via.Status, receives
 		}
 		good, last = good+1, i
 		m := h.messages[i]
-		if int(w.Moved) != m.size || !bytes.Equal(b.mem.Bytes()[slot*heapSlot:slot*heapSlot+m.size], m.bytes(i, h.round)) {
+		if int(w.Moved) != m.size || !bytes.Equal(b.mem.Bytes()[buffer*heapBuffer:buffer*heapBuffer+m.size], m.bytes(i, h.round)) {
 			t.Fatalf("message %d of %d bytes arrives as %d others", i, m.size, w.Moved)
 		}
 	}

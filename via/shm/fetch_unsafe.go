@@ -1,28 +1,35 @@
 package shm
 
-import "unsafe"
+import (
+	"unsafe"
 
-// expect begins to fetch what an answer to the message just sent will touch at
-// this end, while that travels: with many links, little of it is in the cache.
-func (l *link) expect() {
-	l.fetch()
-	if !l.rq.empty() {
-		l.rq.first().Fetch()
+	"github.com/viablk/viablk/internal/prefetch"
+)
+
+// awaitReply prefetches the cache lines that receiving a reply touches, while
+// the message travels: with many links, few of them are in the cache. A one-way
+// stream expects no reply: the link calls it only if a record has arrived since
+// the last doorbell.
+func (r *receiver) awaitReply() {
+	r.answered = false
+	r.prefetch()
+	if !r.rq.Empty() {
+		(*r.rq.First()).Fetch()
 	}
 }
 
-// fetch begins to fetch what a turn for arrivals touches of the link.
-func (l *link) fetch() {
+// prefetch prefetches the receiver's cache lines.
+func (r *receiver) prefetch() {
 	// Safety: the pointers are only hints.
-	fetchLine(unsafe.Pointer(&l.recvCQ))
-	fetchLine(unsafe.Pointer(&l.in.seq))
-	fetchLine(unsafe.Pointer(&l.total))
+	prefetch.Line(unsafe.Pointer(&r.cq))
+	prefetch.Line(unsafe.Pointer(&r.in.seq))
+	prefetch.Line(unsafe.Pointer(&r.total))
 }
 
-// fetch begins to fetch the next record of a ring, whether or not it is there.
-func (r *reader) fetch() {
+// prefetch prefetches the next record of a ring, which may not be written yet.
+func (r *reader) prefetch() {
 	at, mask := int(r.head-r.start), len(r.ring)-1
 	// Safety: the pointers are only hints, and inside the ring.
-	fetchLine(unsafe.Pointer(&r.ring[at&mask]))
-	fetchLine(unsafe.Pointer(&r.ring[(at+64)&mask]))
+	prefetch.Line(unsafe.Pointer(&r.ring[at&mask]))
+	prefetch.Line(unsafe.Pointer(&r.ring[(at+64)&mask]))
 }

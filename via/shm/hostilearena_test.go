@@ -8,7 +8,7 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// TestHostileArena passes what can not be mapped safely.
+// TestHostileArena passes arenas that cannot be mapped safely.
 func TestHostileArena(t *testing.T) {
 	const size = 1 << 16
 	memfd := func(t *testing.T, size int64, flags, seals int) int {
@@ -39,7 +39,7 @@ func TestHostileArena(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := besiege(t)
+			b := attack(t)
 			fd := m.fd(t)
 			check(t, sendControl(b.peer.conn, control{kind: controlArena, value: 1, size: m.size, fds: []int{fd}}))
 			check(t, unix.Close(fd))
@@ -48,7 +48,7 @@ func TestHostileArena(t *testing.T) {
 	}
 	// A few sparse arenas could fill the address space and stop the process.
 	t.Run("more than an address space holds", func(t *testing.T) {
-		b := besiege(t)
+		b := attack(t)
 		for i := range uint64(2) {
 			fd := memfd(t, 3<<40, 0, sizeSeals)
 			check(t, sendControl(b.peer.conn, control{kind: controlArena, value: i + 1, size: 3 << 40, fds: []int{fd}}))
@@ -64,7 +64,7 @@ func TestHostileArena(t *testing.T) {
 		"ready again":     {{kind: controlReady}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := besiege(t)
+			b := attack(t)
 			for _, m := range messages {
 				fd := sealed(t)
 				for range controlFDs(m.kind) {
@@ -81,7 +81,7 @@ func TestHostileArena(t *testing.T) {
 // TestArenaFlood passes arenas without end; then it passes and drops.
 func TestArenaFlood(t *testing.T) {
 	for _, drop := range []bool{false, true} {
-		b := besiege(t)
+		b := attack(t)
 		fd, err := unix.MemfdCreate("flood", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 		check(t, err)
 		check(t, unix.Ftruncate(fd, 4096))
@@ -115,17 +115,17 @@ func TestArenaFlood(t *testing.T) {
 			if b.vi.State() == via.StateConnected {
 				b.keeps()
 			}
-			b.drop(b.vi)
+			b.disconnect(b.vi)
 		}
 		check(t, unix.Close(fd))
 		b.peer.close()
 	}
 }
 
-// TestDroppedArena: what the victim knows of a dropped arena is gone, though the
-// hostile table still names it.
+// TestDroppedArena: the victim unmaps a dropped arena and discards its
+// translations, even if the hostile table still names it.
 func TestDroppedArena(t *testing.T) {
-	b := besiege(t)
+	b := attack(t)
 	before := mapped.Load()
 	b.peer.arena(1 << 16)
 	both(0x1000, 4096, 1, 0)(b.peer)

@@ -11,14 +11,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/viablk/viablk/internal/eventfd"
 	"github.com/viablk/viablk/via"
 )
 
-// ended waits until the other side has closed a connection; messages before
-// count not.
+// ended reads messages until the other side has closed the connection.
 func ended(tb testing.TB, c *net.UnixConn) {
 	tb.Helper()
-	check(tb, c.SetReadDeadline(time.Now().Add(20*time.Second)))
+	check(tb, c.SetReadDeadline(time.Now().Add(time.Minute)))
 	var b [512]byte
 	for {
 		_, err := c.Read(b[:])
@@ -92,10 +92,10 @@ func TestHostileHello(t *testing.T) {
 		"as many files as can":  {hello, 253},
 		"garbage":               {[]byte("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), 0},
 		"connect message wrong": {encoded(control{kind: controlHello, body: []byte("nonsense")}), 3},
-		"nobody's name":         {encoded(control{kind: controlHello, body: append(rawHello()[:16:16], 'x')}), 3},
+		"unknown name":          {encoded(control{kind: controlHello, body: append(rawHello()[:16:16], 'x')}), 3},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := besiege(t)
+			b := attack(t)
 			c := dialRaw(t, b.listener.Addr().Host)
 			sendRaw(t, c, m.bytes, m.fds)
 			ended(t, c)
@@ -105,7 +105,7 @@ func TestHostileHello(t *testing.T) {
 	}
 }
 
-// TestHostileSegment: what a hello carries is looked at when it is accepted.
+// TestHostileSegment: Accept validates the files of a hello.
 func TestHostileSegment(t *testing.T) {
 	memfd := func(t *testing.T, size int64, flags, seals int) int {
 		fd, err := unix.MemfdCreate("hostile", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|flags)
@@ -149,7 +149,7 @@ func TestHostileSegment(t *testing.T) {
 		"/dev/zero":           {0, func(t *testing.T) int { return open(t, "/dev/zero") }},
 		"a pipe":              {0, pipe},
 		"a socket":            {0, func(t *testing.T) int { return socket(t, unix.AF_UNIX, unix.SOCK_STREAM) }},
-		"bell: an eventfd":    {1, func(t *testing.T) int { fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC); check(t, err); return fd }},
+		"bell: an eventfd":    {1, func(t *testing.T) int { fd, err := eventfd.New(); check(t, err); return fd }},
 		"bell: a pipe":        {1, pipe},
 		"bell: a file":        {2, func(t *testing.T) int { return open(t, "/dev/null") }},
 		"bell: datagrams":     {2, func(t *testing.T) int { return socket(t, unix.AF_UNIX, unix.SOCK_DGRAM) }},
@@ -157,15 +157,15 @@ func TestHostileSegment(t *testing.T) {
 		"space bell: a memfd": {2, func(t *testing.T) int { return memfd(t, 4096, 0, 0) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := besiege(t)
+			b := attack(t)
 			o := newRawOffer(t)
 			fds := o.fds()
-			forged := forge.fd(t)
-			fds[forge.at] = forged
+			fake := forge.fd(t)
+			fds[forge.at] = fake
 			c := dialRaw(t, b.listener.Addr().Host)
 			check(t, sendControl(c, control{kind: controlHello, body: rawHello(), fds: fds}))
 			check(t, sendControl(c, control{kind: controlReady}))
-			check(t, unix.Close(forged))
+			check(t, unix.Close(fake))
 			vi := b.newVI()
 			if err := acceptNext(t, b.listener, vi); err == nil {
 				t.Fatal("accepted")
@@ -182,7 +182,7 @@ func TestHostileSegment(t *testing.T) {
 
 func acceptNext(t *testing.T, l *via.Listener, vi *via.VI) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	r, err := l.Wait(ctx)
 	check(t, err)
@@ -197,12 +197,12 @@ func TestRequesterVanishes(t *testing.T) {
 		closeRaw(o)
 	}
 	t.Run("before the connect message", func(t *testing.T) {
-		b := besiege(t)
+		b := attack(t)
 		check(t, dialRaw(t, b.listener.Addr().Host).Close())
 		b.keeps()
 	})
 	t.Run("before the answer", func(t *testing.T) {
-		b := besiege(t)
+		b := attack(t)
 		c := dialRaw(t, b.listener.Addr().Host)
 		hello(t, c)
 		check(t, c.Close())
@@ -212,7 +212,7 @@ func TestRequesterVanishes(t *testing.T) {
 		b.keeps()
 	})
 	t.Run("instead of the confirmation", func(t *testing.T) {
-		b := besiege(t)
+		b := attack(t)
 		c := dialRaw(t, b.listener.Addr().Host)
 		hello(t, c)
 		check(t, c.CloseWrite())
@@ -223,7 +223,7 @@ func TestRequesterVanishes(t *testing.T) {
 		b.keeps()
 	})
 	t.Run("another message for the confirmation", func(t *testing.T) {
-		b := besiege(t)
+		b := attack(t)
 		c := dialRaw(t, b.listener.Addr().Host)
 		hello(t, c)
 		sendRaw(t, c, encoded(control{kind: controlArena, value: 1, size: 4096}), 1)
@@ -234,24 +234,24 @@ func TestRequesterVanishes(t *testing.T) {
 		b.keeps()
 	})
 	t.Run("while it waits to be answered", func(t *testing.T) {
-		b := besiege(t)
+		b := attack(t)
 		c := dialRaw(t, b.listener.Addr().Host)
-		hello(t, c) // nobody calls Wait; the listener's Close refuses
+		hello(t, c) // no call of Wait; the listener's Close refuses
 		b.keeps()
 	})
 	t.Run("after the confirmation", func(t *testing.T) {
-		b := besiege(t)
+		b := attack(t)
 		check(t, b.peer.conn.Close())
 		b.loses()
 	})
 }
 
-// TestSilentRequester: a requester that says nothing, or stops half way, is given
-// up, and keeps nobody waiting meanwhile.
+// TestSilentRequester: a requester that sends nothing, or stops halfway, times
+// out and does not delay other requesters meanwhile.
 func TestSilentRequester(t *testing.T) {
-	p := testPatience
+	p := testTimeouts
 	p.handshake = 500 * time.Millisecond
-	b := besiegeFor(t, p)
+	b := attackFor(t, p)
 	silent := dialRaw(t, b.listener.Addr().Host)
 	b.keeps()
 	ended(t, silent)
@@ -266,11 +266,12 @@ func TestSilentRequester(t *testing.T) {
 	b.keeps()
 }
 
-// TestHalfOpenConnections: more silent connections than are kept lock nobody out.
+// TestHalfOpenConnections: more than maxHandshakes silent connections do not
+// lock out a requester.
 func TestHalfOpenConnections(t *testing.T) {
-	p := testPatience
+	p := testTimeouts
 	p.handshake = time.Hour
-	b := besiegeFor(t, p)
+	b := attackFor(t, p)
 	const more = 44
 	var conns []*net.UnixConn
 	for range maxHandshakes + more {
@@ -282,7 +283,7 @@ func TestHalfOpenConnections(t *testing.T) {
 	again := newHealthy(t, b.station, b.listener)
 	again.check()
 	b.keeps()
-	b.drop(again.a)
+	b.disconnect(again.a)
 	b.far(again)
 	for _, c := range conns {
 		check(t, c.Close())
@@ -290,15 +291,15 @@ func TestHalfOpenConnections(t *testing.T) {
 	b.keeps()
 }
 
-// far takes the far end of a connection down, whose near end is down.
-func (b *besieged) far(h *healthy) {
+// far waits until the far end of a connection breaks whose near end is closed.
+func (b *attacked) far(h *healthy) {
 	until(b.tb, "the far end to break", func() bool { return h.b.State() == via.StateError }, h.far)
 }
 
 // TestListenerCloseHurries: silent requesters do not delay Close.
 func TestListenerCloseHurries(t *testing.T) {
 	watchLeaks(t)
-	p := testPatience
+	p := testTimeouts
 	p.handshake = time.Hour
 	s := newStation(t, p)
 	l := s.listen()

@@ -9,7 +9,7 @@ import (
 )
 
 // TestHostileRecordAtLevels sends records that are wrong at some levels. At the
-// others the connection goes on.
+// others the connection survives.
 func TestHostileRecordAtLevels(t *testing.T) {
 	const first, last, imm = flagFirst, flagLast, flagImmediate
 	beginning := record{length: 8, tag: tag{kind: recordMessage, flags: first}, total: 16}
@@ -62,7 +62,7 @@ func TestHostileRecordAtLevels(t *testing.T) {
 	} {
 		for _, level := range allLevels {
 			t.Run(name+"/"+level.String(), func(t *testing.T) {
-				b := besiegeAt(t, testPatience, level)
+				b := attackAt(t, testTimeouts, level)
 				for _, r := range row.records {
 					if r.seq != 0 {
 						b.peer.out.seq = uint64(r.seq)
@@ -86,12 +86,12 @@ func TestHostileRecordAtLevels(t *testing.T) {
 }
 
 // position returns how far the victim has read the hostile peer's ring.
-func (b *besieged) position() *reader {
+func (b *attacked) position() *reader {
 	b.adapter.mu.Lock()
 	defer b.adapter.mu.Unlock()
 	for l := range b.adapter.links {
-		if l.cfg.Owner == b.vi {
-			return &l.in
+		if l.receiver.events.owner == b.vi {
+			return &l.receiver.in
 		}
 	}
 	return nil
@@ -101,7 +101,7 @@ func (b *besieged) position() *reader {
 // message that is being received.
 func TestHostileGapInsideMessage(t *testing.T) {
 	for _, level := range allLevels {
-		b := besiegeAt(t, testPatience, level)
+		b := attackAt(t, testTimeouts, level)
 		check(t, b.vi.PostRecv(b.descriptor(0, via.OpRecv, 1<<20, 64)))
 		b.peer.record(record{length: 8, tag: tag{kind: recordMessage, flags: flagFirst}, total: 16}, make([]byte, 8))
 		b.peer.out.seq++
@@ -111,10 +111,10 @@ func TestHostileGapInsideMessage(t *testing.T) {
 	}
 }
 
-// TestHostileStatus gives a status to a Send at reliable reception: that Send has
-// it, and what the peer acknowledged is done.
+// TestHostileStatus refuses a Send with a status at reliable reception: that
+// Send completes with it, and the acknowledged ones complete without error.
 func TestHostileStatus(t *testing.T) {
-	b := besiegeAt(t, testPatience, rr)
+	b := attackAt(t, testTimeouts, rr)
 	var sends [3]*via.Descriptor
 	for i := range sends {
 		sends[i] = b.descriptor(i, via.OpSend, 1<<20, 64)
@@ -133,9 +133,9 @@ func TestHostileStatus(t *testing.T) {
 	}
 }
 
-// FuzzRecords lets a link read any sequence of records at each level: what it
-// reports are its receives, in order, each once and with no more than fits, and
-// it writes nowhere else.
+// FuzzRecords lets a link read any sequence of records at each level: it
+// completes its receives in order, each once and with no more bytes than fit,
+// and writes to no other memory.
 func FuzzRecords(f *testing.F) {
 	mems := [2]*via.Memory{registerHeap(f), registerHeap(f)}
 	const whole = flagFirst | flagLast
@@ -166,14 +166,14 @@ func readRecords(t *testing.T, mems [2]*via.Memory, level via.ReliabilityLevel, 
 		b.link.PostRecv(w)
 		posted = append(posted, w)
 	}
-	out, broken := &a.link.out, false
+	out, broken := &a.link.sender.out, false
 	for ; len(in) >= 5 && out.tail < ringSize/2; in = in[5:] {
 		r := record{tag: tag{kind: in[0], flags: in[1]}, length: uint32(in[2]), total: uint32(in[3]), immediate: uint32(in[3])}
 		out.seq += uint64(int8(in[4]))
 		out.begin(r)
 		out.put(bytes.Repeat([]byte{0xff}, int(r.length)))
 		out.end()
-		storeWord(a.link.own.mem, offTail, out.tail)
+		storeWord(a.link.local.mem, offTail, out.tail)
 		for _, d := range b.done[:b.cq.Poll(b.done)] {
 			switch {
 			case broken:

@@ -8,18 +8,17 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// What arrives is in sequence, whole and unchanged, or the level's rule for what
-// is lost, cut off or damaged applies.
+// The receiver checks that records arrive in sequence, whole and unchanged. The
+// reliability level decides what a lost, aborted or damaged message does.
 
 var (
-	errLost    = errors.New("a message was lost on the way or arrived out of order")
-	errDamaged = errors.New("bytes were changed on the way")
+	errLost    = errors.New("a message was lost or arrived out of order")
+	errDamaged = errors.New("bytes were changed in flight")
 )
 
 var sumTable = crc32.MakeTable(crc32.Castagnoli)
 
-// span returns n bytes of a ring from a distance to its start on, in up to two
-// pieces.
+// span returns n bytes of a ring, from offset from on, in up to two pieces.
 func span(ring []byte, from uint64, n int) (a, b []byte) {
 	at := int(from) & (len(ring) - 1)
 	if k := len(ring) - at; k < n {
@@ -33,8 +32,8 @@ func sumOf(ring []byte, from uint64, n int) uint32 {
 	return crc32.Update(crc32.Checksum(a, sumTable), sumTable, b)
 }
 
-// intact reports whether the current record has the checksum that it says. The
-// writer may change it afterwards: that is its own message.
+// intact reports whether the checksum of the current record is right. A writer
+// that changes the record afterwards harms only its own message.
 func (r *reader) intact(rec record) bool {
 	n := recordHeader + int(rec.length)
 	var sum [sumBytes]byte
@@ -43,60 +42,60 @@ func (r *reader) intact(rec record) bool {
 }
 
 // outOfSequence handles a record whose number is not the next. It returns true
-// if the record is passed over: it is there twice, or late. Else something before
-// it is missing: only unreliable delivery goes on.
-func (l *link) outOfSequence(rec record) (passed bool, err error) {
-	if int16(rec.seq-l.in.seq) < 0 {
+// if the caller skips the record, which is a duplicate or late. Otherwise
+// records before it are missing: only unreliable delivery goes on.
+func (r *receiver) outOfSequence(rec record) (passed bool, err error) {
+	if int16(rec.seq-r.in.seq) < 0 {
 		if rec.kind != recordMessage || rec.flags&flagLast != 0 {
-			l.stats.Dropped++
+			r.dropped++
 		}
 		return true, nil
 	}
-	if !l.unreliable {
-		l.refuseMessage(via.StatusTransportError, via.AsyncConnectionLost, errLost)
-		return true, nil
+	if !r.unreliable {
+		return true, r.refuse(via.StatusTransportError, via.AsyncConnectionLost, errLost)
 	}
-	if l.current != nil {
+	if r.current != nil {
 		return true, errors.New("records are missing inside a message")
 	}
-	l.skipping = rec.kind == recordMessage && rec.flags&flagFirst == 0
+	r.skipping = rec.kind == recordMessage && rec.flags&flagFirst == 0
 	return false, nil
 }
 
 // receiveDamaged handles a record whose checksum is wrong.
-func (l *link) receiveDamaged(rec record) {
-	if l.current == nil && !l.unreliable && !l.rq.empty() {
-		l.current = l.rq.pop() // it says so
+func (r *receiver) receiveDamaged(rec record) error {
+	if r.current == nil && !r.unreliable && !r.rq.Empty() {
+		r.current = r.rq.Pop() // its status reports the damage
 	}
 	switch {
-	case l.current != nil:
-		l.failReceive(rec, via.StatusTransportError, via.StatusTransportError)
-	case l.unreliable:
-		if !l.skipping {
-			l.stats.Dropped++
+	case r.current != nil:
+		return r.failReceive(rec, via.StatusTransportError, via.StatusTransportError)
+	case r.unreliable:
+		if !r.skipping {
+			r.dropped++
 		}
-		l.skip(rec)
+		r.skipRest(rec)
+		return nil
 	default:
-		l.refuseMessage(via.StatusTransportError, via.AsyncConnectionLost, errDamaged)
+		return r.refuse(via.StatusTransportError, via.AsyncConnectionLost, errDamaged)
 	}
 }
 
-// receiveEnd handles the end of a message that has none, and the place of one
-// that was lost.
-func (l *link) receiveEnd(rec record) error {
-	inside := l.current != nil || l.skipping
+// receiveEnd handles the record that aborts a message, and the one in place of
+// a lost message.
+func (r *receiver) receiveEnd(rec record) error {
+	inside := r.current != nil || r.skipping
 	if rec.length != 0 || rec.flags != 0 || rec.immediate != 0 || rec.total != 0 || inside != (rec.kind == recordAborted) {
 		return errors.New("malformed end of a message")
 	}
 	switch {
-	case l.skipping:
-		l.skip(rec)
-	case l.current != nil:
-		l.failReceive(rec, via.StatusPartialError, via.StatusTransportError)
-	case l.unreliable:
-		l.stats.Dropped++
+	case r.skipping:
+		r.skipRest(rec)
+	case r.current != nil:
+		return r.failReceive(rec, via.StatusPartialError, via.StatusTransportError)
+	case r.unreliable:
+		r.dropped++
 	default:
-		l.refuseMessage(via.StatusTransportError, via.AsyncConnectionLost, errLost)
+		return r.refuse(via.StatusTransportError, via.AsyncConnectionLost, errLost)
 	}
 	return nil
 }

@@ -27,8 +27,8 @@ func openFabric(tb testing.TB, decorate func(via.Provider) via.Provider) *viates
 	}
 }
 
-// The provider passes all of the kit: no case is skipped, and the error matrix has
-// its 17 rows at 3 levels.
+// The provider passes all of the kit: no case is skipped, and the error matrix
+// has its 17 rows at 3 levels.
 func TestConformance(t *testing.T) {
 	r := viatest.Run(t, openFabric, nil)
 	if strings.Contains(flag.Lookup("test.run").Value.String()+flag.Lookup("test.skip").Value.String(), "/") {

@@ -38,7 +38,7 @@ type couple struct {
 
 func newCouple(t *testing.T, level via.ReliabilityLevel, faults ...via.Fault) *couple {
 	t.Helper()
-	p := testPatience
+	p := testTimeouts
 	p.room = 50 * time.Millisecond
 	c := &couple{a: newStation(t, p), b: newStation(t, p)}
 	c.a.level, c.b.level = level, level
@@ -56,7 +56,7 @@ func (c *couple) connect(t *testing.T) {
 	t.Helper()
 	c.va, c.vb = c.a.newVI(), c.b.newVI()
 	join(t, c.va, c.b.listen(), c.vb)
-	until(t, "the arena", func() bool { return c.a.onlyLink().arenas.head.Load() != nil })
+	until(t, "the arena", func() bool { return c.a.onlyLink().sender.remote.arenas.head.Load() != nil })
 }
 
 const (
@@ -88,8 +88,9 @@ func (c *couple) rdma(i int, op via.Opcode, n int, to *via.Memory, immediate boo
 	return d
 }
 
-// settle polls both ends until both connections broke, or a good message arrives.
-func (c *couple) settle(t *testing.T, broken bool) {
+// drainBoth polls both ends until both connections broke, or a good message
+// arrives.
+func (c *couple) drainBoth(t *testing.T, broken bool) {
 	t.Helper()
 	if broken {
 		until(t, "the end of the connection", func() bool {
@@ -98,7 +99,7 @@ func (c *couple) settle(t *testing.T, broken bool) {
 		return
 	}
 	from, to := c.a.onlyLink(), c.b.onlyLink()
-	until(t, "what is under way", func() bool { return from.sq.empty() && to.in.head == from.out.tail }, c.a, c.b)
+	until(t, "the works in flight", func() bool { return from.sender.sq.Empty() && to.receiver.in.head == from.sender.out.tail }, c.a, c.b)
 	c.a.mem.Bytes()[7<<20]++
 	r := c.b.descriptor(30, via.OpRecv, 7<<20, 64)
 	check(t, c.vb.PostRecv(r))
@@ -120,7 +121,7 @@ func (s *station) codes() []via.AsyncCode {
 	return out
 }
 
-// effect is what an error does at a level.
+// effect is the effect of an error at a level.
 type effect struct {
 	send, recv via.Status      // error bits of the descriptors concerned
 	near, far  []via.AsyncCode // callbacks at the sender and at its peer
@@ -141,14 +142,14 @@ const (
 
 func codes(c ...via.AsyncCode) []via.AsyncCode { return c }
 
-// trial posts something at both ends and returns the descriptors concerned, nil
-// where there is none.
-type trial func(t *testing.T, c *couple) (send, recv *via.Descriptor)
+// attempt posts something at both ends and returns the descriptors concerned,
+// nil where there is none.
+type attempt func(t *testing.T, c *couple) (send, recv *via.Descriptor)
 
-func (o effect) check(t *testing.T, c *couple, try trial) {
+func (o effect) check(t *testing.T, c *couple, try attempt) {
 	t.Helper()
 	send, recv := try(t, c)
-	c.settle(t, o.broken)
+	c.drainBoth(t, o.broken)
 	for what, d := range map[string]*via.Descriptor{"send": send, "receive": recv} {
 		if d == nil {
 			continue
@@ -173,7 +174,8 @@ func (o effect) check(t *testing.T, c *couple, try trial) {
 	}
 }
 
-// TestErrors checks what errors without a faulty fabric do at each level.
+// TestErrors checks the effects of errors without a faulty fabric at each
+// level.
 func TestErrors(t *testing.T) {
 	both := effect{near: codes(lost), far: codes(lost), broken: true}
 	noReceive := effects{
@@ -196,7 +198,7 @@ func TestErrors(t *testing.T) {
 	refusedRead := effect{send: rdmaProt, near: codes(lost), far: codes(via.AsyncRdmaReadProt), broken: true}
 
 	for name, row := range map[string]struct {
-		try  trial
+		try  attempt
 		want effects
 	}{
 		"send without a receive": {func(t *testing.T, c *couple) (send, recv *via.Descriptor) {
@@ -243,30 +245,30 @@ func TestErrors(t *testing.T) {
 			rr: {send: rdmaProt, near: codes(lost), far: codes(via.AsyncRecvQueueEmpty), broken: true},
 		}},
 		"write revoked half-way": {func(t *testing.T, c *couple) (send, recv *via.Descriptor) {
-			m := c.b.window(t)
-			send = c.rdma(0, via.OpRdmaWrite, 2*sendTurn, m, false)
+			m := c.b.sharedRegion(t)
+			send = c.rdma(0, via.OpRdmaWrite, 2*sendQuantum, m, false)
 			check(t, m.Deregister())
 			return send, nil
 		}, effects{ud: {far: codes(via.AsyncRdmaWriteAbort)}, rd: aborted, rr: aborted}},
 		"write with immediate revoked half-way": {func(t *testing.T, c *couple) (send, recv *via.Descriptor) {
-			m := c.b.window(t)
+			m := c.b.sharedRegion(t)
 			recv = c.recv(0, 100)
-			send = c.rdma(0, via.OpRdmaWrite, 2*sendTurn, m, true)
+			send = c.rdma(0, via.OpRdmaWrite, 2*sendQuantum, m, true)
 			check(t, m.Deregister())
 			return send, recv
 		}, effects{ud: {recv: partial}, rd: abortedImmediate, rr: abortedImmediate}},
 		"write's memory gone half-way": {func(t *testing.T, c *couple) (send, recv *via.Descriptor) {
-			m := c.a.window(t)
+			m := c.a.sharedRegion(t)
 			send = c.a.remote(0, via.OpRdmaWrite, 0, 0, c.b.mem.Addr()+coupleTo, c.b.mem.Handle())
 			send.Reset(via.OpRdmaWrite)
 			send.SetRemote(c.b.mem.Addr()+coupleTo, c.b.mem.Handle())
-			send.AddSegment(m.Addr(), m.Handle(), 2*sendTurn)
+			send.AddSegment(m.Addr(), m.Handle(), 2*sendQuantum)
 			check(t, c.va.PostSend(send))
 			check(t, m.Deregister())
 			return send, nil
 		}, effects{ud: {send: via.StatusProtectionError, far: codes(via.AsyncRdmaWriteAbort)}, rd: localWrite, rr: localWrite}},
 		"send's memory gone half-way": {func(t *testing.T, c *couple) (send, recv *via.Descriptor) {
-			m := c.a.window(t)
+			m := c.a.sharedRegion(t)
 			recv = c.recv(0, 2*ringSize)
 			send = c.a.descriptor(0, via.OpSend, 0, 0)
 			send.Reset(via.OpSend)
@@ -283,8 +285,8 @@ func TestErrors(t *testing.T) {
 			recv = c.recv(0, 100)
 			check(t, c.vb.Disconnect())
 			until(t, "the loss", func() bool { return c.va.State() == via.StateError }, c.a)
-			c.a.drop(c.va) // both connect again, for what is checked next
-			c.b.drop(c.vb)
+			c.a.disconnect(c.va) // both connect again, for what is checked next
+			c.b.disconnect(c.vb)
 			c.connect(t)
 			return nil, recv
 		}, effects{
@@ -309,11 +311,11 @@ func (s *station) closed(t *testing.T) *via.Memory {
 	return m
 }
 
-// window registers memory at coupleTo that peers may touch, for the test to
-// deregister.
-func (s *station) window(t *testing.T) *via.Memory {
+// sharedRegion registers memory at coupleTo that peers may touch, for the test
+// to deregister.
+func (s *station) sharedRegion(t *testing.T) *via.Memory {
 	t.Helper()
-	m, err := s.nic.RegisterMem(s.mem.Bytes()[coupleTo:coupleTo+2*sendTurn], s.open)
+	m, err := s.nic.RegisterMem(s.mem.Bytes()[coupleTo:coupleTo+2*sendQuantum], s.open)
 	check(t, err)
 	return m
 }
@@ -352,8 +354,8 @@ func TestReceptionIsAcknowledged(t *testing.T) {
 	}
 }
 
-// TestNothingAfterFailure: at reliable reception the Sends before one that fails
-// are done, those after it flushed, and RDMA after it never happens.
+// TestNothingAfterFailure: at reliable reception the Sends before one that
+// fails are done, those after it flushed, and RDMA after it never happens.
 func TestNothingAfterFailure(t *testing.T) {
 	c := newCouple(t, rr)
 	for i := range 3 {
@@ -366,7 +368,7 @@ func TestNothingAfterFailure(t *testing.T) {
 	}
 	c.a.mem.Bytes()[coupleFrom] = 0x77
 	write := c.rdma(8, via.OpRdmaWrite, 64, c.b.mem, false)
-	c.settle(t, true)
+	c.drainBoth(t, true)
 	for i, want := range []via.Status{0, 0, remote, flushed, flushed} {
 		if got := sends[i].Status() & via.StatusErrorMask; got != want {
 			t.Errorf("send %d says %v", i, got|via.StatusDone)
@@ -380,8 +382,8 @@ func TestNothingAfterFailure(t *testing.T) {
 	}
 }
 
-// TestAcknowledgementsBeforeTheEnd: what the peer had before it left is done, not
-// flushed.
+// TestAcknowledgementsBeforeTheEnd: works that the peer read before it closed
+// complete without error and are not flushed.
 func TestAcknowledgementsBeforeTheEnd(t *testing.T) {
 	c := newCouple(t, rr)
 	c.recv(0, 64)
@@ -429,15 +431,15 @@ func TestAcknowledgementWakes(t *testing.T) {
 			check(t, va.Disconnect())
 			for pollOne(send) > 0 || pollOne(recv) > 0 {
 			}
-			c.a.drop(va)
+			c.a.disconnect(va)
 			check(t, send.Destroy())
 			check(t, recv.Destroy())
 		})
 	}
 }
 
-// TestUnreliableNeverWaits: what finds no room is dropped, and what was sent
-// arrives in order.
+// TestUnreliableNeverWaits: messages without room are dropped, and the sent
+// ones arrive in order.
 func TestUnreliableNeverWaits(t *testing.T) {
 	c := newCouple(t, ud)
 	const n = 50000
@@ -470,8 +472,8 @@ func TestUnreliableNeverWaits(t *testing.T) {
 	}
 }
 
-// TestUnreliableLongMessage: what the ring can not hold arrives where the
-// receiver keeps up, and is cut off where it does not.
+// TestUnreliableLongMessage: a message longer than the ring arrives if the
+// receiver keeps up, and is aborted if it does not.
 func TestUnreliableLongMessage(t *testing.T) {
 	for _, n := range []int{ringSize - recordHeader, ringSize, 2 << 20} {
 		c := newCouple(t, ud)
@@ -497,17 +499,17 @@ func TestUnreliableLongMessage(t *testing.T) {
 // however many there are, and come in order.
 func TestEventsWithoutEnd(t *testing.T) {
 	c := newCouple(t, ud)
-	l := c.b.onlyLink()
+	r := &c.b.onlyLink().receiver
 	codes := codes(via.AsyncRecvQueueEmpty, via.AsyncRdmaWriteProt, via.AsyncRdmaWriteAbort)
 	raise := func(n int) {
 		for i := range n {
-			l.raise(codes[i%len(codes)], nil)
+			r.raise(codes[i%len(codes)], nil)
 		}
 	}
 	var done [7]via.Done
 	next := 0
-	take := func() {
-		for _, d := range done[:l.recvCQ.take(done[:])] {
+	receive := func() {
+		for _, d := range done[:r.cq.dequeue(done[:])] {
 			if d.Work != nil || d.Event.Code != codes[next%len(codes)] || d.Event.Broken {
 				t.Fatalf("event %d is %+v", next, d)
 			}
@@ -515,13 +517,13 @@ func TestEventsWithoutEnd(t *testing.T) {
 		}
 	}
 	raise(3)
-	if n := testing.AllocsPerRun(1000, func() { raise(6); take() }); n != 0 {
+	if n := testing.AllocsPerRun(1000, func() { raise(6); receive() }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
-	for !l.recvCQ.empty() {
-		take()
+	for !r.cq.empty() {
+		receive()
 	}
-	if next != 3+6*1001 || cap(l.raised) > 64 {
-		t.Errorf("%d events, room for %d", next, cap(l.raised))
+	if next != 3+6*1001 || cap(r.events.raised) > 64 {
+		t.Errorf("%d events, room for %d", next, cap(r.events.raised))
 	}
 }

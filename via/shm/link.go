@@ -2,335 +2,316 @@ package shm
 
 import (
 	"net"
-	"sync/atomic"
 	"time"
 
 	"github.com/viablk/viablk/via"
 )
 
-// link is one end of a connection. The data path belongs to one goroutine; the
-// agent goroutine reads the control socket and touches only the fields marked so.
+// link is one end of a connection. A part reaches another one only by the
+// references that makeLink passes. Each field has one owner:
 //
-// A Send travels: PostSend queues it ─▶ progressSend copies it into the ring and
-// completes it ─▶ Doorbell publishes ─▶ the peer's progressRecv copies it into a
-// receive and completes that. RDMA: progressSend copies between own memory and
-// the peer's arena.
+//	receiver, sender, broken, sleep, bells, bound   the driver of the queues
+//	signals                                         agent writes, all read
+//	agent                                           the goroutine of serve
+//	exposure                                        holders of adapter.mu
+//	recvAt, sendAt                                  as member says
+//
+// The methods of link are those that need several parts. A Send travels:
+//
+//  1. PostSend queues the work; its segments stay the consumer's memory
+//  2. sender.progress copies it into the ring of the local segment
+//  3. Doorbell publishes the position and rings if the peer sleeps
+//  4. the peer's receiver.progress copies the record into a posted receive
+//  5. both ends push the completed work to their queues; Poll returns it
+//
+// An RDMA operation takes steps 1 and 5; between them sender.progress copies
+// between local segments and the peer's arena.
 type link struct {
-	// What a turn for arrivals touches is three cache lines.
-	recvCQ     *cq
-	in         reader
-	rq         workRing
-	current    *via.Work             // receive that a message is arriving in
-	total      uint32                // bytes of that message, as its first fragment said
-	tag        uint32                // of the memory that this end's works may name
-	broken     bool                  //
-	skipping   bool                  // the rest of the arriving message is dropped
-	unreliable bool                  // the level is unreliable delivery
-	reception  bool                  // the level is reliable reception
-	ended      bool                  // the peer is gone; its ring up to in.tail counts
-	answered   bool                  // something has arrived since the last doorbell
-	queued     uint8                 // turns that the link is in line for
-	gone       atomic.Bool           // the peer closed the connection or died
-	after      uint32                // slot of the link that the journal named next, the last time
-	name       uint64                // in journals of the peer; 0 is none
-	journal    *peerJournal          // that says what arrives; nil if the queue watches the link
-	cut        atomic.Pointer[error] // the peer broke a rule outside the data path
-	received   uint64                // messages
-	copied     uint64                // bytes, from the ring
+	// Receiving a small message touches the first three cache lines.
+	signals  signals
+	broken   bool // the connection has ended
+	receiver receiver
 
-	stats     via.LinkStats // but for those two
-	sendCQ    *cq
-	out       writer
-	sq        workRing
-	own       *segment
-	peer      *segment
-	ends      []uint64                // reliable reception: where the records of a work end, by its place in sq
-	unacked   uint32                  // of sq: works at its head that are sent and not acknowledged
-	faulty    *faultyWire             // nil but under test
-	mention   atomic.Pointer[mention] // in a journal for the peer
-	rungData  uint64                  // sleep of the peer that was answered, for data
-	rungSpace uint64                  // and for space
-	stalled   bool                    // the ring has no room, or works wait for acknowledgements
-	awaiting  bool                    // the head of the send queue waits for an arena of the peer
-	awaited   *peerArena              // the newest arena when it began to
-	wants     uint64                  // what this end waits for, as in its segment
-	epoch     uint64                  // sleeps of this end
-	cache     [4]mapping              // recent translations of the peer's regions
+	sender   sender
+	sleep    sleep
+	bells    bells // the peer rings them
+	bound    bool  // the queues know the link
+	recvAt   *member
+	sendAt   *member // recvAt if the queues are the same
+	agent    controlAgent
+	exposure exposure
 
-	adapter  *adapter
-	cfg      via.LinkConfig
-	bells    bells // what the peer rings
-	dataFD   int   // the peer's bells
-	spaceFD  int
-	reported bool
-	event    via.AsyncCode
-	cause    error
-	bound    bool // the queues know the link
-
-	watchedAt   int                         // place in recvCQ.watched; -1 is none
-	alertedSend bool                        // guarded by the lock of the send queue's alerts
-	alertedRecv bool                        // by that of the receive queue's, if that is another
-	asked       bool                        // for a journal; guarded by recvCQ.binding
-	keeps       uint64                      // token of the journal that mentions the link; of the agent goroutine
-	offered     atomic.Pointer[peerJournal] // what the peer passed
-
-	patience time.Duration
-	waits    wait                              // of the work at the head of sq, see patience
-	events   [via.AsyncCatastrophic]*via.Event // that do not break the connection
-	raised   []via.AsyncCode                   // events in the receive queue's CQ
-	handed   int                               // of these: taken
-
-	// Guarded by adapter.mu.
-	exposed map[*via.Memory]struct{} // own regions in the table
-	passed  map[*arena]struct{}      // own arenas that the peer has, or gets when the link is live
-	started bool                     // the peer takes arenas
-	closing bool                     // nothing is exposed any more
-
-	conn   *net.UnixConn
-	arenas peerArenas    // of the peer
-	done   chan struct{} // closed when the agent goroutine ended
+	adapter *adapter
+	local   *segment
+	peer    *segment
 }
 
-// The turns that a link may be in line for.
-const (
-	queuedSend = 1
-	queuedRecv = 2
-)
-
-// workRing is a FIFO of posted work.
-type workRing struct {
-	ring       []*via.Work
-	head, tail uint32
+// wire is what the handshake gives a link: the segments of both ends, the bells
+// of this end and the file descriptors of the peer's, and the control socket.
+type wire struct {
+	conn                *net.UnixConn
+	local, peer         *segment
+	bells               bells
+	peerData, peerSpace int
 }
 
-func newWorkRing(depth int) workRing {
-	size := 1
-	for size < depth {
-		size <<= 1
+// makeLink makes the link of a wire. room is the timeout of an unreliable work
+// that waits.
+func makeLink(a *adapter, w wire, cfg via.LinkConfig, room time.Duration) *link {
+	l := &link{
+		adapter: a, local: w.local, peer: w.peer, bells: w.bells,
+		sleep:    sleep{local: w.local},
+		receiver: makeReceiver(w, cfg),
 	}
-	return workRing{ring: make([]*via.Work, size)}
+	l.recvAt = &member{cq: l.receiver.cq, link: l, watchedAt: -1}
+	l.sendAt = l.recvAt
+	if cfg.SendCQ != cfg.RecvCQ {
+		l.sendAt = &member{cq: cfg.SendCQ.(*cq), link: l, watchedAt: -1}
+	}
+	l.sender.init(w, cfg, room, &l.receiver.events)
+	l.agent = controlAgent{
+		adapter: a, conn: w.conn, recvAt: l.recvAt, sendAt: l.sendAt,
+		signals: &l.signals, arenas: &l.sender.remote.arenas, log: &l.sender.log,
+		reception: l.sender.ends != nil, done: make(chan struct{}),
+	}
+	l.exposure = exposure{
+		agent: &l.agent, local: w.local, peer: w.peer,
+		tag: cfg.Tag, rdmaWrite: cfg.RdmaWrite, rdmaRead: cfg.RdmaRead,
+		exposed: make(map[*via.Memory]struct{}), passed: make(map[*arena]struct{}),
+	}
+	return l
 }
 
-func (r *workRing) empty() bool   { return r.head == r.tail }
-func (r *workRing) count() uint32 { return r.tail - r.head }
-func (r *workRing) full() bool    { return r.count() == uint32(len(r.ring)) }
-func (r *workRing) mask() uint32  { return uint32(len(r.ring) - 1) }
-func (r *workRing) push(w *via.Work) {
-	r.ring[r.tail&uint32(len(r.ring)-1)] = w
-	r.tail++
-}
-func (r *workRing) first() *via.Work      { return r.at(0) }
-func (r *workRing) at(i uint32) *via.Work { return r.ring[(r.head+i)&r.mask()] }
-func (r *workRing) pop() *via.Work {
-	i := r.head & uint32(len(r.ring)-1)
-	w := r.ring[i]
-	r.ring[i] = nil
-	r.head++
-	return w
-}
-
-// PostSend queues work and moves what it can.
+// PostSend queues a work and sends as much as the ring and the quantum allow.
 func (l *link) PostSend(w *via.Work) bool {
-	if l.sq.full() {
+	s := &l.sender
+	if s.sq.Full() {
 		return false
 	}
-	l.sq.push(w)
-	if l.sq.count()-l.unacked == 1 {
-		l.progressSend()
+	s.sq.Push(w)
+	if uint32(s.sq.Len())-s.unacked == 1 && !l.broken {
+		if err := s.progress(); err != nil {
+			l.fail(err)
+		}
 	}
-	if !l.sq.empty() {
-		l.sends()
-		l.sendCQ.signal() // what it waits for now, it did not wait for when it was armed
+	if !s.sq.Empty() {
+		l.scheduleSend()
+		s.cq.signal() // an armed queue did not arm for this work
 	}
 	return true
 }
 
 // PostRecv queues a receive.
-func (l *link) PostRecv(w *via.Work) { l.rq.push(w) }
+func (l *link) PostRecv(w *via.Work) { l.receiver.rq.Push(w) }
 
-// Doorbell publishes what was written and wakes the peer if it sleeps.
+// Doorbell publishes the written records and wakes the peer if it sleeps.
 func (l *link) Doorbell() {
-	if l.faulty != nil {
-		l.release()
-	}
-	if l.out.tail == l.out.published || l.broken {
-		return
-	}
-	l.out.published = l.out.tail
-	word := l.out.word()
-	if m := l.mention.Load(); m != nil {
-		publishWord(l.own.mem, offTail, word)
-		m.enter(word)
-	} else {
-		storeWord(l.own.mem, offTail, word)
-		if m := l.mention.Load(); m != nil { // it may be read since before the tail was stored
-			m.enter(word)
-		}
-	}
-	wants := loadWord(l.peer.mem, offWants)
-	if wants&wantData != 0 && wants>>wantShift != l.rungData {
-		l.rungData = wants >> wantShift
-		l.stats.Doorbells++
-		ringBell(l.dataFD)
-	}
-	if l.answered { // a stream that nobody answers expects nothing
-		l.answered = false
-		l.expect()
+	if !l.broken && l.sender.publish() && l.receiver.answered {
+		l.receiver.awaitReply()
 	}
 }
 
 // Stats returns the counters.
 func (l *link) Stats() via.LinkStats {
-	s := l.stats
-	s.Receives += l.received
-	s.BytesCopied += l.copied
-	s.Records = l.out.seq
+	s := l.sender.stats
+	s.Records = l.sender.out.seq
+	s.Receives = l.receiver.received
+	s.BytesCopied += l.receiver.copied
+	s.Dropped += l.receiver.dropped
+	s.Doorbells = l.sender.data.rings + l.receiver.space.rings
 	return s
 }
 
-// hasWork reports, for a sleep, whether a turn could do something now.
+// progressSend sends for one quantum.
+func (l *link) progressSend() {
+	if l.sender.unacked != 0 && l.signals.gone.Load() {
+		// The pass of the receive queue would find the cause, but its consumer
+		// may wait for this queue.
+		l.progressRecv()
+	}
+	if l.broken {
+		return
+	}
+	if err := l.sender.progress(); err != nil {
+		l.fail(err)
+	}
+}
+
+// progressRecv receives for one quantum.
+func (l *link) progressRecv() {
+	if l.signals.severed.Load() {
+		l.fail(l.agent.cause())
+		return
+	}
+	if err := l.receiver.progress(l.signals.gone.Load()); err != nil {
+		l.fail(err)
+	}
+}
+
+// hasWork reports whether a pass would make progress, so that c must not sleep.
 func (l *link) hasWork(c *cq) bool {
-	if l.recvCQ == c {
-		if l.broken {
-			return l.reportable(c)
-		}
-		if l.gone.Load() || l.cut.Load() != nil || loadWord(l.peer.mem, offTail) != l.in.word || l.in.head != l.in.tail {
-			return true
-		}
+	if l.broken {
+		return l.reportable(c)
 	}
-	switch {
-	case l.broken || l.sendCQ != c || l.sq.empty():
-		return false
-	case l.unreliable:
-		return true // its patience has an end
-	case l.stalled:
-		return loadWord(l.peer.mem, offHead) != l.out.head || l.unacked != 0 && l.gone.Load()
-	case l.awaiting:
-		return l.arenas.head.Load() != l.awaited
-	default:
-		return true
-	}
+	return l.receiver.cq == c && l.arrives() || l.sender.cq == c && l.sender.pending(l.signals.gone.Load())
 }
 
-// reportable reports whether the link's end is to be reported by a queue: once,
-// by the receive queue's, after what the send queue's still holds.
-func (l *link) reportable(c *cq) bool {
-	return l.broken && !l.reported && l.recvCQ == c && (l.sendCQ == c || l.sendCQ.empty())
+// arrives reports whether records or the end of the connection wait.
+func (l *link) arrives() bool {
+	return l.receiver.pending() || l.signals.gone.Load() || l.signals.severed.Load()
 }
 
-// setWants tells the peer that the owner of a queue sleeps, under a new epoch, so
-// that one sleep is answered by one system call. The owner of the link's other
-// queue may sleep already.
+// setWants tells the peer that the driver of c sleeps. The other queue of the
+// link may be armed already.
 func (l *link) setWants(c *cq) {
 	if l.broken {
 		return
 	}
-	if l.recvCQ == c {
-		l.wants |= wantData
+	var wants uint64
+	if l.receiver.cq == c {
+		wants = wantData
 	}
-	if l.sendCQ == c && l.stalled {
-		l.wants |= wantSpace
+	if l.sender.cq == c && l.sender.stalled {
+		wants |= wantSpace
 	}
-	l.epoch++
-	storeWord(l.own.mem, offWants, l.epoch<<wantShift|l.wants)
+	l.sleep.begin(wants)
 }
 
-// clearWants withdraws what setWants asked for on behalf of a queue.
+// clearWants withdraws the wants that setWants published for c.
 func (l *link) clearWants(c *cq) {
 	if l.broken {
 		return
 	}
-	if l.recvCQ == c {
-		l.wants &^= wantData
+	var wants uint64
+	if l.receiver.cq == c {
+		wants = wantData
 	}
-	if l.sendCQ == c {
-		l.wants &^= wantSpace
+	if l.sender.cq == c {
+		wants |= wantSpace
 	}
-	publishWord(l.own.mem, offWants, l.epoch<<wantShift|l.wants)
+	l.sleep.end(wants)
 }
 
-// fail breaks the connection from this end.
-func (l *link) fail(code via.AsyncCode, cause error) {
+// fail breaks the connection from this end. A notice in err goes to the peer
+// first, behind the acknowledgement of the records before the failed one.
+func (l *link) fail(err error) {
 	if l.broken {
 		return
 	}
-	l.broken, l.event, l.cause = true, code, cause
-	l.failing(1)
-	if l.unacked != 0 && l.out.setHead(loadWord(l.peer.mem, offHead)) == nil {
-		l.completeAcknowledged()
+	f := failureOf(err)
+	if f.refused != 0 {
+		if err := l.sender.refusedWork(f.refused); err != nil {
+			f = failureOf(err)
+		}
 	}
-	if l.reportable(l.recvCQ) {
-		l.recvCQ.signal()
+	if f.notice.kind != 0 {
+		l.receiver.publishHead()
+		if err := l.sender.sendNotice(f.notice); err != nil {
+			f = failureOf(err)
+		}
 	}
-	_ = l.conn.CloseWrite() // the peer learns at once; Close does the rest
+	l.broken = true
+	l.receiver.events.end(f)
+	l.addUnreported(1)
+	l.sender.lastAcknowledgements()
+	if l.reportable(l.receiver.cq) {
+		l.receiver.cq.signal()
+	}
+	l.agent.hangUp() // tells the peer at once; Close does the rest
 }
 
-// failing counts, at the link's queues, that its end is to be reported, or was.
-func (l *link) failing(n int) {
-	l.recvCQ.failing += n
-	if l.sendCQ != l.recvCQ {
-		l.sendCQ.failing += n
+// reportable reports whether c has to report the end of the link: the receive
+// queue reports it once, after the send queue has returned its last
+// completions.
+func (l *link) reportable(c *cq) bool {
+	return l.broken && !l.receiver.events.reported && l.receiver.cq == c && (l.sender.cq == c || l.sender.cq.empty())
+}
+
+// addUnreported adds n to the number of unreported link ends at both queues of
+// the link.
+func (l *link) addUnreported(n int) {
+	l.receiver.cq.unreported += n
+	if l.sender.cq != l.receiver.cq {
+		l.sender.cq.unreported += n
 	}
 }
 
-// told notes that the link's end needs no report any more.
-func (l *link) told() {
-	if l.broken && !l.reported {
-		l.failing(-1)
+// markReported records that the end of the link needs no report any more.
+func (l *link) markReported() {
+	if l.broken && !l.receiver.events.reported {
+		l.addUnreported(-1)
 	}
-	l.broken, l.reported = true, true
+	l.broken, l.receiver.events.reported = true, true
 }
 
-// Close ends the connection: the peer's access to memory of this end is withdrawn
-// and over before anything else, for the owner reuses the memory afterwards.
-func (l *link) Close() error {
-	left := l.adapter.revoke(l)
-	var err error
-	if left {
-		err = l.conn.Close()
-	} else { // the ghost keeps the connection, to see the peer's end
-		err = errStillAccessed
-		_ = l.conn.CloseWrite()
-		_ = l.conn.SetReadDeadline(time.Unix(1, 0))
-	}
-	<-l.done
-	if l.bound {
-		l.unbind()
-	}
-	l.told()
-	l.sendCQ.forsake(l)
-	l.recvCQ.abandonJournal(l)
-	l.arenas.close()
-	if left {
-		l.peer.close()
-	}
-	closePair(l.dataFD, l.spaceFD)
-	l.bells.close()
-	l.own.close()
-	return err
+// goLive ends the handshake. From now on the ends pass arenas.
+func (l *link) goLive() {
+	l.local.seal()
+	l.bells.seal()
+	_ = l.agent.conn.SetDeadline(time.Time{})
+	go l.agent.serve()
+	l.adapter.goLive(l)
 }
 
-// bind gives the link's queues its bells to watch.
-func (l *link) bind() error {
+// Start queues the receives, and binds the link and its bells to its queues.
+func (l *link) Start(receives []*via.Work) error {
+	for _, w := range receives {
+		l.receiver.rq.Push(w)
+	}
 	l.bound = true
-	slot := l.recvCQ.bind(l)
-	err := l.recvCQ.watch(l.bells.data, slot)
-	if err == nil && l.sendCQ != l.recvCQ {
-		slot = l.sendCQ.bind(l)
-		err = l.sendCQ.watch(l.bells.space, slot)
+	place := l.recvAt.cq.bind(l.recvAt)
+	err := l.recvAt.cq.watch(l.bells.data, place)
+	if err == nil && l.sendAt != l.recvAt {
+		place = l.sendAt.cq.bind(l.sendAt)
+		err = l.sendAt.cq.watch(l.bells.space, place)
 	}
 	if err != nil {
 		return err // Close unbinds
 	}
-	l.recvCQ.ask(l.adapter)
+	l.recvAt.cq.requestLogs(l.adapter)
 	return nil
 }
 
 func (l *link) unbind() {
-	l.recvCQ.unwatch(l.bells.data)
+	l.recvAt.cq.unwatch(l.bells.data)
 	if l.bells.space != l.bells.data {
-		l.sendCQ.unwatch(l.bells.space)
+		l.sendAt.cq.unwatch(l.bells.space)
 	}
-	l.sendCQ.unbind(l)
-	l.recvCQ.unbind(l)
+	l.sendAt.cq.unbind(l.sendAt)
+	l.recvAt.cq.unbind(l.recvAt)
+}
+
+// Close ends the connection. It first withdraws the peer's access to local
+// memory and waits until the peer has left: the consumer reuses the memory
+// afterwards.
+func (l *link) Close() error {
+	left := l.adapter.revoke(l)
+	err := l.agent.close(left)
+	if l.bound {
+		l.unbind()
+	}
+	l.markReported()
+	l.sender.cq.releaseLog(l.sender.log.Load())
+	l.receiver.cq.releasePeerLog(l.agent.passedLog.Load(), l.receiver.peerLog != nil)
+	l.sender.remote.arenas.close()
+	l.release(left)
+	return err
+}
+
+// abandon releases a link that never started.
+func (l *link) abandon() {
+	l.adapter.remove(l)
+	_ = l.agent.conn.Close()
+	l.release(true)
+}
+
+// release closes the bells and the segments, but not the peer's if the peer is
+// still inside a region.
+func (l *link) release(left bool) {
+	if left {
+		l.peer.close()
+	}
+	closePair(l.sender.data.fd, l.receiver.space.fd)
+	l.bells.close()
+	l.local.close()
 }

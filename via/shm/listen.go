@@ -23,20 +23,23 @@ type listening struct {
 	l        *net.UnixListener
 	incoming func(via.Incoming)
 
-	mu     sync.Mutex
+	mu sync.Mutex
+	// +checklocks:mu
 	closed bool
-	advert int             // file descriptor, -1 for none
-	conns  []*net.UnixConn // whose first message is awaited, the oldest first
-	wg     sync.WaitGroup  // accept loop and handshakes
+	// +checklocks:mu
+	advert int // file descriptor, -1 for none
+	// +checklocks:mu
+	conns []*net.UnixConn // that have not sent a message yet, the oldest first
+	wg    sync.WaitGroup  // accept loop and handshakes
 }
 
-// maxHandshakes bounds the connections whose first message is awaited. One more
-// ends the oldest: an honest requester sends as soon as it is connected, so that
-// silent connections do not lock it out.
+// maxHandshakes bounds the connections that have not sent a message yet. One
+// more closes the oldest: an honest requester sends as soon as it is connected,
+// so silent connections do not lock it out.
 const maxHandshakes = 256
 
-// Listen listens at a socket path. A socket that somebody listens at is in use;
-// one that nobody does is replaced.
+// Listen listens at a socket path. A socket with a live listener is in use;
+// a socket without one is replaced.
 func (a *adapter) Listen(host string, incoming func(via.Incoming)) (via.Listening, error) {
 	if err := checkPath(host); err != nil {
 		return nil, err
@@ -59,11 +62,11 @@ func (a *adapter) Listen(host string, incoming func(via.Incoming)) (via.Listenin
 	return a.serve(l, incoming), nil
 }
 
-// maxPath is how long the path of a socket is at most, bytes: the kernel's field
-// has one more, for the zero at its end.
+// maxPath is the longest path of a socket, in bytes: the kernel's field has one
+// more, for the terminating zero.
 const maxPath = len(unix.RawSockaddrUnix{}.Path) - 1
 
-// checkPath refuses what cannot be the path of a socket.
+// checkPath refuses a string that cannot be the path of a socket.
 func checkPath(path string) error {
 	switch {
 	case path == "":
@@ -76,7 +79,7 @@ func checkPath(path string) error {
 	return nil
 }
 
-// serve starts to accept connections, and advertises that.
+// serve starts to accept connections and advertises the listener.
 func (a *adapter) serve(l *net.UnixListener, incoming func(via.Incoming)) *listening {
 	s := &listening{adapter: a, l: l, incoming: incoming, advert: advertise(l)}
 	s.wg.Add(1)
@@ -84,14 +87,14 @@ func (a *adapter) serve(l *net.UnixListener, incoming func(via.Incoming)) *liste
 	return s
 }
 
-// clearStale removes a socket that nobody listens at.
+// clearStale removes a socket without a listener.
 func clearStale(path string) error {
 	st, err := os.Lstat(path)
 	if err != nil {
-		return nil // nothing there, or bind will say what is wrong
+		return nil // no file, or bind reports the error
 	}
 	if st.Mode()&os.ModeSocket == 0 {
-		return fmt.Errorf("listen at %s: a file that is no socket is there: %w", path, syscall.EADDRINUSE)
+		return fmt.Errorf("listen at %s: the file is not a socket: %w", path, syscall.EADDRINUSE)
 	}
 	for _, network := range []string{"unixpacket", "unix"} {
 		c, err := net.DialTimeout(network, path, time.Second)
@@ -128,7 +131,7 @@ func (s *listening) accept() {
 	}
 }
 
-// track books a connection whose first message is awaited, with its deadline.
+// track adds a connection to conns and sets its deadline.
 func (s *listening) track(conn *net.UnixConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,7 +142,7 @@ func (s *listening) track(conn *net.UnixConn) bool {
 		_ = s.conns[0].SetDeadline(time.Unix(1, 0))
 		s.conns = slices.Delete(s.conns, 0, 1)
 	}
-	_ = conn.SetDeadline(time.Now().Add(s.adapter.patience.handshake))
+	_ = conn.SetDeadline(time.Now().Add(s.adapter.timeouts.handshake))
 	s.conns = append(s.conns, conn)
 	s.wg.Add(1)
 	return true
@@ -153,7 +156,7 @@ func (s *listening) untrack(conn *net.UnixConn) {
 	}
 }
 
-// greet receives a requester's first message and hands it on.
+// greet receives a requester's first message and passes it to incoming.
 func (s *listening) greet(conn *net.UnixConn) {
 	defer s.wg.Done()
 	in, err := s.receiveHello(conn)
@@ -166,7 +169,7 @@ func (s *listening) greet(conn *net.UnixConn) {
 }
 
 func (s *listening) receiveHello(conn *net.UnixConn) (*incoming, error) {
-	peer, err := s.admit(conn)
+	cred, err := s.admit(conn)
 	if err != nil {
 		return nil, err
 	}
@@ -178,32 +181,57 @@ func (s *listening) receiveHello(conn *net.UnixConn) (*incoming, error) {
 		closeAll(m.fds...)
 		return nil, fmt.Errorf("%w: kind %d, not a connect message", errMalformed, m.kind)
 	}
-	return &incoming{adapter: s.adapter, conn: conn, hello: m, peer: peer}, nil
+	return &incoming{adapter: s.adapter, conn: conn, hello: m, peer: *cred}, nil
 }
 
 // admit checks the user of the process at the other end.
-func (s *listening) admit(conn *net.UnixConn) (string, error) {
+func (s *listening) admit(conn *net.UnixConn) (*unix.Ucred, error) {
+	cred, err := credentials(conn)
+	if err != nil {
+		return nil, err
+	}
+	if !trusted(cred.Uid) && !slices.Contains(s.adapter.opts.AdmitUIDs, cred.Uid) {
+		return nil, fmt.Errorf("user %d is not admitted", cred.Uid)
+	}
+	return cred, nil
+}
+
+// trusted reports whether a user may do what this process may.
+func trusted(uid uint32) bool { return uid == 0 || uid == uint32(os.Geteuid()) }
+
+// credentials returns who the process at the other end is.
+func credentials(conn *net.UnixConn) (*unix.Ucred, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	var cred *unix.Ucred
 	var credErr error
 	if err := raw.Control(func(fd uintptr) {
 		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	}); err != nil {
-		return "", err
+		return nil, err
 	}
 	if credErr != nil {
-		return "", fmt.Errorf("read peer credentials: %w", credErr)
+		return nil, fmt.Errorf("read peer credentials: %w", credErr)
 	}
-	if cred.Uid != 0 && cred.Uid != uint32(os.Geteuid()) && !slices.Contains(s.adapter.opts.AdmitUIDs, cred.Uid) {
-		return "", fmt.Errorf("user %d is not admitted", cred.Uid)
-	}
-	return fmt.Sprintf("pid %d, uid %d", cred.Pid, cred.Uid), nil
+	return cred, nil
 }
 
-// Close stops listening and waits for the handshakes under way.
+func describeProcess(cred *unix.Ucred) string {
+	return fmt.Sprintf("pid %d, uid %d", cred.Pid, cred.Uid)
+}
+
+// processOf describes the process at the other end, for a message.
+func processOf(conn *net.UnixConn) string {
+	cred, err := credentials(conn)
+	if err != nil {
+		return "unknown process"
+	}
+	return describeProcess(cred)
+}
+
+// Close stops listening and waits for the handshakes in flight.
 func (s *listening) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -225,41 +253,53 @@ type incoming struct {
 	adapter *adapter
 	conn    *net.UnixConn
 	hello   control
-	peer    string
+	peer    unix.Ucred
 }
 
 // Hello returns the requester's connect message.
 func (in *incoming) Hello() []byte { return in.hello.body }
 
 // RemoteHost names the requesting process.
-func (in *incoming) RemoteHost() string { return in.peer }
+func (in *incoming) RemoteHost() string { return describeProcess(&in.peer) }
 
-// Refuse answers no.
+// Origin implements [via.Originator]: root and the user of this process have
+// its rights, users of [Options.AdmitUIDs] have not.
+func (in *incoming) Origin() string {
+	if trusted(in.peer.Uid) {
+		return ""
+	}
+	return fmt.Sprintf("user %d", in.peer.Uid)
+}
+
+// PeerUID implements [via.Credentialed].
+func (in *incoming) PeerUID() uint32 { return in.peer.Uid }
+
+// Refuse refuses the request.
 func (in *incoming) Refuse(reply []byte) error {
-	_ = in.conn.SetDeadline(time.Now().Add(in.adapter.patience.handshake))
+	_ = in.conn.SetDeadline(time.Now().Add(in.adapter.timeouts.handshake))
 	err := sendControl(in.conn, control{kind: controlRefuse, body: reply})
 	closeAll(in.hello.fds...)
 	return errors.Join(err, in.conn.Close())
 }
 
-// Accept answers yes and waits for the requester's confirmation.
+// Accept accepts the request and waits for the requester's confirmation.
 func (in *incoming) Accept(ctx context.Context, reply []byte, cfg via.LinkConfig) (via.Link, error) {
 	conn := in.conn
-	_ = conn.SetDeadline(time.Now().Add(in.adapter.patience.handshake))
+	_ = conn.SetDeadline(time.Now().Add(in.adapter.timeouts.handshake))
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	own, err := newOffer(cfg)
+	local, err := newOffer(cfg)
 	if err != nil {
 		closeAll(in.hello.fds...)
 		_ = conn.Close()
 		return nil, err
 	}
-	l, err := newLink(in.adapter, conn, own, in.hello, cfg)
+	l, err := newLink(in.adapter, conn, local, in.hello, cfg)
 	if err != nil {
 		_ = conn.Close()
 		return nil, err
 	}
-	m := control{kind: controlAccept, body: reply, fds: own.fds()}
+	m := control{kind: controlAccept, body: reply, fds: local.fds()}
 	if err := sendControl(conn, m); err != nil {
 		l.abandon()
 		return nil, err

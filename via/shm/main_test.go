@@ -18,8 +18,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// watchLeaks fails the test if it leaves a file descriptor, a mapping of a memfd
-// or a goroutine behind.
+// watchLeaks fails the test if it leaves a file descriptor, a mapping of a
+// memfd or a goroutine behind.
 func watchLeaks(t *testing.T) {
 	t.Helper()
 	warmUp(t)
@@ -32,8 +32,8 @@ func watchLeaks(t *testing.T) {
 		if err := goleak.Find(before); err != nil {
 			t.Errorf("goroutines remain: %v", err)
 		}
-		// A finished goroutine's deferred close may still be under way.
-		for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+		// A finished goroutine's deferred close may still be in flight.
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 			now, mapped := openFiles(t), memfdMappings(t)
 			if len(now) == len(fds) && mapped == maps {
 				return
@@ -47,7 +47,7 @@ func watchLeaks(t *testing.T) {
 	})
 }
 
-// warmUp opens what the runtime keeps open for ever: its poller.
+// warmUp opens the runtime's poller, which stays open for ever.
 func warmUp(t *testing.T) {
 	t.Helper()
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "w"), Net: "unixpacket"})

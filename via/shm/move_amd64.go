@@ -5,12 +5,12 @@ package shm
 import "golang.org/x/sys/cpu"
 
 // moveAt is the size, in bytes, from which on the processor's string move is
-// better than copy, if it has a fast one. Both take as long, but a copy of 4 KiB
-// leaves the store buffer full: what comes next has to wait. From moveTo on copy is
-// better again, since it goes past the caches, which the string move of some
-// processors does not.
+// better than copy, if it has a fast one. Both take equally long, but a copy of
+// 4 KiB leaves the store buffer full, which delays later stores. From moveTo on
+// copy is better again, since it bypasses the caches, which the string move of
+// some processors does not.
 //
-//	RDMA Write of 4 KiB, 16 under way   copy 128 ns   string move 116 ns
+//	RDMA Write of 4 KiB, 16 in flight   copy 128 ns   string move 116 ns
 //	RDMA Write of 1 MiB on AMD EPYC     copy  72 µs   string move 121 µs
 //	RDMA Write of 4 MiB on AMD EPYC     copy 286 µs   string move 479 µs
 const (
@@ -18,7 +18,7 @@ const (
 	moveTo = 512 << 10
 )
 
-// move copies as many bytes as both have.
+// move copies min(len(to), len(from)) bytes.
 func move(to, from []byte) {
 	n := min(len(to), len(from))
 	if n < moveAt || n >= moveTo || !cpu.X86.HasERMS {

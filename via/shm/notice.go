@@ -7,18 +7,17 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// A notice (recordFailed) tells the peer of an operation that failed here: what
-// went wrong is an asynchronous error code, in immediate. It is sent
+// A notice (recordFailed) reports a failed operation to the peer, with an
+// asynchronous error code in immediate. It comes from
 //
-//   - by the end that carried out an RDMA operation, for the end whose memory it
-//     is, which else would not know. With flagImmediate the operation had
-//     immediate data: the receive that it would have consumed says so, and not an
-//     event;
-//   - by the end that a message arrived at, with AsyncConnectionLost. At reliable
-//     reception total is the status of the work that failed.
+//   - the requester of an RDMA operation, for the owner of the memory. With
+//     flagImmediate the operation had immediate data: the receive that it would
+//     have consumed completes in error, and no event is raised;
+//   - the receiver of a message, with AsyncConnectionLost. At reliable
+//     reception total is the status of the failed work.
 //
-// At unreliable delivery there are notices of RDMA Writes only, and life goes on.
-// At the other levels the notice is the last record of its sender.
+// At unreliable delivery only RDMA Writes send notices, and the connection
+// survives. At the other levels the notice is the last record of its sender.
 
 var (
 	errRefused   = errors.New("the peer refused an operation")
@@ -30,8 +29,8 @@ func refusal(code via.AsyncCode) record {
 	return record{tag: tag{kind: recordFailed}, immediate: uint32(code)}
 }
 
-// failedWrite is the notice of an operation that wrote to the peer's memory, or
-// should have; of others it is their refusal.
+// failedWrite is the notice of a failed RDMA Write. For other operations it is
+// their refusal.
 func failedWrite(w *via.Work, code via.AsyncCode) record {
 	r := refusal(code)
 	if _, ok := remoteWriteStatus[code]; ok && w.HasImmediate {
@@ -40,64 +39,45 @@ func failedWrite(w *via.Work, code via.AsyncCode) record {
 	return r
 }
 
-// refuse tells the peer why the connection ends, then breaks it. What was read
-// before the failing record is acknowledged.
-func (l *link) refuse(notice record, own via.AsyncCode, cause error) {
-	if !l.broken {
-		l.publishHead()
-		if l.room(recordHeader)+l.out.kept >= recordHeader {
-			l.out.begin(notice)
-			l.out.end()
-			l.Doorbell()
-		}
-	}
-	l.fail(own, cause)
-}
-
-// refuseMessage refuses what the peer sent; status is what its work says at
-// reliable reception.
-func (l *link) refuseMessage(status via.Status, own via.AsyncCode, cause error) {
+// refuse returns the failure that refuses a message of the peer. At reliable
+// reception the peer's work gets the status.
+func (r *receiver) refuse(status via.Status, localCode via.AsyncCode, cause error) error {
 	notice := refusal(via.AsyncConnectionLost)
-	if l.ends != nil {
+	if r.reception {
 		notice.total = uint32(status)
 	}
-	l.refuse(notice, own, cause)
+	return &failure{code: localCode, cause: cause, notice: notice}
+}
+
+// sendNotice publishes the last record of a connection. It may use the room
+// that was kept for it.
+func (s *sender) sendNotice(notice record) error {
+	room, err := s.room(recordHeader)
+	if err == nil && room+s.out.kept >= recordHeader {
+		s.out.begin(notice)
+		s.out.end()
+		s.publish()
+	}
+	return err
 }
 
 // notify tells the peer of a failed RDMA Write at unreliable delivery, if there
 // is room.
-func (l *link) notify(notice record) {
-	if l.room(recordHeader) < recordHeader {
-		l.stats.Dropped++
-		return
+func (s *sender) notify(notice record) error {
+	room, err := s.room(recordHeader)
+	if err != nil {
+		return err
 	}
-	l.out.begin(notice)
-	l.out.end()
+	if room < recordHeader {
+		s.stats.Dropped++
+		return nil
+	}
+	s.out.begin(notice)
+	s.out.end()
+	return nil
 }
 
-// raise reports an event that does not break the connection.
-func (l *link) raise(code via.AsyncCode, cause error) {
-	if l.events[code] == nil {
-		l.events[code] = &via.Event{Owner: l.cfg.Owner, Code: code, Cause: cause}
-	}
-	if l.handed != 0 && len(l.raised) == cap(l.raised) {
-		l.raised, l.handed = append(l.raised[:0], l.raised[l.handed:]...), 0
-	}
-	l.raised = append(l.raised, code) // grows to what the queue has room for
-	l.recvCQ.push(l, nil)
-}
-
-// nextEvent takes the oldest event that was raised. Events are read only: one of
-// each code serves the link.
-func (l *link) nextEvent() *via.Event {
-	e := l.events[l.raised[l.handed]]
-	if l.handed++; l.handed == len(l.raised) {
-		l.raised, l.handed = l.raised[:0], 0
-	}
-	return e
-}
-
-// remoteWriteStatus is what a receive says that a failed RDMA Write with
+// remoteWriteStatus is the status of a receive that a failed RDMA Write with
 // immediate data consumed, by the code of its notice.
 var remoteWriteStatus = map[via.AsyncCode]via.Status{
 	via.AsyncRdmaWriteProt:  via.StatusRdmaProtError,
@@ -106,41 +86,43 @@ var remoteWriteStatus = map[via.AsyncCode]via.Status{
 }
 
 // receiveNotice handles a notice; the peer may lie.
-func (l *link) receiveNotice(rec record) error {
+func (r *receiver) receiveNotice(rec record) error {
 	code, status := via.AsyncCode(rec.immediate), via.Status(rec.total)
 	consumed, ofWrite := remoteWriteStatus[code]
 	switch {
 	case rec.length != 0 || rec.flags&^flagImmediate != 0,
-		!ofWrite && (l.unreliable || rec.flags != 0),
+		!ofWrite && (r.unreliable || rec.flags != 0),
 		!ofWrite && code != via.AsyncConnectionLost && code != via.AsyncRdmaReadProt,
-		code != via.AsyncConnectionLost && (l.current != nil || l.skipping),
-		status != 0 && !l.mayRefuse(code, status):
+		code != via.AsyncConnectionLost && (r.current != nil || r.skipping),
+		status != 0 && !r.mayRefuse(code, status):
 		return fmt.Errorf("malformed notice: code %d, flags %#x, status %#x", rec.immediate, rec.flags, rec.total)
-	case status != 0:
-		if err := l.refusedWork(status); err != nil {
-			return err
-		}
-		fallthrough
-	case rec.flags == 0:
-		if l.unreliable {
-			l.raise(code, errRefused)
-			return nil
-		}
-		l.fail(code, errRefused)
+	case rec.flags != 0:
+		return r.receiveFailedWrite(rec, consumed)
+	case r.unreliable:
+		r.raise(code, errRefused)
+		return nil
+	default:
+		return &failure{code: code, cause: errRefused, refused: status}
+	}
+}
+
+// receiveFailedWrite consumes a receive for a failed RDMA Write with immediate
+// data.
+func (r *receiver) receiveFailedWrite(rec record, status via.Status) error {
+	w, err := r.dequeue(rec)
+	if w == nil {
+		return err
+	}
+	w.Status = status | via.StatusOpRemoteWrite
+	r.cq.push(&r.events, w)
+	if r.unreliable {
 		return nil
 	}
-	if w := l.takeReceive(rec); w != nil {
-		w.Status = consumed | via.StatusOpRemoteWrite
-		l.recvCQ.push(l, w)
-		if !l.unreliable {
-			l.fail(via.AsyncConnectionLost, errRefused)
-		}
-	}
-	return nil
+	return errRefused
 }
 
 // mayRefuse reports whether a peer may give the status to a work of this end.
-func (l *link) mayRefuse(code via.AsyncCode, status via.Status) bool {
-	return l.ends != nil && code == via.AsyncConnectionLost &&
+func (r *receiver) mayRefuse(code via.AsyncCode, status via.Status) bool {
+	return r.reception && code == via.AsyncConnectionLost &&
 		(status == via.StatusRemoteDescError || status == via.StatusTransportError)
 }

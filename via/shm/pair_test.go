@@ -58,7 +58,7 @@ func connectedPair(tb testing.TB, depth, size int) (client, server *end) {
 	addr := via.Address{Host: filepath.Join(tb.TempDir(), "s"), Discriminator: "pair"}
 	l, err := server.nic.Listen(addr)
 	must(tb, err)
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	accepted := make(chan error, 1)
 	go func() {
@@ -94,7 +94,7 @@ func (e *end) descriptor(tb testing.TB, i int) *via.Descriptor {
 func (e *end) await(tb testing.TB) via.Completion {
 	tb.Helper()
 	var done [1]via.Completion
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for e.cq.Poll(done[:]) == 0 {
 		if time.Now().After(deadline) {
 			tb.Fatal("no completion")

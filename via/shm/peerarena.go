@@ -13,8 +13,8 @@ const (
 	maxArenas    = 256     // of one peer
 	maxArenaSize = 1 << 42 // bytes of one peer's arenas together, and so of an arena
 
-	// maxMapped bounds the bytes of all peers' arenas in this process: half of its
-	// address space.
+	// maxMapped bounds the bytes of all peers' arenas in this process: half of
+	// its address space.
 	maxMapped = 1 << 46
 )
 
@@ -34,22 +34,26 @@ func (a *peerArena) unmap() {
 	_ = unix.Munmap(a.mem)
 }
 
-// peerArenas are the arenas of a peer. The agent goroutine adds and marks; the
-// data path looks up without a lock and, between copies, unmaps what is marked.
+// peerArenas are the arenas of a peer. The agent goroutine adds and marks them;
+// the data path finds them without a lock and, between copies, unmaps the
+// marked ones.
 type peerArenas struct {
 	head  atomic.Pointer[peerArena] // mu guards changes of the list
 	stale atomic.Bool               // some are marked
 
-	mu     sync.Mutex
-	count  int   // not marked
-	bytes  int64 // of these
+	mu sync.Mutex
+	// +checklocks:mu
+	count int // not marked
+	// +checklocks:mu
+	bytes int64 // of these
+	// +checklocks:mu
 	marked int
 }
 
 // find returns the arena with a number, or nil. Only the data path calls it.
-func (p *peerArenas) find(id uint64) *peerArena { return look(p.head.Load(), id) }
+func (p *peerArenas) find(id uint64) *peerArena { return findArena(p.head.Load(), id) }
 
-func look(a *peerArena, id uint64) *peerArena {
+func findArena(a *peerArena, id uint64) *peerArena {
 	for ; a != nil; a = a.next {
 		if a.id == id && !a.dropped.Load() {
 			return a
@@ -84,7 +88,7 @@ func (p *peerArenas) admit(m control) error {
 	if m.size == 0 || m.size > maxArenaSize || p.count >= maxArenas || p.bytes > maxArenaSize-int64(m.size) {
 		return fmt.Errorf("arena of %d bytes beside %d arenas of %d bytes", m.size, p.count, p.bytes)
 	}
-	if look(p.head.Load(), m.value) != nil {
+	if findArena(p.head.Load(), m.value) != nil {
 		return fmt.Errorf("arena %d passed twice", m.value)
 	}
 	if mapped.Add(int64(m.size)) > maxMapped {
@@ -94,11 +98,11 @@ func (p *peerArenas) admit(m control) error {
 	return nil
 }
 
-// drop marks an arena that the peer closed.
-func (p *peerArenas) drop(id uint64) error {
+// discard marks an arena that the peer closed.
+func (p *peerArenas) discard(id uint64) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	a := look(p.head.Load(), id)
+	a := findArena(p.head.Load(), id)
 	if a == nil || p.marked >= maxArenas {
 		return fmt.Errorf("arena %d dropped beside %d others, or not passed", id, p.marked)
 	}
@@ -110,7 +114,7 @@ func (p *peerArenas) drop(id uint64) error {
 	return nil
 }
 
-// sweep unmaps what is marked. Only the data path calls it.
+// sweep unmaps the marked arenas. Only the data path calls it.
 func (p *peerArenas) sweep() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,7 +133,7 @@ func (p *peerArenas) sweep() {
 	p.head.Store(kept)
 }
 
-// close unmaps all; the agent goroutine has ended.
+// close unmaps all arenas. The agent goroutine has ended.
 func (p *peerArenas) close() {
 	for a := p.head.Load(); a != nil; a = a.next {
 		a.unmap()

@@ -15,11 +15,11 @@ import (
 )
 
 // rawPeer speaks the control protocol and owns a forged segment: it can write
-// every word that a peer can write, in any order, and keeps no rule.
+// every word that a peer can write, in any order, against every rule.
 type rawPeer struct {
 	tb     testing.TB
 	conn   *net.UnixConn
-	own    *offer
+	local  *offer
 	out    writer   // of the forged ring
 	victim *segment // as a peer maps it
 	data   int      // the victim's bells
@@ -29,10 +29,10 @@ type rawPeer struct {
 	epoch  uint64            // forged sleeps
 }
 
-// rawConfig makes an offer's bells one.
+// rawConfig has two queues: its offers have two bells.
 var rawConfig = via.LinkConfig{SendCQ: &cq{}, RecvCQ: &cq{}}
 
-// dialRaw connects to a listener and says nothing.
+// dialRaw connects to a listener and sends nothing.
 func dialRaw(tb testing.TB, path string) *net.UnixConn {
 	tb.Helper()
 	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
@@ -70,12 +70,12 @@ func closeRaw(o *offer) {
 // attach connects a raw peer to a VI of the station.
 func attach(tb testing.TB, s *station, l *via.Listener, vi *via.VI) *rawPeer {
 	tb.Helper()
-	p := &rawPeer{tb: tb, conn: dialRaw(tb, l.Addr().Host), own: newRawOffer(tb), arenas: make(map[uint64][]byte)}
-	p.out = writer{ring: p.own.segment.ring()}
+	p := &rawPeer{tb: tb, conn: dialRaw(tb, l.Addr().Host), local: newRawOffer(tb), arenas: make(map[uint64][]byte)}
+	p.out = writer{ring: p.local.segment.ring()}
 	hello := rawHelloAt(vi.Attributes().Reliability)
-	check(tb, sendControl(p.conn, control{kind: controlHello, body: hello, fds: p.own.fds()}))
+	check(tb, sendControl(p.conn, control{kind: controlHello, body: hello, fds: p.local.fds()}))
 	check(tb, sendControl(p.conn, control{kind: controlReady}))
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	r, err := l.Wait(ctx)
 	check(tb, err)
@@ -103,11 +103,11 @@ func (p *rawPeer) close() {
 	for _, mem := range p.arenas {
 		_ = unix.Munmap(mem)
 	}
-	closeRaw(p.own)
+	closeRaw(p.local)
 }
 
 // word writes a word of the forged segment.
-func (p *rawPeer) word(off int, v uint64) { storeWord(p.own.segment.mem, off, v) }
+func (p *rawPeer) word(off int, v uint64) { storeWord(p.local.segment.mem, off, v) }
 
 // entry forges an entry of the table of regions.
 func (p *rawPeer) entry(handle uint32, bits, addr, length, arena, at uint64) {
@@ -119,7 +119,7 @@ func (p *rawPeer) entry(handle uint32, bits, addr, length, arena, at uint64) {
 	p.word(off, uint64(handle)<<32|bits)
 }
 
-// publish shows the victim what was written to the ring, and rings.
+// publish publishes the written records to the victim, and rings its bell.
 func (p *rawPeer) publish() {
 	p.word(offTail, p.out.tail)
 	ringBell(p.data)
@@ -154,7 +154,7 @@ func (p *rawPeer) arena(size int) (id uint64, mem []byte) {
 // closed waits until the victim has closed the connection.
 func (p *rawPeer) closed() {
 	p.tb.Helper()
-	_ = p.conn.SetReadDeadline(time.Now().Add(20 * time.Second)) // it may be closed here
+	_ = p.conn.SetReadDeadline(time.Now().Add(time.Minute)) // it may be closed here
 	for {
 		m, err := receiveControl(p.conn)
 		switch {
@@ -167,8 +167,8 @@ func (p *rawPeer) closed() {
 	}
 }
 
-// dead polls the victim until a VI is in the error state, asleep in between, and
-// checks that the peer learned of it.
+// dead polls the victim until a VI is in the error state, asleep in between,
+// and checks that the peer learned of it.
 func (s *station) dead(vi *via.VI, p *rawPeer) {
 	s.tb.Helper()
 	for vi.State() != via.StateError {
@@ -179,9 +179,9 @@ func (s *station) dead(vi *via.VI, p *rawPeer) {
 	p.closed()
 }
 
-// besieged is a victim with a healthy connection and a hostile one on the same
+// attacked is a victim with a healthy connection and a hostile one on the same
 // completion queue.
-type besieged struct {
+type attacked struct {
 	*station
 	listener *via.Listener
 	healthy  *healthy
@@ -189,21 +189,21 @@ type besieged struct {
 	peer     *rawPeer
 }
 
-func besiege(t *testing.T) *besieged {
+func attack(t *testing.T) *attacked {
 	t.Helper()
-	return besiegeFor(t, testPatience)
+	return attackFor(t, testTimeouts)
 }
 
-func besiegeFor(t *testing.T, p patience) *besieged {
+func attackFor(t *testing.T, p timeouts) *attacked {
 	t.Helper()
-	return besiegeAt(t, p, via.ReliableDelivery)
+	return attackAt(t, p, via.ReliableDelivery)
 }
 
-// besiegeAt besieges a connection of a level; the healthy one is reliable.
-func besiegeAt(t *testing.T, p patience, level via.ReliabilityLevel) *besieged {
+// attackAt attacks a connection of a level; the healthy one is reliable.
+func attackAt(t *testing.T, p timeouts, level via.ReliabilityLevel) *attacked {
 	t.Helper()
 	watchLeaks(t)
-	b := &besieged{station: newStation(t, p)}
+	b := &attacked{station: newStation(t, p)}
 	b.listener = b.listen()
 	b.healthy = newHealthy(t, b.station, b.listener)
 	b.level = level
@@ -214,14 +214,14 @@ func besiegeAt(t *testing.T, p patience, level via.ReliabilityLevel) *besieged {
 }
 
 // loses checks that the hostile connection, and nothing else, is lost.
-func (b *besieged) loses() {
+func (b *attacked) loses() {
 	b.tb.Helper()
 	b.dead(b.vi, b.peer)
 	b.healthy.check()
 }
 
 // keeps checks that both connections still work.
-func (b *besieged) keeps() {
+func (b *attacked) keeps() {
 	b.tb.Helper()
 	d := b.descriptor(90, via.OpRecv, 1<<20, 64)
 	check(b.tb, b.vi.PostRecv(d))

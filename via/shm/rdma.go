@@ -6,33 +6,24 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// mapping is a checked translation of a region of the peer. It holds while the
-// region's table word stays the same.
-type mapping struct {
-	word  uint64 // handle and access, as in the table; 0 is empty
-	addr  uint64
-	bytes []byte // the region in this process
-}
-
-// translation outcomes.
-type outcome int
-
-const (
-	granted outcome = iota
-	refused         // no such region, out of bounds or not allowed
-	unknown         // exposed, but its arena has not arrived yet
-	gone            // local memory was deregistered
-	damaged         // the bytes were changed on the way: only a faulty fabric does that
-)
-
-// rdma moves an RDMA Write or Read a step on. It returns false when the turn is
-// over or the operation has to wait.
-func (l *link) rdma(w *via.Work, budget *int) bool {
-	if l.unacked != 0 {
-		return false // the peer may still refuse what was posted before
+// rdma runs an RDMA Write or Read for the rest of the quantum:
+//
+//  1. segmentsLive checks that local memory is still registered
+//  2. translate validates the region in the peer's table and returns its
+//     mapping
+//  3. begin publishes the hazard word and rechecks the table word
+//  4. copySegments copies between local segments and the peer's arena
+//  5. end clears the hazard word; of an RDMA Read, valid checks that what was
+//     copied was the region's; steps 1 to 5 repeat (rdmaStep)
+//  6. rdmaDone completes the work, after announce sent its immediate data
+//
+// It returns false when the quantum is used up or the operation has to wait.
+func (s *sender) rdma(w *via.Work, budget *int) (bool, error) {
+	if s.unacked != 0 {
+		return false, nil // the peer may still refuse what was posted before
 	}
-	if l.faulty != nil {
-		return l.faultyRdma(w, budget)
+	if s.faulty != nil {
+		return s.faultyRdma(w, budget)
 	}
 	for w.Moved < w.Length {
 		n := int(w.Length - w.Moved)
@@ -40,108 +31,104 @@ func (l *link) rdma(w *via.Work, budget *int) bool {
 			n = *budget &^ (via.CopyStep - 1)
 		}
 		if n == 0 {
-			return false
+			return false, nil
 		}
-		if o := l.rdmaStep(w, n); o != granted {
-			return l.endRdma(w, o)
+		if o := s.rdmaStep(w, n); o != granted {
+			return s.endRdma(w, o)
 		}
 		*budget -= n
 	}
-	return l.rdmaDone(w)
+	return s.rdmaDone(w)
 }
 
-// rdmaDone completes an operation that is carried out. It returns false if its
-// immediate data has to wait.
-func (l *link) rdmaDone(w *via.Work) bool {
+// rdmaDone completes an operation whose bytes are copied. It returns false if
+// its immediate data has to wait.
+func (s *sender) rdmaDone(w *via.Work) (bool, error) {
 	if w.HasImmediate {
-		return l.announce(w)
+		return s.announce(w)
 	}
 	if w.Op == via.OpRdmaWrite {
-		l.stats.RdmaWrites++
+		s.stats.RdmaWrites++
 	} else {
-		l.stats.RdmaReads++
+		s.stats.RdmaReads++
 	}
-	l.complete(w, 0)
-	return true
+	s.complete(w, 0)
+	return true, nil
 }
 
-// endRdma ends an operation whose next step is not granted, or lets it
-// wait: then it returns false.
-func (l *link) endRdma(w *via.Work, o outcome) bool {
+// endRdma completes in error an operation whose next step was not granted. It
+// returns false if the operation waits for an arena instead.
+func (s *sender) endRdma(w *via.Work, o accessResult) (bool, error) {
 	switch o {
 	case unknown:
-		return l.awaitArena(w)
-	case gone:
-		l.failRdma(w, via.StatusProtectionError, via.AsyncConnectionLost, errMemoryGone)
+		return s.awaitArena(w)
+	case localGone:
+		return true, s.failRdma(w, via.StatusProtectionError, via.AsyncConnectionLost, errMemoryGone)
 	case damaged:
-		l.failRdma(w, via.StatusTransportError, via.AsyncRdmaWriteData, errDamaged)
+		return true, s.failRdma(w, via.StatusTransportError, via.AsyncRdmaWriteData, errDamaged)
 	default:
-		l.refuseRdma(w)
+		return true, s.refuseRdma(w)
 	}
-	return true
 }
 
-// announce puts the immediate data of an RDMA Write that is carried out into the
-// ring. It returns false if that has to wait.
-func (l *link) announce(w *via.Work) bool {
-	if l.room(recordHeader) < recordHeader {
-		if l.unreliable {
-			l.drop(w)
-			return true
-		}
-		l.stall()
-		return false
+// announce puts the immediate data of a finished RDMA Write into the ring. It
+// returns false if the ring has no room.
+func (s *sender) announce(w *via.Work) (bool, error) {
+	switch room, err := s.room(recordHeader); {
+	case err != nil:
+		return false, err
+	case room >= recordHeader:
+	case s.unreliable:
+		s.dropMessage(w)
+		return true, nil
+	default:
+		s.stall()
+		return false, nil
 	}
-	start := l.out.tail
+	start := s.out.tail
 	r := record{tag: tag{kind: recordWritten, flags: flagImmediate}, immediate: w.Immediate, total: w.Length}
-	l.out.begin(r)
-	l.out.end()
-	if l.faulty != nil {
-		l.disturb(start, r)
+	s.out.begin(r)
+	s.out.end()
+	if s.faulty != nil {
+		if err := s.disturb(start, r); err != nil {
+			return false, err
+		}
 	}
-	l.stats.RdmaWrites++
-	l.sent(w)
-	return true
+	s.stats.RdmaWrites++
+	s.sent(w)
+	return true, nil
 }
 
-// rdmaStep copies n bytes.
-func (l *link) rdmaStep(w *via.Work, n int) outcome {
-	if !l.segmentsLive(w) {
-		return gone
+// rdmaStep validates the access and copies n bytes.
+func (s *sender) rdmaStep(w *via.Work, n int) accessResult {
+	if !segmentsLive(w, s.tag) {
+		return localGone
 	}
-	m, o := l.translate(w)
+	m, o := s.remote.translate(w)
 	if o != granted {
 		return o
 	}
-	if !l.enter(w, m) {
-		m.word = 0
-		l.leave(w, 0)
+	if !s.remote.begin(m) {
+		s.remote.forget(m)
 		return refused
 	}
 	at := w.RemoteAddr - m.addr + uint64(w.Moved)
-	copySegments(w, m.bytes[at:at+uint64(n)], int(w.Moved))
-	l.leave(w, n)
-	return granted
-}
-
-// enter begins an access. Until its end the hazard word names the region, and the
-// region's table word is looked at after the hazard is visible: its owner either
-// sees the hazard and waits, or has withdrawn the region before; then enter
-// returns false.
-func (l *link) enter(w *via.Work, m *mapping) bool {
-	storeWord(l.own.mem, offHazard, uint64(w.RemoteHandle)|1<<63)
-	return loadWord(l.peer.mem, entryOffset(w.RemoteHandle)) == m.word
-}
-
-// leave ends an access, also one that was not granted, that moved n bytes.
-func (l *link) leave(w *via.Work, n int) {
-	publishWord(l.own.mem, offHazard, 0)
+	if remote := m.bytes[at : at+uint64(n)]; s.faulty == nil {
+		copySegments(w, remote, int(w.Moved))
+	} else if !s.faulty.copySegments(w, remote) {
+		n, o = 0, damaged
+	}
+	s.remote.end()
+	if w.Op == via.OpRdmaRead && !s.remote.valid(m) {
+		return refused
+	}
 	w.Moved += uint32(n)
-	l.stats.BytesCopied += uint64(n)
+	s.stats.BytesCopied += uint64(n)
+	return o
 }
 
-// copySegments copies between the local segments, from byte skip of them on, and
-// remote memory.
+// copySegments copies between the local segments, from byte skip on, and remote
+// memory.
 func copySegments(w *via.Work, remote []byte, skip int) {
 	if len(w.Segments) == 1 {
 		if local := w.Segments[0].Bytes[skip : skip+len(remote)]; w.Op == via.OpRdmaWrite {
@@ -170,106 +157,58 @@ func copySegments(w *via.Work, remote []byte, skip int) {
 	}
 }
 
-// translate finds the remote range of a work in this process.
-func (l *link) translate(w *via.Work) (*mapping, outcome) {
-	if w.RemoteHandle&0xffff >= regionSlots {
-		return nil, refused
-	}
-	need := uint64(entryLive | entryWrite)
-	if w.Op == via.OpRdmaRead {
-		need = entryLive | entryRead
-	}
-	word := loadWord(l.peer.mem, entryOffset(w.RemoteHandle))
-	if uint32(word>>32) != w.RemoteHandle || word&need != need {
-		return nil, refused
-	}
-	m := &l.cache[w.RemoteHandle%uint32(len(l.cache))]
-	if m.word != word {
-		if o := l.load(m, word); o != granted {
-			return nil, o
-		}
-	}
-	at := w.RemoteAddr - m.addr
-	if w.RemoteAddr < m.addr || at > uint64(len(m.bytes)) || uint64(w.Length) > uint64(len(m.bytes))-at {
-		return nil, refused
-	}
-	return m, granted
-}
-
-// load reads a table entry, once, and checks it against the arenas that the peer
-// passed.
-func (l *link) load(m *mapping, word uint64) outcome {
-	at := entryOffset(uint32(word >> 32))
-	addr := loadWord(l.peer.mem, at+offEntryAddr)
-	length := loadWord(l.peer.mem, at+offEntryLength)
-	id := loadWord(l.peer.mem, at+offEntryArena)
-	off := loadWord(l.peer.mem, at+offEntryAt)
-	if loadWord(l.peer.mem, at) != word {
-		return refused
-	}
-	l.awaited = l.arenas.head.Load()
-	a := l.arenas.find(id)
-	if a == nil {
-		return unknown
-	}
-	size := uint64(len(a.mem))
-	if off > size || length > size-off || addr+length < addr {
-		return refused
-	}
-	*m = mapping{word: word, addr: addr, bytes: a.mem[off : off+length]}
-	return granted
-}
-
-// awaitArena lets an operation wait for the arena of its region, which is on its
-// way. At unreliable delivery that has an end.
-func (l *link) awaitArena(w *via.Work) bool {
-	if l.unreliable && !l.patient() {
+// awaitArena makes an operation wait for the arena of its region, which is in
+// flight. At unreliable delivery the wait has a timeout.
+func (s *sender) awaitArena(w *via.Work) (bool, error) {
+	if s.unreliable && !s.withinTimeout() {
+		var err error
 		if w.Moved != 0 {
-			l.notify(failedWrite(w, via.AsyncRdmaWriteAbort))
+			err = s.notify(failedWrite(w, via.AsyncRdmaWriteAbort))
 		}
-		l.drop(w)
-		return true
+		s.dropMessage(w)
+		return true, err
 	}
-	l.awaiting = true
-	return false
+	s.awaiting = true
+	return false, nil
 }
 
-// refuseRdma ends an operation that the peer's table does not allow.
-func (l *link) refuseRdma(w *via.Work) {
+// refuseRdma fails an operation that the peer's table does not allow.
+func (s *sender) refuseRdma(w *via.Work) error {
 	code, cause := via.AsyncRdmaWriteProt, errRefused
 	if w.Op == via.OpRdmaRead {
 		code = via.AsyncRdmaReadProt
 	}
-	if !l.unreliable { // no allocation where the connection goes on
+	if !s.unreliable { // no allocation where the connection goes on
 		cause = fmt.Errorf("remote region %#x refused %d bytes at %#x", w.RemoteHandle, w.Length, w.RemoteAddr)
 	}
-	l.failRdma(w, via.StatusRdmaProtError, code, cause)
+	return s.failRdma(w, via.StatusRdmaProtError, code, cause)
 }
 
-// failRdma ends an operation that was not carried out, or not in full, and tells
-// the peer the code. A write that wrote something is an aborted one to the peer.
-// At unreliable delivery the writer learns only of errors of its own memory.
-func (l *link) failRdma(w *via.Work, status via.Status, code via.AsyncCode, cause error) {
+// failRdma completes a failed operation and tells the peer the code. A write
+// that moved some bytes is an aborted one to the peer. At unreliable delivery
+// the writer learns only of errors of local memory; at the other levels
+// failRdma returns the failure of the connection.
+func (s *sender) failRdma(w *via.Work, status via.Status, code via.AsyncCode, cause error) error {
 	write := w.Op == via.OpRdmaWrite
 	if write && w.Moved != 0 && code != via.AsyncRdmaWriteData {
 		code = via.AsyncRdmaWriteAbort
 	}
 	switch {
-	case l.unreliable:
+	case s.unreliable:
+		var err error
 		if code != via.AsyncConnectionLost {
-			l.notify(failedWrite(w, code))
+			err = s.notify(failedWrite(w, code))
 		}
 		if status != via.StatusProtectionError {
 			status, w.Moved = 0, w.Length
 		}
-		l.complete(w, status)
+		s.complete(w, status)
+		return err
 	case write || status != via.StatusTransportError:
-		l.complete(w, status)
-		l.refuse(failedWrite(w, code), via.AsyncConnectionLost, cause)
+		s.complete(w, status)
+		return &failure{code: via.AsyncConnectionLost, cause: cause, notice: failedWrite(w, code)}
 	default:
-		l.complete(w, status)
-		l.fail(via.AsyncRdmaTransport, cause)
+		s.complete(w, status)
+		return &failure{code: via.AsyncRdmaTransport, cause: cause}
 	}
 }
-
-func entryOffset(handle uint32) int { return offRegions + int(handle&0xffff)*regionEntry }

@@ -4,95 +4,151 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/viablk/viablk/internal/ring"
 	"github.com/viablk/viablk/via"
 )
+
+// receiver reads records from the peer's ring. A pass of progress receives up
+// to recvQuantum of them:
+//
+//  1. loadTail loads how far the peer has published
+//  2. next copies a record's header out of the ring and checks it
+//  3. receive copies the payload into the posted receive, still the provider's
+//  4. complete pushes the work to cq; Poll returns it to the consumer
+//  5. publishHead publishes the read position
+//
+// The driver of the queue owns all fields.
+type receiver struct {
+	cq         *cq
+	in         reader
+	rq         ring.Ring[*via.Work]
+	current    *via.Work // receive that a message is arriving in
+	total      uint32    // bytes of that message
+	tag        uint32    // of the memory that posted works may name
+	step       uint32    // bytes to read before the position is published
+	predicted  uint32    // entry of the link that the ready log named after this one
+	unreliable bool      // the level is unreliable delivery
+	reception  bool      // the level is reliable reception
+	skipping   bool      // the rest of the arriving message is discarded
+	ended      bool      // the peer is gone; its ring up to in.tail counts
+	answered   bool      // a record has arrived since the last doorbell
+	arriving   bool      // the link is in cq.arriving
+	name       uint64    // in ready logs of the peer; 0 if it has none
+	peerLog    *peerLog  // announces arrivals; nil if cq watches the link
+	received   uint64    // messages
+	copied     uint64    // bytes, from the ring
+
+	// Small messages do not touch the rest.
+	local       *segment
+	peer        *segment
+	space       peerBell
+	maxTransfer uint32 // bytes of an RDMA Write
+	rdmaWrite   bool   // the VI allows the peer RDMA Writes
+	dropped     uint64 // messages
+	events      events
+}
+
+// makeReceiver makes the receiver of a link.
+func makeReceiver(w wire, cfg via.LinkConfig) receiver {
+	r := receiver{
+		cq: cfg.RecvCQ.(*cq), in: reader{ring: w.peer.ring()}, rq: ring.New[*via.Work](cfg.RecvDepth),
+		tag: cfg.Tag, step: headStep, unreliable: cfg.Reliability == via.UnreliableDelivery, reception: cfg.Reliability == via.ReliableReception,
+		local: w.local, peer: w.peer, space: peerBell{fd: w.peerSpace},
+		maxTransfer: cfg.MaxTransferSize, rdmaWrite: cfg.RdmaWrite, events: events{owner: cfg.Owner},
+	}
+	if r.reception {
+		r.step = 1
+	}
+	return r
+}
 
 // errPeerGone is the cause of a connection lost because the peer closed it or
 // died.
 var errPeerGone = errors.New("the peer closed the connection")
 
-// progressRecv takes records out of the peer's ring.
-func (l *link) progressRecv() {
-	if cause := l.cut.Load(); cause != nil {
-		l.fail(via.AsyncConnectionLost, *cause)
-		return
-	}
-	if !l.ended {
-		l.ended = l.gone.Load() // before the tail: what was published before the end counts
-		if l.in.head == l.in.tail || l.ended {
-			l.see()
+// progress receives for one quantum. gone is whether the peer has left: records
+// that it published before count.
+func (r *receiver) progress(gone bool) error {
+	if !r.ended {
+		r.ended = gone
+		if r.in.head == r.in.tail || gone {
+			if err := r.loadTail(); err != nil {
+				return err
+			}
 		}
 	}
-	for turn := recvTurn; turn > 0 && l.in.head != l.in.tail && l.recvCQ.room() && !l.broken; turn-- {
-		rec, ok, err := l.in.next()
+	for left := recvQuantum; left > 0 && r.in.head != r.in.tail && r.cq.room(); left-- {
+		rec, ok, err := r.in.next()
 		if err == nil && ok {
-			err = l.receive(rec)
+			err = r.receive(rec)
 		}
 		if err != nil {
-			l.fail(via.AsyncConnectionLost, err)
+			return err // the failed record is not acknowledged
 		}
-		if l.broken {
-			return // what failed is not acknowledged
-		}
-		l.in.skip(rec)
+		r.in.skip(rec)
 	}
-	l.publishHead()
-	if l.ended && l.in.head == l.in.tail {
-		l.fail(via.AsyncConnectionLost, errPeerGone)
+	r.publishHead()
+	if r.ended && r.in.head == r.in.tail {
+		return errPeerGone
 	}
+	return nil
 }
 
-// see looks at how far the peer has published.
-func (l *link) see() {
-	if word := loadWord(l.peer.mem, offTail); word != l.in.word {
-		if err := l.in.setWord(word); err != nil {
-			l.fail(via.AsyncConnectionLost, err)
-		}
-	}
+// pending reports whether records wait.
+func (r *receiver) pending() bool {
+	return loadWord(r.peer.mem, offTail) != r.in.word || r.in.head != r.in.tail
 }
 
-// headStep is how far this end reads before it tells the peer: that costs both a
-// cache line, and the peer asks for less than the rest of the ring.
+// loadTail loads the position up to which the peer has published records.
+func (r *receiver) loadTail() error {
+	if word := loadWord(r.peer.mem, offTail); word != r.in.word {
+		return r.in.setWord(word)
+	}
+	return nil
+}
+
+// headStep is the number of bytes that this end reads before it publishes its
+// position. Publishing costs both ends a cache miss, and the peer needs less
+// room than the rest of the ring. At reliable reception the position is an
+// acknowledgement, and each byte counts.
 const headStep = 1 << 10
 
-// publishHead tells the peer how far this end has read, and wakes it if it waits
-// for room.
-func (l *link) publishHead() {
-	if read := l.in.head - l.in.pub; read == 0 || read < headStep && !l.reception {
-		return
-	}
-	l.in.pub = l.in.head
-	storeWord(l.own.mem, offHead, l.in.head)
-	wants := loadWord(l.peer.mem, offWants)
-	if wants&wantSpace != 0 && wants>>wantShift != l.rungSpace {
-		l.rungSpace = wants >> wantShift
-		l.stats.Doorbells++
-		ringBell(l.spaceFD)
+// publishHead publishes the read position of this end and wakes the peer if it
+// waits for room.
+func (r *receiver) publishHead() {
+	if r.in.head-r.in.pub >= uint64(r.step) {
+		r.storeHead()
 	}
 }
 
-// receive handles one record; its header is checked, its payload is in the ring.
-func (l *link) receive(rec record) error {
-	if rec.seq != l.in.seq {
-		if passed, err := l.outOfSequence(rec); passed || err != nil {
+func (r *receiver) storeHead() {
+	r.in.pub = r.in.head
+	storeWord(r.local.mem, offHead, r.in.head)
+	r.space.wake(loadWord(r.peer.mem, offWants), wantSpace)
+}
+
+// receive handles one record. Its header is checked, its payload is still in
+// the ring.
+func (r *receiver) receive(rec record) error {
+	if rec.seq != r.in.seq {
+		if passed, err := r.outOfSequence(rec); passed || err != nil {
 			return err
 		}
 	}
-	l.in.seq = rec.seq + 1
-	l.answered = true
-	if rec.flags&flagSum != 0 && !l.in.intact(rec) {
-		l.receiveDamaged(rec)
-		return nil
+	r.in.seq = rec.seq + 1
+	r.answered = true
+	if rec.flags&flagSum != 0 && !r.in.intact(rec) {
+		return r.receiveDamaged(rec)
 	}
 	switch rec.kind {
 	case recordMessage:
-		return l.receiveFragment(rec)
+		return r.receiveFragment(rec)
 	case recordWritten:
-		return l.receiveWritten(rec)
+		return r.receiveWritten(rec)
 	case recordFailed:
-		return l.receiveNotice(rec)
+		return r.receiveNotice(rec)
 	case recordAborted, recordLost:
-		return l.receiveEnd(rec)
+		return r.receiveEnd(rec)
 	default:
 		return fmt.Errorf("record of unknown kind %d", rec.kind)
 	}
@@ -100,54 +156,53 @@ func (l *link) receive(rec record) error {
 
 // receiveFragment copies a piece of a message into the receive at the head of
 // the queue.
-func (l *link) receiveFragment(rec record) error {
-	if first := rec.flags&flagFirst != 0; first == (l.current != nil || l.skipping) {
+func (r *receiver) receiveFragment(rec record) error {
+	if first := rec.flags&flagFirst != 0; first == (r.current != nil || r.skipping) {
 		return errors.New("message fragments out of order")
 	}
 	if rec.flags&(flagImmediate|flagLast) == flagImmediate {
 		return errors.New("immediate data before the end of a message")
 	}
-	if l.skipping {
-		l.skip(rec)
+	if r.skipping {
+		r.skipRest(rec)
 		return nil
 	}
-	if l.current == nil {
-		w := l.takeReceive(rec)
+	if r.current == nil {
+		w, err := r.dequeue(rec)
 		if w == nil {
-			return nil
+			return err
 		}
-		l.current, l.total = w, rec.total
+		r.current, r.total = w, rec.total
 		if rec.total > w.Length {
-			l.failReceive(rec, via.StatusLengthError, via.StatusRemoteDescError)
-			return nil
+			return r.failReceive(rec, via.StatusLengthError, via.StatusRemoteDescError)
 		}
 	}
-	w := l.current
-	if rec.total != l.total || rec.length > l.total-w.Moved {
+	w := r.current
+	if rec.total != r.total || rec.length > r.total-w.Moved {
 		return errors.New("message longer than its first fragment said")
 	}
-	if !l.segmentsLive(w) { // looked at for each fragment: memory may be unmapped once it is deregistered
-		l.failReceive(rec, via.StatusProtectionError, via.StatusRemoteDescError)
-		return nil
+	// Check for each fragment: memory may be unmapped once it is deregistered.
+	if !segmentsLive(w, r.tag) {
+		return r.failReceive(rec, via.StatusProtectionError, via.StatusRemoteDescError)
 	}
-	l.scatter(w, int(rec.length))
+	r.scatter(w, int(rec.length))
 	if rec.flags&flagLast == 0 {
 		return nil
 	}
-	if w.Moved != l.total {
+	if w.Moved != r.total {
 		return errors.New("message shorter than its first fragment said")
 	}
-	l.current = nil
-	l.received++
-	l.completeRecv(w, 0, rec)
+	r.current = nil
+	r.received++
+	r.complete(w, 0, rec)
 	return nil
 }
 
-// scatter copies n payload bytes to where the receive has got to.
-func (l *link) scatter(w *via.Work, n int) {
+// scatter copies n payload bytes into the receive, from byte w.Moved on.
+func (r *receiver) scatter(w *via.Work, n int) {
 	skip, off := int(w.Moved), 0
 	if len(w.Segments) == 1 {
-		l.in.payload(0, w.Segments[0].Bytes[skip:skip+n])
+		r.in.payload(0, w.Segments[0].Bytes[skip:skip+n])
 		off = n
 	}
 	for i := 0; off < n; i++ {
@@ -158,66 +213,65 @@ func (l *link) scatter(w *via.Work, n int) {
 		}
 		b = b[skip:min(len(b), skip+n-off)]
 		skip = 0
-		l.in.payload(off, b)
+		r.in.payload(off, b)
 		off += len(b)
 	}
 	w.Moved += uint32(n)
-	l.copied += uint64(n)
+	r.copied += uint64(n)
 }
 
 // receiveWritten consumes a receive for an RDMA Write with immediate data.
-func (l *link) receiveWritten(rec record) error {
-	if l.current != nil || l.skipping || rec.length != 0 || rec.flags&^flagSum != flagImmediate || rec.total > l.cfg.MaxTransferSize {
+func (r *receiver) receiveWritten(rec record) error {
+	if r.current != nil || r.skipping || rec.length != 0 || rec.flags&^flagSum != flagImmediate || rec.total > r.maxTransfer {
 		return errors.New("malformed notice of an rdma write")
 	}
-	if rec.total > 0 && !l.cfg.RdmaWrite {
+	if rec.total > 0 && !r.rdmaWrite {
 		return errors.New("notice of an rdma write that the vi does not allow")
 	}
-	w := l.takeReceive(rec)
+	w, err := r.dequeue(rec)
 	if w == nil {
-		return nil
+		return err
 	}
 	w.Moved = rec.total
-	l.received++
-	l.completeRecv(w, via.StatusOpRemoteWrite, rec)
+	r.received++
+	r.complete(w, via.StatusOpRemoteWrite, rec)
 	return nil
 }
 
-// takeReceive returns the next posted receive. Without one the message is lost:
-// VIA has no retry.
-func (l *link) takeReceive(rec record) *via.Work {
-	if !l.rq.empty() {
-		return l.rq.pop()
+// dequeue returns the next posted receive. Without one it returns nil, and the
+// message is lost: VIA has no retry.
+func (r *receiver) dequeue(rec record) (*via.Work, error) {
+	if !r.rq.Empty() {
+		return r.rq.Pop(), nil
 	}
-	if l.unreliable {
-		l.stats.Dropped++
-		l.skip(rec)
-		l.raise(via.AsyncRecvQueueEmpty, errNoReceive)
-		return nil
+	if r.unreliable {
+		r.dropped++
+		r.skipRest(rec)
+		r.raise(via.AsyncRecvQueueEmpty, errNoReceive)
+		return nil, nil
 	}
-	l.refuseMessage(via.StatusRemoteDescError, via.AsyncRecvQueueEmpty, errNoReceive)
-	return nil
+	return nil, r.refuse(via.StatusRemoteDescError, via.AsyncRecvQueueEmpty, errNoReceive)
 }
 
-func (l *link) completeRecv(w *via.Work, status via.Status, rec record) {
+func (r *receiver) complete(w *via.Work, status via.Status, rec record) {
 	if rec.flags&flagImmediate != 0 {
 		status |= via.StatusImmediate
 	}
 	w.Status, w.Immediate = status, rec.immediate
-	l.recvCQ.push(l, w)
+	r.cq.push(&r.events, w)
 }
 
-// failReceive completes the current receive in error. At unreliable delivery the
-// rest of the message is skipped; at the other levels the connection breaks, and
-// remote is what the peer's work says at reliable reception.
-func (l *link) failReceive(rec record, status, remote via.Status) {
-	w := l.current
-	l.current = nil
+// failReceive completes the current receive in error. At unreliable delivery it
+// skips the rest of the message. At the other levels it returns the failure of
+// the connection; at reliable reception the peer's work gets the status remote.
+func (r *receiver) failReceive(rec record, status, remote via.Status) error {
+	w := r.current
+	r.current = nil
 	w.Status = status
-	l.recvCQ.push(l, w)
-	if l.unreliable {
-		l.skip(rec)
-		return
+	r.cq.push(&r.events, w)
+	if r.unreliable {
+		r.skipRest(rec)
+		return nil
 	}
-	l.refuseMessage(remote, via.AsyncConnectionLost, fmt.Errorf("an arriving message failed: %v", status|via.StatusDone))
+	return r.refuse(remote, via.AsyncConnectionLost, fmt.Errorf("an arriving message failed: %v", status|via.StatusDone))
 }

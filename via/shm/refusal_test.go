@@ -25,7 +25,7 @@ func codeOf(err error) via.Error {
 	return code
 }
 
-// What is no path of a socket, or one that is taken, is refused with its code.
+// A path that is invalid or in use is refused with its code.
 func TestBadPaths(t *testing.T) {
 	folder := t.TempDir()
 	t.Chdir(folder)
@@ -46,12 +46,12 @@ func TestBadPaths(t *testing.T) {
 		{"a path with a zero byte", filepath.Join(folder, "a\x00b"), via.ErrInvalidParameter, via.ErrInvalidParameter},
 		{"a path too long by one", long, via.ErrInvalidParameter, via.ErrInvalidParameter},
 		{"a long path", strings.Repeat("x", 300), via.ErrInvalidParameter, via.ErrInvalidParameter},
-		{"the longest path, where nobody is", long[:107], via.ErrNotReachable, 0},
+		{"the longest path, without a listener", long[:107], via.ErrNotReachable, 0},
 		{"a file", file, via.ErrNotReachable, via.ErrResource},
 		{"a socket of another kind", stream.Addr().String(), via.ErrNotReachable, via.ErrResource},
 		{"no such folder", filepath.Join(folder, "no", "socket"), via.ErrNotReachable, via.ErrResource},
 	} {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		if _, err := vi.Connect(ctx, via.Address{Host: c.host}); codeOf(err) != c.connect {
 			t.Errorf("%s: connect: %v, want code %d", c.name, err, c.connect)
 		}
@@ -81,8 +81,8 @@ func idleVI(t *testing.T, nic *via.NIC) (*via.VI, via.Ptag) {
 	return vi, tag
 }
 
-// Without a file descriptor left every call that needs one says so, and leaves
-// nothing behind.
+// Without a free file descriptor every call that needs one returns an error and
+// leaks nothing.
 func TestOutOfFileDescriptors(t *testing.T) {
 	nic, err := via.OpenNic(shm.New(shm.Options{}), "")
 	must(t, err)
@@ -97,7 +97,7 @@ func TestOutOfFileDescriptors(t *testing.T) {
 		"map an arena":              func() error { _, err := nic.NewArena(4096); return err },
 		"listen":                    func() error { _, err := nic.Listen(via.Address{Host: addr.Host + "2"}); return err },
 		"connect": func() error {
-			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
 			_, err := vi.Connect(ctx, addr)
 			return err

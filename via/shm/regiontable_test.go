@@ -7,8 +7,8 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// FuzzTranslate gives the translation an arbitrary table entry and operation:
-// what it grants lies inside the arena and is what the entry says.
+// FuzzTranslate gives translate an arbitrary table entry and operation: a
+// granted range lies inside the arena and is the one of the entry.
 func FuzzTranslate(f *testing.F) {
 	const handle, arenaBytes = 0x00050003, 1 << 16
 	entry := func(words ...uint64) []byte {
@@ -30,8 +30,8 @@ func FuzzTranslate(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte, handle uint32, addr uint64, length uint32, read bool) {
 		table := make([]byte, regionEntry)
 		copy(table, b)
-		if slot := int(handle & 0xffff); slot < regionSlots {
-			copy(shared[offRegions+slot*regionEntry:], table)
+		if place := int(handle & 0xffff); place < maxRegions {
+			copy(shared[offRegions+place*regionEntry:], table)
 		}
 		w := &via.Work{Op: via.OpRdmaWrite, Length: length, RemoteAddr: addr, RemoteHandle: handle}
 		need := uint64(entryLive | entryWrite)
@@ -39,17 +39,17 @@ func FuzzTranslate(f *testing.F) {
 			w.Op, need = via.OpRdmaRead, entryLive|entryRead
 		}
 		peer := &segment{mem: shared, fd: -1}
-		l := &link{peer: peer}
-		l.arenas.head.Store(&peerArena{id: 1, mem: mem})
+		p := &peerMemory{peer: peer}
+		p.arenas.head.Store(&peerArena{id: 1, mem: mem})
 		for range 2 { // the second time from the cache
-			m, o := l.translate(w)
+			m, o := p.translate(w)
 			if o != granted {
 				continue
 			}
 			word := binary.LittleEndian.Uint64(table)
 			base, size := binary.LittleEndian.Uint64(table[8:]), binary.LittleEndian.Uint64(table[16:])
 			at := binary.LittleEndian.Uint64(table[32:])
-			if word&need != need || uint32(word>>32) != handle || handle&0xffff >= regionSlots {
+			if word&need != need || uint32(word>>32) != handle || handle&0xffff >= maxRegions {
 				t.Fatalf("granted by entry %#x", word)
 			}
 			off := addr - base

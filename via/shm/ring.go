@@ -8,32 +8,33 @@ import (
 // A ring carries records from its owner to the peer. Positions count bytes and
 // never wrap in 64 bits; a record starts at a multiple of recordAlign:
 //
-//	length u32 │ kind u8 │ flags u8 │ sequence u16 │ immediate u32 │ total u32 │
+//	length u32 │ kind u8 │ flags u8 │ sequence u16 │ immediate u32 │ total u32
 //	payload │ checksum u32, where flagged │ padding
 //
-// The owner publishes its position in offTail, the peer its own in offHead of its
-// segment. The sequence number counts records, so that the reader notices one that
-// is missing, late or there twice. The checksum is that of all before it; memory
-// does not corrupt records, only a faulty fabric under test does (faults.go).
+// The owner publishes its position in offTail, the peer its own in offHead of
+// its segment. The sequence number counts records, so that the reader notices
+// missing, late and duplicate ones. The checksum covers the record before it;
+// memory does not corrupt records, only a faulty fabric under test does
+// (faults.go).
 //
-// Where the next position lies in the ring is up to the owner while the peer has
-// read everything: it begins again at the ring's start. So a ring whose peer keeps
-// up stays within a page. The low bits of what the owner publishes, which are 0 in
-// a position, count how often it did: the peer takes its own position for the
-// place where the ring began again.
+// While the peer has read everything, the owner may rewind: it continues at the
+// ring's start. So a ring whose peer keeps up stays within a page. The low bits
+// of the published word, which are 0 in a position, count the rewinds: the peer
+// takes its own position as the one that lies at the ring's start.
 const (
 	recordHeader = 16
 	recordAlign  = 16
 
-	// maxFragment bounds the payload of a record, so that a long message streams
-	// through the ring while the receiver already copies.
+	// maxFragment bounds the payload of a record, so that a long message
+	// streams through the ring while the receiver already copies.
 	maxFragment = ringSize / 4
 )
 
-// rewindAt is how far from its start, in bytes, a ring is left to begin again.
+// rewindAt is the distance from the ring's start, in bytes, that makes the
+// owner rewind.
 const rewindAt = 3 << 10
 
-// lapMask are the bits that count in what the owner publishes.
+// lapMask selects the rewind count in the published word.
 const lapMask = recordAlign - 1
 
 // Record kinds.
@@ -41,8 +42,8 @@ const (
 	recordMessage = 1 // a fragment of a Send; total is the message's length
 	recordWritten = 2 // an RDMA Write with immediate was placed; total is its length
 	recordFailed  = 3 // an operation failed, see notice.go
-	recordAborted = 4 // the message whose fragments came last has no end
-	recordLost    = 5 // a faulty fabric lost what was here
+	recordAborted = 4 // the sender gave up the message of the last fragments
+	recordLost    = 5 // a faulty fabric lost the record
 )
 
 // Record flags.
@@ -56,9 +57,9 @@ const (
 	sumBytes = 4
 )
 
-// record is a record's header in private memory. Neither it nor its tag has more
-// than four fields: larger structs the compiler keeps in memory, and a header that
-// is written there in pieces and copied whole stalls the processor.
+// record is a record's header in private memory. It and its tag have at most
+// four fields: the compiler keeps larger structs in memory, where a header that
+// is stored in pieces and loaded whole fails store forwarding.
 type record struct {
 	length uint32 // bytes of payload in this record
 	tag
@@ -66,14 +67,14 @@ type record struct {
 	total     uint32
 }
 
-// tag is the small change of a header.
+// tag is the small fields of a header.
 type tag struct {
 	kind  uint8
 	flags uint8
 	seq   uint16
 }
 
-// padded returns the bytes that the record takes behind its header.
+// padded returns the size of the record without its header.
 func (r record) padded() uint64 {
 	const toBytes = flagSum / sumBytes // the flag's bit is a multiple of the checksum's size
 	return (uint64(r.length) + uint64(r.flags&flagSum)/toBytes + recordAlign - 1) &^ (recordAlign - 1)
@@ -84,21 +85,22 @@ func (r record) padded() uint64 {
 type writer struct {
 	ring      []byte
 	tail      uint64 // next byte to write
-	published uint64 // what the peer may see
+	published uint64 // position that the peer may see
 	head      uint64 // last known position of the peer
-	kept      int    // bytes that free leaves out: for what must be said when the ring is full
-	seq       uint64 // records begun; its low 16 bits number the next
-	start     uint64 // a position that lies at the ring's start
-	laps      uint64 // times that the ring began again
+	// bytes that free leaves out, for notices and aborts when the ring is full
+	kept  int
+	seq   uint64 // records begun; its low 16 bits number the next
+	start uint64 // a position that lies at the ring's start
+	laps  uint64 // rewinds
 }
 
-// word returns what is published for the position.
+// word returns the word to publish.
 func (w *writer) word() uint64 { return w.tail | w.laps&lapMask }
 
-// far reports whether the ring should begin again, if the peer has read all.
+// far reports whether the owner should rewind once the peer has read all.
 func (w *writer) far() bool { return w.tail-w.start >= rewindAt }
 
-// rewind lets the ring begin again.
+// rewind continues at the ring's start.
 func (w *writer) rewind() {
 	w.start = w.tail
 	w.laps++
@@ -106,10 +108,10 @@ func (w *writer) rewind() {
 
 func newWriter(ring []byte) writer { return writer{ring: ring, kept: recordHeader} }
 
-// free returns the bytes that ordinary records may take; it can be negative.
+// free returns the room for ordinary records, in bytes; it can be negative.
 func (w *writer) free() int { return len(w.ring) - w.kept - int(w.tail-w.head) }
 
-// setHead takes over the peer's position, loaded from its segment.
+// setHead validates and stores the peer's position, loaded from its segment.
 func (w *writer) setHead(head uint64) error {
 	if head-w.head > w.published-w.head || head%recordAlign != 0 {
 		return fmt.Errorf("peer consumed %d bytes of %d published", head, w.published)
@@ -143,26 +145,26 @@ func (w *writer) end() {
 	w.tail = (w.tail + recordAlign - 1) &^ (recordAlign - 1)
 }
 
-// reader is the peer's end of a ring that another process writes. Nothing in the
-// ring is trusted: the header is copied out and checked before it is used, and
-// payload is only copied.
+// reader is the peer's end of a ring that another process writes. Nothing in
+// the ring is trusted: the header is copied out and checked before it is used,
+// and payload is only copied.
 type reader struct {
 	ring []byte
 	head uint64 // next byte to read
 	tail uint64 // checked: head ≤ tail ≤ head + len(ring)
 	pub  uint64 // the position that was published last
 	seq  uint16 // of the next record
+	laps uint32 // rewinds
 
-	word  uint64 // what the writer published last
+	word  uint64 // last published word of the writer
 	start uint64 // a position that lies at the ring's start
-	laps  uint64 // times that the ring began again
 }
 
-// setWord takes over what the writer published.
+// setWord validates and stores the word that the writer published.
 func (r *reader) setWord(v uint64) error {
 	r.word = v
-	if v&lapMask != r.laps&lapMask {
-		if v&lapMask != (r.laps+1)&lapMask || r.head != r.tail {
+	if lap := uint32(v & lapMask); lap != r.laps&lapMask {
+		if lap != (r.laps+1)&lapMask || r.head != r.tail {
 			return fmt.Errorf("peer begins its ring again (%#x) before %d bytes are read", v, r.tail-r.head)
 		}
 		r.laps++
@@ -171,7 +173,7 @@ func (r *reader) setWord(v uint64) error {
 	return r.setTail(v &^ lapMask)
 }
 
-// setTail takes over the writer's position, loaded from its segment.
+// setTail validates and stores the writer's position.
 func (r *reader) setTail(tail uint64) error {
 	if tail-r.head > uint64(len(r.ring)) || tail%recordAlign != 0 || tail-r.head < r.tail-r.head {
 		return fmt.Errorf("peer published up to %d, consumed are %d of a ring of %d bytes", tail, r.head, len(r.ring))
@@ -198,7 +200,7 @@ func (r *reader) next() (record, bool, error) {
 	return rec, true, nil
 }
 
-// peek looks at the first bytes of the next record, whatever they are.
+// peek loads the first bytes of the next record, which may not be written yet.
 func (r *reader) peek() uint64 {
 	at, mask := int(r.head-r.start), len(r.ring)-1
 	return loadWord(r.ring, at&mask) + loadWord(r.ring, (at+64)&mask)

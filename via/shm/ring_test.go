@@ -9,8 +9,8 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// ringBytes returns a ring in the Go heap, where the race detector sees it; it is
-// 8-byte aligned, as a large allocation is.
+// ringBytes returns a ring in the Go heap, where the race detector sees it; it
+// is 8-byte aligned, as a large allocation is.
 func ringBytes(n int) []byte { return make([]byte, n) }
 
 // piece is a record with its payload, of the model.
@@ -115,7 +115,7 @@ func TestRingAgainstQueue(t *testing.T) {
 	})
 }
 
-// TestRingPositions checks what either end believes of the other's position.
+// TestRingPositions checks which positions of the other end each end accepts.
 func TestRingPositions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const size = 1 << 10
@@ -144,8 +144,8 @@ func TestRingPositions(t *testing.T) {
 	})
 }
 
-// FuzzRing reads arbitrary bytes of a hostile peer: an error or records that lie
-// inside what was published.
+// FuzzRing reads arbitrary bytes of a hostile peer: the result is an error or
+// records inside the published bytes.
 func FuzzRing(f *testing.F) {
 	const size = 1 << 10
 	w := writer{ring: ringBytes(size)}
@@ -218,15 +218,15 @@ func TestLaps(t *testing.T) {
 // TestRingStaysSmall: a ring whose reader keeps up is used at its start only.
 func TestRingStaysSmall(t *testing.T) {
 	d := newDuo(t)
-	l := d.a.onlyLink()
+	out := &d.a.onlyLink().sender.out
 	recv, send := d.b.descriptor(0, via.OpRecv, 0, 0), d.a.descriptor(0, via.OpSend, 0, 0)
 	for range 1000 {
 		d.message(recv, send, 100)
-		if at := l.out.tail - l.out.start; at > 4096-(offRecords-offHot) {
+		if at := out.tail - out.start; at > 4096-(offRecords-offHot) {
 			t.Fatalf("%d bytes into the ring", at)
 		}
 	}
-	if l.out.laps == 0 {
+	if out.laps == 0 {
 		t.Error("the ring never begins again")
 	}
 }

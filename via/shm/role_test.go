@@ -3,6 +3,7 @@ package shm
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -16,10 +17,11 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// roleVariable names what a process of this test binary does instead of testing.
+// roleVariable names the role that a process of this test binary plays instead
+// of testing.
 const roleVariable = "VIABLK_SHM_TEST_ROLE"
 
-// roles are what such a process can do.
+// roles are the functions of these processes.
 var roles = map[string]func(tb *roleTB, args []string) error{
 	"echo":      roleEcho,
 	"load":      roleLoad,
@@ -27,6 +29,7 @@ var roles = map[string]func(tb *roleTB, args []string) error{
 	"dial":      roleDial,
 	"forbidden": roleForbidden,
 	"advertise": roleAdvertise,
+	"hang up":   roleHangUp,
 }
 
 // runRole runs a process that a test started.
@@ -45,7 +48,7 @@ func runRole(role string) int {
 	return 0
 }
 
-// roleTB lets a role use what tests use.
+// roleTB lets a role call the helpers of tests.
 type roleTB struct {
 	testing.TB
 	dir      string // the starter's to remove
@@ -138,55 +141,56 @@ func parsePlace(line string) (p place, err error) {
 }
 
 // exchange is a station that sends and receives messages of up to 4 KiB in
-// numbered slots; receives are always posted.
+// numbered buffers; receives are always posted.
 type exchange struct {
 	*station
 	vi      *via.VI
-	receive func(slot int, c via.Completion) // of a message
-	sent    func(c via.Completion)           // of anything else
-	spare   []via.Completion
+	receive func(buffer int, c via.Completion) // of a message
+	sent    func(c via.Completion)             // of anything else
+	scratch []via.Completion
 }
 
 const (
-	slotBytes = 4096
-	slotBase  = 1 << 20
-	slots     = stationDepth / 2
+	bufferBytes = 4096
+	bufferBase  = 1 << 20
+	buffers     = stationDepth / 2
 )
 
-func newExchange(tb testing.TB, p patience) *exchange {
+func newExchange(tb testing.TB, p timeouts) *exchange {
 	tb.Helper()
 	x := &exchange{station: newStation(tb, p)}
 	x.vi = x.newVI()
-	for i := range slots {
+	for i := range buffers {
 		x.repost(i)
 	}
 	return x
 }
 
-func (x *exchange) repost(slot int) {
-	d := x.descriptor(slot, via.OpRecv, slotBase+slot*slotBytes, slotBytes)
-	d.User = uint64(slot)
+func (x *exchange) repost(buffer int) {
+	d := x.descriptor(buffer, via.OpRecv, bufferBase+buffer*bufferBytes, bufferBytes)
+	d.User = uint64(buffer)
 	check(x.tb, x.vi.PostRecv(d))
 }
 
-// send sends n bytes of a slot.
-func (x *exchange) send(slot, n int) {
-	d := x.descriptor(slots+slot, via.OpSend, slotBase+slot*slotBytes, n)
-	d.User = uint64(slot)
+// send sends n bytes of a buffer.
+func (x *exchange) send(buffer, n int) {
+	d := x.descriptor(buffers+buffer, via.OpSend, bufferBase+buffer*bufferBytes, n)
+	d.User = uint64(buffer)
 	check(x.tb, x.vi.PostSend(d))
 }
 
-// turn polls once and handles what is done. It returns whether anything was.
-func (x *exchange) turn() bool {
+// pollOnce polls once and handles the completions. It reports whether there
+// were any.
+func (x *exchange) pollOnce() bool {
 	n := x.poll()
 	x.dispatch()
 	return n > 0
 }
 
-// dispatch handles what was polled.
+// dispatch handles the polled completions.
 func (x *exchange) dispatch() {
 	done := x.done
-	x.done = x.spare[:0]
+	x.done = x.scratch[:0]
 	for _, c := range done {
 		switch {
 		case c.Status.Failed() || c.VI != x.vi:
@@ -196,14 +200,14 @@ func (x *exchange) dispatch() {
 			x.sent(c)
 		}
 	}
-	x.spare = done
+	x.scratch = done
 }
 
-// serve takes turns until the connection ends, asleep when there is nothing to do
-// if it is to sleep.
+// serve polls until the connection ends. If sleeps is true it sleeps while
+// there is no work.
 func (x *exchange) serve(sleeps bool) {
 	for x.vi.State() == via.StateConnected {
-		if !x.turn() && sleeps && x.vi.State() == via.StateConnected && !x.sleep() {
+		if !x.pollOnce() && sleeps && x.vi.State() == via.StateConnected && !x.sleep() {
 			panic("nothing arrives")
 		}
 	}
@@ -211,17 +215,17 @@ func (x *exchange) serve(sleeps bool) {
 
 // dial connects to the listener of another process.
 func (x *exchange) dial(path string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	_, err := x.vi.Connect(ctx, via.Address{Host: path, Discriminator: "d"})
 	return err
 }
 
-// roleEcho sends back what it receives; its second argument says whether it
-// sleeps or spins meanwhile.
+// roleEcho echoes messages; its second argument selects whether it sleeps or
+// busy-polls meanwhile.
 func roleEcho(tb *roleTB, args []string) error {
-	x := newExchange(tb, testPatience)
-	x.receive = func(slot int, c via.Completion) { x.send(slot, int(c.Length)) }
+	x := newExchange(tb, testTimeouts)
+	x.receive = func(buffer int, c via.Completion) { x.send(buffer, int(c.Length)) }
 	x.sent = func(c via.Completion) { x.repost(int(c.Descriptor.User)) }
 	if err := x.dial(args[0]); err != nil {
 		return err
@@ -232,9 +236,9 @@ func roleEcho(tb *roleTB, args []string) error {
 }
 
 // roleLoad writes to and reads from the parent's memory, sends a message after
-// each, and goes on when that is answered.
+// each, and continues after the reply.
 func roleLoad(tb *roleTB, args []string) error {
-	x := newExchange(tb, testPatience)
+	x := newExchange(tb, testTimeouts)
 	if err := x.dial(args[0]); err != nil {
 		return err
 	}
@@ -246,8 +250,8 @@ func roleLoad(tb *roleTB, args []string) error {
 	ops := []via.Opcode{via.OpRdmaWrite, via.OpRdmaRead}
 	round := 0
 	next := func() {
-		check(tb, x.vi.PostSend(x.remote(2*slots, ops[round%2], 3<<20, bytes, to.addr+3<<20, to.handle)))
-		x.send(round%slots, 64)
+		check(tb, x.vi.PostSend(x.remote(2*buffers, ops[round%2], 3<<20, bytes, to.addr+3<<20, to.handle)))
+		x.send(round%buffers, 64)
 		round++
 	}
 	pending := 3
@@ -257,14 +261,14 @@ func roleLoad(tb *roleTB, args []string) error {
 			next()
 		}
 	}
-	x.receive = func(slot int, _ via.Completion) { x.repost(slot); done() }
+	x.receive = func(buffer int, _ via.Completion) { x.repost(buffer); done() }
 	x.sent = func(via.Completion) { done() }
 	next()
 	x.serve(false)
 	return nil
 }
 
-// roleDial speaks the handshake and says how it ended.
+// roleDial runs the handshake and prints its result.
 func roleDial(tb *roleTB, args []string) error {
 	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: args[0], Net: "unixpacket"})
 	if err != nil {
@@ -285,4 +289,18 @@ func roleDial(tb *roleTB, args []string) error {
 		fmt.Println("answered", m.kind)
 	}
 	return c.Close()
+}
+
+// roleHangUp listens at a path and closes the first connection.
+func roleHangUp(_ *roleTB, args []string) error {
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: args[0], Net: "unixpacket"})
+	if err != nil {
+		return err
+	}
+	fmt.Println("listening")
+	c, err := l.Accept()
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.Close(), l.Close())
 }

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forbid makes the kernel kill the process if this thread calls one of the system
-// calls.
+// forbid makes the kernel kill the process if this thread calls one of the
+// system calls.
 func forbid(calls ...uint32) error {
 	filter := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}} // the number
 	for _, nr := range calls {
@@ -22,8 +22,8 @@ func forbid(calls ...uint32) error {
 		return fmt.Errorf("no new privileges: %w", err)
 	}
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	// Safety: the kernel copies program and filter during the call; KeepAlive holds
-	// them until it returns.
+	// Safety: the kernel copies program and filter during the call; KeepAlive
+	// holds them until it returns.
 	err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&program)), 0, 0)
 	runtime.KeepAlive(filter)
 	runtime.KeepAlive(&program)

@@ -7,24 +7,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Layout of a segment. Each word that both ends look at has a cache line of its
-// own; the owner writes, the peer reads. These words and the start of the ring,
-// which often is all that is used of it, share a page: with many connections,
-// translations of addresses are scarce.
+// Layout of a segment. Each word that both ends access has its own cache line;
+// the owner writes, the peer reads. These words share a page with the start of
+// the ring, which often is the only part in use: with many connections, TLB
+// entries are scarce.
 const (
 	segMagic   = 0x32304d4853414956 // "VIASHM02"
 	offMagic   = 0                  // u64
 	offRing    = 8                  // u64, bytes of the ring
 	offRegions = 4096               // table of exposed regions
 
-	offHot     = offRegions + regionSlots*regionEntry
+	offHot     = offRegions + maxRegions*regionEntry
 	offTail    = offHot       // u64, bytes published in the owner's ring
 	offHead    = offHot + 64  // u64, bytes consumed of the peer's ring
 	offWants   = offHot + 128 // u64, sleep epoch << 2 | wants bits
 	offHazard  = offHot + 192 // u64, region of the peer under access, 0 if none
 	offRecords = offHot + 256 // the ring
 
-	regionSlots = 8192
+	maxRegions  = 8192
 	regionEntry = 64 // bytes
 
 	offEntryWord   = 0  // u64, handle << 32 | access bits | entryLive
@@ -78,8 +78,8 @@ func attachSegment(fd int) (*segment, error) {
 	return &segment{mem: mem, fd: -1}, nil
 }
 
-// populate maps the page of a segment that is in use all the time. Without it, as
-// on older systems, the first touch is a page fault.
+// populate maps the hot page of a segment. Without it, as on older kernels, the
+// first access is a page fault.
 func populate(mem []byte, advice int) { _ = unix.Madvise(mem[offHot:offHot+4096], advice) }
 
 func (s *segment) ring() []byte { return s.mem[offRecords : offRecords+ringSize] }
@@ -101,8 +101,8 @@ func (s *segment) close() {
 	s.mem = nil
 }
 
-// seals that keep a memfd's size for ever: without them a peer could truncate
-// the file and the next access would be a fatal SIGBUS.
+// sizeSeals fix a memfd's size: without them a peer could truncate the file and
+// the next access would be a fatal SIGBUS.
 const sizeSeals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 
 // mapMemfd creates, maps and seals a memfd.
@@ -129,8 +129,8 @@ func mapMemfd(name string, size int, seals int) ([]byte, int, error) {
 	return mem, fd, nil
 }
 
-// mapPeer maps a memfd that a peer passed, after checking that its size is what
-// the peer said and can not change. It closes fd.
+// mapPeer maps a memfd that a peer passed, after it checked that the memfd has
+// the given size and is sealed. It closes fd.
 func mapPeer(fd, size, prot int) ([]byte, error) {
 	defer func() { _ = unix.Close(fd) }()
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)

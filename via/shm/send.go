@@ -2,119 +2,230 @@ package shm
 
 import (
 	"errors"
+	"sync/atomic"
+	"time"
 
+	"github.com/viablk/viablk/internal/ring"
 	"github.com/viablk/viablk/via"
 )
+
+// sender writes records to the ring of the local segment and carries out RDMA.
+// A pass of progress sends the works of the send queue, in order, until the
+// ring is full, the quantum is used up or none is left:
+//
+//  1. loadAcknowledgements completes the works that the peer has read, at
+//     reliable reception
+//  2. sendMessage copies a Send into the ring: room checks the peer's position,
+//     fragment writes a record
+//  3. rdma copies between local segments and the peer's arena (rdma.go)
+//  4. sent completes the work or, at reliable reception, keeps it in the queue
+//     until the peer acknowledges it
+//  5. publish makes the records visible; Doorbell or stall calls it
+//
+// The driver of the queue owns all fields but log, which the control agent sets
+// once, and remote.arenas.
+type sender struct {
+	cq     *cq
+	events *events // identify the link in cq
+	local  *segment
+	peer   *segment
+
+	out        writer
+	sq         ring.Ring[*via.Work]
+	ends       []uint64               // reliable reception: end of a work's records, by its place in sq
+	unacked    uint32                 // works at the head of sq that wait for an acknowledgement
+	tag        uint32                 // of the memory that posted works may name
+	unreliable bool                   // the level is unreliable delivery
+	sending    bool                   // the link is in cq.sending
+	stalled    bool                   // the ring has no room, or works wait for acknowledgements
+	awaiting   bool                   // the head of sq waits for an arena of the peer
+	faulty     *faultyWire            // nil but under test
+	log        atomic.Pointer[logRef] // in a ready log for the peer
+	data       peerBell
+	stats      via.LinkStats
+
+	remote peerMemory
+	timer  stallTimer // of the unreliable work at the head of sq
+}
+
+// init sets up the sender of a link. timeout is of an unreliable work that
+// waits.
+func (s *sender) init(w wire, cfg via.LinkConfig, timeout time.Duration, events *events) {
+	s.cq, s.events, s.local, s.peer = cfg.SendCQ.(*cq), events, w.local, w.peer
+	s.out, s.sq = newWriter(w.local.ring()), ring.New[*via.Work](cfg.SendDepth)
+	s.tag, s.data.fd, s.timer.limit = cfg.Tag, w.peerData, timeout
+	s.remote.local, s.remote.peer = w.local, w.peer
+	s.unreliable = cfg.Reliability == via.UnreliableDelivery
+	if cfg.Reliability == via.ReliableReception {
+		s.ends = make([]uint64, s.sq.Cap())
+	}
+	if cfg.Faults != nil {
+		s.faulty = newFaultyWire(cfg.Faults)
+		s.out.kept += faultyBytes
+	}
+}
 
 // errMemoryGone is the cause where local memory was deregistered under work.
 var errMemoryGone = errors.New("local memory was deregistered under posted work")
 
-// progressSend moves the works of the send queue, in order, until the ring is
-// full, a turn is over or none is left. At reliable reception works stay in the
-// queue until the peer has them.
-func (l *link) progressSend() {
-	budget := sendTurn
-	l.stalled, l.awaiting = false, false
-	if l.unacked != 0 && !l.takeAcknowledgements() {
-		return
-	}
-	for l.sq.count() != l.unacked && !l.broken && l.sendCQ.room() && budget > 0 {
-		w := l.sq.at(l.unacked)
-		if l.faulty != nil {
-			l.faulty.ask(w, l.sq.head+l.unacked)
+// progress sends for one quantum.
+func (s *sender) progress() error {
+	budget := sendQuantum
+	s.stalled, s.awaiting = false, false
+	if s.unacked != 0 {
+		if err := s.loadAcknowledgements(); err != nil {
+			return err
 		}
-		var ok bool
+	}
+	for uint32(s.sq.Len()) != s.unacked && s.cq.room() && budget > 0 {
+		w := *s.sq.At(int(s.unacked))
+		if s.faulty != nil {
+			s.faulty.ask(w, s.sq.Popped()+s.unacked)
+		}
+		var done bool
+		var err error
 		switch w.Op {
 		case via.OpSend:
-			ok = l.sendMessage(w, &budget)
+			done, err = s.sendMessage(w, &budget)
 		case via.OpRdmaWrite, via.OpRdmaRead:
-			ok = l.rdma(w, &budget)
+			done, err = s.rdma(w, &budget)
 		}
-		if !ok {
+		if err != nil {
+			return err
+		}
+		if !done {
 			break
 		}
 	}
-	if l.unacked != 0 {
-		l.stalled = true // until the peer's position moves
+	if s.unacked != 0 {
+		s.stalled = true // until the peer's position advances
+	}
+	return nil
+}
+
+// pending reports whether a pass would make progress. gone is whether the peer
+// has left.
+func (s *sender) pending(gone bool) bool {
+	switch {
+	case s.sq.Empty():
+		return false
+	case s.unreliable:
+		return true // no wake-up marks the timeout
+	case s.stalled:
+		return loadWord(s.peer.mem, offHead) != s.out.head || s.unacked != 0 && gone
+	case s.awaiting:
+		return s.remote.arrived()
+	default:
+		return true
 	}
 }
 
-// complete finishes the work at the head of the send queue.
-func (l *link) complete(w *via.Work, status via.Status) {
-	l.sq.pop()
+// publish publishes the records and wakes the peer if it sleeps. It returns
+// false if there are none.
+func (s *sender) publish() bool {
+	if s.faulty != nil {
+		s.release()
+	}
+	if s.out.tail == s.out.published {
+		return false
+	}
+	s.out.published = s.out.tail
+	word := s.out.word()
+	if m := s.log.Load(); m != nil {
+		publishWord(s.local.mem, offTail, word)
+		m.append(word)
+	} else {
+		storeWord(s.local.mem, offTail, word)
+		// The peer may have switched to the ready log before the tail was
+		// stored.
+		if m := s.log.Load(); m != nil {
+			m.append(word)
+		}
+	}
+	s.data.wake(loadWord(s.peer.mem, offWants), wantData)
+	return true
+}
+
+// complete completes the work at the head of the send queue.
+func (s *sender) complete(w *via.Work, status via.Status) {
+	s.sq.Pop()
 	w.Status = status
-	l.sendCQ.push(l, w)
+	s.cq.push(s.events, w)
 }
 
 // sent is called when the last record of a work is in the ring.
-func (l *link) sent(w *via.Work) {
-	if l.ends != nil {
-		l.awaitAcknowledgement()
+func (s *sender) sent(w *via.Work) {
+	if s.ends != nil {
+		s.awaitAcknowledgement()
 		return
 	}
-	l.complete(w, 0)
+	s.complete(w, 0)
 }
 
-// sendMessage copies a Send into the ring, in fragments if need be. It returns
-// false if it has to wait or the turn is over.
-func (l *link) sendMessage(w *via.Work, budget *int) bool {
-	if l.unreliable && w.Moved == 0 && !l.fits(w.Length) {
-		l.drop(w)
-		return true
+// sendMessage copies a Send into the ring, in fragments if it is long. It
+// returns false if it has to wait or the quantum is used up.
+func (s *sender) sendMessage(w *via.Work, budget *int) (bool, error) {
+	if s.unreliable && w.Moved == 0 {
+		if fits, err := s.fits(w.Length); err != nil {
+			return false, err
+		} else if !fits {
+			s.dropMessage(w)
+			return true, nil
+		}
 	}
 	for {
-		room := l.room(recordHeader + min(int(w.Length-w.Moved), maxFragment))
+		room, err := s.room(recordHeader + min(int(w.Length-w.Moved), maxFragment))
+		if err != nil {
+			return false, err
+		}
 		n := min(int(w.Length-w.Moved), maxFragment, room-recordHeader)
 		if room < recordHeader || n < int(w.Length-w.Moved) && n < maxFragment/4 {
-			if l.unreliable && !l.patient() {
-				l.giveUp(w)
-				return true
+			if s.unreliable && !s.withinTimeout() {
+				s.abandonMessage(w)
+				return true, nil
 			}
-			l.stall()
-			return false
+			s.stall()
+			return false, nil
 		}
-		if !l.segmentsLive(w) {
-			return l.failSend(w)
+		if !segmentsLive(w, s.tag) {
+			return s.failSend(w)
 		}
-		l.fragment(w, uint32(n))
-		if l.broken {
-			return false
+		if err := s.fragment(w, uint32(n)); err != nil {
+			return false, err
 		}
 		if w.Moved == w.Length {
-			l.stats.Sends++
-			l.sent(w)
-			return true
+			s.stats.Sends++
+			s.sent(w)
+			return true, nil
 		}
 		if *budget -= int(n); *budget <= 0 {
-			return false
+			return false, nil
 		}
 	}
 }
 
-// room returns the free bytes of the ring; it looks at the peer's position only
-// if fewer than want are known to be free.
-func (l *link) room(want int) int {
-	if l.out.far() && loadWord(l.peer.mem, offHead) == l.out.tail && l.out.setHead(l.out.tail) == nil {
-		l.out.rewind()
+// room returns the free bytes of the ring. It loads the peer's position only if
+// fewer than want bytes are known to be free.
+func (s *sender) room(want int) (int, error) {
+	if s.out.far() && loadWord(s.peer.mem, offHead) == s.out.tail && s.out.setHead(s.out.tail) == nil {
+		s.out.rewind()
 	}
-	if free := l.out.free(); free >= want {
-		return free
+	if free := s.out.free(); free >= want {
+		return free, nil
 	}
-	if err := l.out.setHead(loadWord(l.peer.mem, offHead)); err != nil {
-		l.fail(via.AsyncConnectionLost, err)
-	}
-	return l.out.free() &^ (recordAlign - 1)
+	err := s.out.setHead(loadWord(s.peer.mem, offHead))
+	return s.out.free() &^ (recordAlign - 1), err
 }
 
-// stall notes that the ring is full and lets the peer see what is in it.
-func (l *link) stall() {
-	l.stalled = true
-	l.stats.Stalls++
-	l.Doorbell()
+// stall marks the ring full and publishes its records.
+func (s *sender) stall() {
+	s.stalled = true
+	s.stats.Stalls++
+	s.publish()
 }
 
 // fragment writes one record of n bytes of a message.
-func (l *link) fragment(w *via.Work, n uint32) {
+func (s *sender) fragment(w *via.Work, n uint32) error {
 	r := record{length: n, tag: tag{kind: recordMessage}, total: w.Length}
 	if w.Moved == 0 {
 		r.flags |= flagFirst
@@ -126,23 +237,24 @@ func (l *link) fragment(w *via.Work, n uint32) {
 			r.immediate = w.Immediate
 		}
 	}
-	start := l.out.tail
-	l.out.begin(r)
+	start := s.out.tail
+	s.out.begin(r)
 	if len(w.Segments) == 1 {
-		l.out.put(w.Segments[0].Bytes[w.Moved : w.Moved+n])
+		s.out.put(w.Segments[0].Bytes[w.Moved : w.Moved+n])
 	} else {
-		l.gather(w, int(n))
+		s.gather(w, int(n))
 	}
-	l.out.end()
+	s.out.end()
 	w.Moved += n
-	l.stats.BytesCopied += uint64(n)
-	if l.faulty != nil {
-		l.disturb(start, r)
+	s.stats.BytesCopied += uint64(n)
+	if s.faulty != nil {
+		return s.disturb(start, r)
 	}
+	return nil
 }
 
-// gather puts n bytes into the ring from where the message has got to.
-func (l *link) gather(w *via.Work, n int) {
+// gather puts n bytes of the message into the ring, from byte w.Moved on.
+func (s *sender) gather(w *via.Work, n int) {
 	skip, left := int(w.Moved), n
 	for i := range w.Segments {
 		b := w.Segments[i].Bytes
@@ -152,38 +264,38 @@ func (l *link) gather(w *via.Work, n int) {
 		}
 		b = b[skip:min(len(b), skip+left)]
 		skip = 0
-		l.out.put(b)
+		s.out.put(b)
 		if left -= len(b); left == 0 {
 			break
 		}
 	}
 }
 
-// segmentsLive reports whether the memory of a work is still registered, under the
-// VI's tag: it may have waited since its post was checked.
-func (l *link) segmentsLive(w *via.Work) bool {
+// segmentsLive reports whether the memory of a work is still registered under
+// the VI's tag: the work may have waited since PostSend checked it.
+func segmentsLive(w *via.Work, tag uint32) bool {
 	for i := range w.Segments {
-		if m := w.Segments[i].Memory; !m.Live() || m.Tag() != l.tag {
+		if m := w.Segments[i].Memory; !m.Live() || m.Tag() != tag {
 			return false
 		}
 	}
 	return true
 }
 
-// failSend completes a Send whose local memory is gone; the peer hears if it has
-// a part of the message. It returns false if the work has to wait for
+// failSend completes a Send whose local memory is gone, and aborts the message
+// if the peer has a part of it. It returns false if the work has to wait for
 // acknowledgements, so that works complete in order.
-func (l *link) failSend(w *via.Work) bool {
-	if l.unacked != 0 {
-		return false
+func (s *sender) failSend(w *via.Work) (bool, error) {
+	if s.unacked != 0 {
+		return false, nil
 	}
 	if w.Moved != 0 {
-		l.abort()
+		s.abortMessage()
 	}
-	l.complete(w, via.StatusProtectionError)
-	if !l.unreliable {
-		l.Doorbell()
-		l.fail(via.AsyncConnectionLost, errMemoryGone)
+	s.complete(w, via.StatusProtectionError)
+	if s.unreliable {
+		return true, nil
 	}
-	return true
+	s.publish()
+	return true, errMemoryGone
 }

@@ -20,7 +20,7 @@ type split struct {
 func newSplit(t *testing.T) *split {
 	t.Helper()
 	watchLeaks(t)
-	s := &split{near: newStation(t, testPatience), far: newStation(t, testPatience)}
+	s := &split{near: newStation(t, testTimeouts), far: newStation(t, testTimeouts)}
 	var err error
 	s.send, err = s.near.nic.CreateCQ(stationDepth)
 	check(t, err)
@@ -29,33 +29,33 @@ func newSplit(t *testing.T) *split {
 	s.a, s.b = s.near.newViOn(s.send, s.recv), s.far.newVI()
 	l := s.near.listen()
 	join(t, s.b, l, s.a)
-	s.settle()
+	s.awaitArena()
 	t.Cleanup(func() { // before the station closes
-		s.drop(s.a)
+		s.disconnect(s.a)
 		check(t, s.send.Destroy())
 		check(t, s.recv.Destroy())
 	})
 	return s
 }
 
-// drop disconnects and destroys a VI of the split queues.
-func (s *split) drop(vi *via.VI) {
+// disconnect disconnects and destroys a VI of the split queues.
+func (s *split) disconnect(vi *via.VI) {
 	s.near.tb.Helper()
 	check(s.near.tb, vi.Disconnect())
 	for pollOne(s.send) > 0 || pollOne(s.recv) > 0 {
 	}
-	s.near.drop(vi)
+	s.near.disconnect(vi)
 }
 
-// settle waits until the agent has mapped the peer's arena and rung for it: a
-// wake-up after that is another's.
-func (s *split) settle() {
+// awaitArena waits until the agent has mapped the peer's arena and rung for it:
+// a later wake-up has another cause.
+func (s *split) awaitArena() {
 	s.near.tb.Helper()
-	fd := s.near.onlyLink().sendCQ.wake
+	fd := s.near.onlyLink().sender.cq.wake
 	until(s.near.tb, "the peer's arena", func() bool { return eventCount(s.near.tb, fd) > 0 })
 }
 
-// eventCount returns how often an eventfd was rung; nobody reads these.
+// eventCount returns how often an eventfd was rung; the test alone reads it.
 func eventCount(tb testing.TB, fd int) int {
 	tb.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd))
@@ -87,12 +87,12 @@ func arm(t *testing.T, q *via.CQ) {
 
 func wakes(t *testing.T, q *via.CQ, what string) {
 	t.Helper()
-	if !readable(t, q.FD(), 10*time.Second) {
-		t.Fatalf("%s wakes nobody", what)
+	if !readable(t, q.FD(), time.Minute) {
+		t.Fatalf("%s does not wake the queue's owner", what)
 	}
 }
 
-// TestSplitQueuesSleepApart: what one queue does takes no wake-up from the other.
+// TestSplitQueuesSleepApart: neither queue consumes wake-ups of the other.
 func TestSplitQueuesSleepApart(t *testing.T) {
 	s := newSplit(t)
 	check(t, s.a.PostRecv(s.near.descriptor(0, via.OpRecv, 1<<20, 64)))
@@ -108,7 +108,7 @@ func TestSplitQueuesSleepApart(t *testing.T) {
 	}
 }
 
-// TestPostWhileArmed: a completion that a post brings about wakes, too.
+// TestPostWhileArmed: a completion that a post causes wakes, too.
 func TestPostWhileArmed(t *testing.T) {
 	s := newSplit(t)
 	arm(t, s.recv)
@@ -116,8 +116,8 @@ func TestPostWhileArmed(t *testing.T) {
 	check(t, s.a.PostSend(s.near.descriptor(0, via.OpSend, 1<<20, 64)))
 	wakes(t, s.send, "a send")
 	arm(t, s.send)
-	// Longer than a turn: what remains needs another.
-	check(t, s.a.PostSend(s.near.remote(1, via.OpRdmaWrite, 1<<20, 3*sendTurn, s.far.mem.Addr(), s.far.mem.Handle())))
+	// Longer than a quantum: the rest needs another pass.
+	check(t, s.a.PostSend(s.near.remote(1, via.OpRdmaWrite, 1<<20, 3*sendQuantum, s.far.mem.Addr(), s.far.mem.Handle())))
 	wakes(t, s.send, "a long write")
 	for pollOne(s.send) == 0 {
 		if s.send.Arm() {
@@ -126,8 +126,8 @@ func TestPostWhileArmed(t *testing.T) {
 	}
 }
 
-// TestStallWhileArmed: a post that meets a full ring while its queue is armed is
-// carried on with when there is room.
+// TestStallWhileArmed: a post that meets a full ring while its queue is armed
+// goes on when there is room.
 func TestStallWhileArmed(t *testing.T) {
 	s := newSplit(t)
 	for i := range stationDepth {
@@ -151,7 +151,7 @@ func TestStallWhileArmed(t *testing.T) {
 }
 
 // TestSplitQueueEnds: the receive queue reports the end of a connection that
-// breaks in the send queue's turn, and after what the send queue reported.
+// breaks in a pass of the send queue, after the completions of the send queue.
 func TestSplitQueueEnds(t *testing.T) {
 	s := newSplit(t)
 	arm(t, s.recv)
@@ -182,7 +182,7 @@ func TestBreakWhileArmed(t *testing.T) {
 	s := newSplit(t)
 	vi := s.near.newViOn(s.send, s.recv)
 	p := attach(t, s.near, s.near.listen(), vi)
-	t.Cleanup(func() { s.drop(vi) })
+	t.Cleanup(func() { s.disconnect(vi) })
 	for i := range ringSize / (60 << 10) {
 		check(t, vi.PostSend(s.near.descriptor(i, via.OpSend, 1<<20, 60<<10)))
 	}

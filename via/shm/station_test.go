@@ -45,7 +45,8 @@ func (p *seenProvider) Open(device string) (via.Adapter, error) {
 	return a, err
 }
 
-// faultyAdapter makes the connections that it requests faulty, if it has faults.
+// faultyAdapter makes the connections that it requests faulty, if it has
+// faults.
 type faultyAdapter struct {
 	*adapter
 	faults via.Faults
@@ -61,12 +62,12 @@ const (
 	stationBytes = 8 << 20
 )
 
-// testPatience is for tests in which no time runs out.
-var testPatience = patience{handshake: 10 * time.Second, access: 10 * time.Second}
+// testTimeouts is for tests in which no time runs out.
+var testTimeouts = timeouts{handshake: time.Minute, access: time.Minute}
 
-func newStation(tb testing.TB, p patience) *station {
+func newStation(tb testing.TB, p timeouts) *station {
 	tb.Helper()
-	return newStationOf(tb, provider{patience: p})
+	return newStationOf(tb, provider{timeouts: p})
 }
 
 func newStationOf(tb testing.TB, p provider) *station {
@@ -91,15 +92,15 @@ func newStationOf(tb testing.TB, p provider) *station {
 
 func (s *station) close() {
 	for len(s.vis) > 0 {
-		s.drop(s.vis[0])
+		s.disconnect(s.vis[0])
 	}
 	if err := errors.Join(s.cq.Destroy(), s.mem.Deregister(), s.nic.Close()); err != nil {
 		s.tb.Error(err)
 	}
 }
 
-// drop disconnects and destroys a VI.
-func (s *station) drop(vi *via.VI) {
+// disconnect disconnects and destroys a VI.
+func (s *station) disconnect(vi *via.VI) {
 	s.tb.Helper()
 	check(s.tb, vi.Disconnect())
 	for s.poll() > 0 {
@@ -149,7 +150,7 @@ func (s *station) listen() *via.Listener {
 // join connects a VI of one station to a VI of another through a listener.
 func join(tb testing.TB, from *via.VI, l *via.Listener, to *via.VI) {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	accepted := make(chan error, 1)
 	go func() {
@@ -164,8 +165,8 @@ func join(tb testing.TB, from *via.VI, l *via.Listener, to *via.VI) {
 	check(tb, <-accepted)
 }
 
-// descriptor builds a descriptor in slot i with up to one segment of n bytes at
-// off of the station's memory.
+// descriptor builds a descriptor at index i with up to one segment of n bytes
+// at off of the station's memory.
 func (s *station) descriptor(i int, op via.Opcode, off, n int) *via.Descriptor {
 	s.tb.Helper()
 	d, err := s.mem.NewDescriptor(i*128, 128)
@@ -206,21 +207,21 @@ func (s *station) await(d *via.Descriptor, others ...*station) via.Completion {
 // until polls the stations until cond holds.
 func until(tb testing.TB, what string, cond func() bool, stations ...*station) {
 	tb.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !cond(); {
+	for deadline := time.Now().Add(time.Minute); !cond(); {
 		for _, s := range stations {
 			s.poll()
 		}
 		if time.Now().After(deadline) {
-			tb.Fatalf("waited in vain for %s", what)
+			tb.Fatalf("timed out waiting for %s", what)
 		}
 	}
 }
 
 // sleep arms the queue and sleeps until its file descriptor is readable. It
-// returns false after the patience of a test.
+// returns false after a timeout.
 func (s *station) sleep() bool {
 	s.tb.Helper()
-	return !s.cq.Arm() || readable(s.tb, s.cq.FD(), 10*time.Second)
+	return !s.cq.Arm() || readable(s.tb, s.cq.FD(), time.Minute)
 }
 
 func readable(tb testing.TB, fd int, wait time.Duration) bool {
@@ -237,8 +238,8 @@ func readable(tb testing.TB, fd int, wait time.Duration) bool {
 	}
 }
 
-// healthy is a connection that must keep working whatever happens to others: its
-// near end shares NIC, completion queue and protection tag with them.
+// healthy is a connection that must keep working whatever happens to others:
+// its near end shares NIC, completion queue and protection tag with them.
 type healthy struct {
 	near, far *station
 	a, b      *via.VI
@@ -247,7 +248,7 @@ type healthy struct {
 
 func newHealthy(tb testing.TB, near *station, l *via.Listener) *healthy {
 	tb.Helper()
-	h := &healthy{near: near, far: newStation(tb, testPatience)}
+	h := &healthy{near: near, far: newStation(tb, testTimeouts)}
 	h.a, h.b = near.newVI(), h.far.newVI()
 	join(tb, h.b, l, h.a)
 	return h
@@ -272,7 +273,7 @@ func (h *healthy) check() {
 	armed := h.near.cq.Arm()
 	d := h.far.descriptor(100, via.OpSend, at, n)
 	check(tb, h.b.PostSend(d))
-	if armed && !readable(tb, h.near.cq.FD(), 10*time.Second) {
+	if armed && !readable(tb, h.near.cq.FD(), time.Minute) {
 		tb.Fatal("the healthy connection was not woken")
 	}
 	if c := h.near.await(r, h.far); c.Status.Failed() || c.Length != n {

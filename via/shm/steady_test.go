@@ -22,7 +22,7 @@ type duo struct {
 
 func newDuo(tb testing.TB) *duo {
 	tb.Helper()
-	d := &duo{a: newStation(tb, testPatience), b: newStation(tb, testPatience)}
+	d := &duo{a: newStation(tb, testTimeouts), b: newStation(tb, testTimeouts)}
 	d.va, d.vb = d.a.newVI(), d.b.newVI()
 	join(tb, d.va, d.b.listen(), d.vb)
 	return d
@@ -42,8 +42,8 @@ func (s *station) onlyLink() *link {
 	return nil
 }
 
-// take polls a queue until n completions are there; none may have failed.
-func (d *duo) take(q *via.CQ, n int) {
+// receive polls a queue until n completions are there; none may have failed.
+func (d *duo) receive(q *via.CQ, n int) {
 	for n > 0 {
 		k := q.Poll(d.done[:])
 		for _, c := range d.done[:k] {
@@ -67,8 +67,8 @@ func (d *duo) message(recv, send *via.Descriptor, n int) {
 	if err := d.va.PostSend(send); err != nil {
 		panic(err)
 	}
-	d.take(d.a.cq, 1)
-	d.take(d.b.cq, 1)
+	d.receive(d.a.cq, 1)
+	d.receive(d.b.cq, 1)
 }
 
 // rdma moves n bytes between a's and b's memory.
@@ -79,10 +79,10 @@ func (d *duo) rdma(op via.Opcode, w *via.Descriptor, n int) {
 	if err := d.va.PostSend(w); err != nil {
 		panic(err)
 	}
-	d.take(d.a.cq, 1)
+	d.receive(d.a.cq, 1)
 }
 
-// operations are what a connection does in steady state.
+// operations are the operations of a connection in steady state.
 func (d *duo) operations() map[string]func() {
 	recv, send := d.b.descriptor(0, via.OpRecv, 0, 0), d.a.descriptor(0, via.OpSend, 0, 0)
 	return map[string]func(){
@@ -133,14 +133,14 @@ func TestBellsOnlyForSleepers(t *testing.T) {
 			check(t, d.vb.PostRecv(d.b.descriptor(i, via.OpRecv, 1<<20, 64)))
 		}
 		for !d.b.cq.Arm() {
-			d.take(d.b.cq, 0)
+			d.receive(d.b.cq, 0)
 			d.b.cq.Poll(d.done[:])
 		}
 		for i := range each {
 			check(t, d.va.PostSend(d.a.descriptor(i, via.OpSend, 1<<20, 64)))
 		}
-		d.take(d.a.cq, each)
-		d.take(d.b.cq, each)
+		d.receive(d.a.cq, each)
+		d.receive(d.b.cq, each)
 	}
 	if n := d.va.Stats().Doorbells; n != sleeps {
 		t.Errorf("%d doorbells for %d sleeps", n, sleeps)
@@ -154,32 +154,32 @@ func TestBellsOnlyForSleepers(t *testing.T) {
 // are published together.
 func TestOneRecordPerPost(t *testing.T) {
 	d := newDuo(t)
-	l := d.a.onlyLink()
+	s := &d.a.onlyLink().sender
 	for i := range 4 {
 		check(t, d.vb.PostRecv(d.b.descriptor(i, via.OpRecv, 1<<20, 64)))
 	}
-	start, copied, records := l.out.tail, l.stats.BytesCopied, d.va.Stats().Records
+	start, copied, records := s.out.tail, s.stats.BytesCopied, d.va.Stats().Records
 	for i := range 4 {
 		check(t, d.va.StageSend(d.a.descriptor(i, via.OpSend, 1<<20, 64)))
-		if n := l.out.tail - start; n != uint64(i+1)*(recordHeader+64) {
+		if n := s.out.tail - start; n != uint64(i+1)*(recordHeader+64) {
 			t.Errorf("%d posts write %d bytes to the ring", i+1, n)
 		}
 	}
 	if n := d.va.Stats().Records - records; n != 4 {
 		t.Errorf("%d records for 4 posts", n)
 	}
-	if n := l.stats.BytesCopied - copied; n != 4*64 {
+	if n := s.stats.BytesCopied - copied; n != 4*64 {
 		t.Errorf("%d bytes copied for 4 posts", n)
 	}
-	if seen := loadWord(l.own.mem, offTail); seen != start {
+	if seen := loadWord(s.local.mem, offTail); seen != start {
 		t.Errorf("the peer sees %d bytes before the doorbell", seen-start)
 	}
 	d.va.Doorbell()
-	if seen := loadWord(l.own.mem, offTail); seen != l.out.tail {
-		t.Errorf("the peer sees %d bytes of %d", seen-start, l.out.tail-start)
+	if seen := loadWord(s.local.mem, offTail); seen != s.out.tail {
+		t.Errorf("the peer sees %d bytes of %d", seen-start, s.out.tail-start)
 	}
-	d.take(d.a.cq, 4)
-	d.take(d.b.cq, 4)
+	d.receive(d.a.cq, 4)
+	d.receive(d.b.cq, 4)
 }
 
 // TestNoSystemCalls runs the data path in a process whose kernel kills it for a
@@ -194,8 +194,8 @@ func TestNoSystemCalls(t *testing.T) {
 	}
 }
 
-// roleForbidden forbids itself system calls on this thread, then works, or wakes
-// a sleeper.
+// roleForbidden forbids itself system calls on this thread, then works, or
+// wakes a sleeper.
 func roleForbidden(tb *roleTB, args []string) error {
 	tb.dir = args[1]
 	d := newDuo(tb)

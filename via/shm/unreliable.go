@@ -6,65 +6,70 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// Unreliable delivery never waits for the peer: a message for which the ring has
-// no room is dropped. The exception is what the ring could not hold if it were
-// empty. Of such a message, once its first fragment is in the ring, the others
-// wait for room, and likewise an RDMA Write for an arena that is under way: as
-// long as the peer moves, and for the link's patience after it has stopped. The
-// owner does not get to sleep meanwhile: nobody would wake it at the end of that.
+// Unreliable delivery drops a message for which the ring has no room. Two cases
+// wait: the later fragments of a message longer than the ring, once its first
+// fragment is in the ring, and an RDMA Write whose arena is in flight. They
+// wait while the peer's position advances, and for the link's timeout after it
+// stopped. The driver cannot sleep meanwhile: no wake-up marks the timeout.
 
-// wait is what an unreliable work waits for, and since when.
-type wait struct {
+// stallTimer measures how long an unreliable work has waited.
+type stallTimer struct {
+	limit time.Duration
 	head  uint64 // the peer's position
 	work  uint32 // position in the send queue
 	since time.Time
 }
 
-// fits reports whether a message may be put into the ring now: all of it, or a
-// beginning if the ring is too small for it.
-func (l *link) fits(length uint32) bool {
+// allows reports whether a work may wait on while the peer is at a position.
+func (t *stallTimer) allows(work uint32, head uint64) bool {
+	now := time.Now()
+	if t.head != head || t.work != work || t.since.IsZero() {
+		t.head, t.work, t.since = head, work, now
+	}
+	return now.Sub(t.since) < t.limit
+}
+
+// fits reports whether the ring has room for a message, or for its first
+// fragment if the message is longer than the ring.
+func (s *sender) fits(length uint32) (bool, error) {
 	whole := int(length/maxFragment) * (recordHeader + maxFragment)
 	if rest := int(length % maxFragment); rest != 0 || length == 0 {
 		whole += recordHeader + (rest+recordAlign-1)&^(recordAlign-1)
 	}
-	if whole > len(l.out.ring)-l.out.kept {
+	if whole > len(s.out.ring)-s.out.kept {
 		whole = recordHeader + maxFragment
 	}
-	return l.room(whole) >= whole
+	room, err := s.room(whole)
+	return room >= whole, err
 }
 
-// drop completes a work whose message did not get on its way, or not all of it.
-func (l *link) drop(w *via.Work) {
-	l.stats.Dropped++
+// dropMessage completes a work whose message was not sent, or not in full.
+func (s *sender) dropMessage(w *via.Work) {
+	s.stats.Dropped++
 	w.Moved = w.Length
-	l.complete(w, 0)
+	s.complete(w, 0)
 }
 
-// giveUp drops what is left of a message.
-func (l *link) giveUp(w *via.Work) {
+// abandonMessage drops the rest of a message.
+func (s *sender) abandonMessage(w *via.Work) {
 	if w.Moved != 0 {
-		l.abort()
+		s.abortMessage()
 	}
-	l.drop(w)
+	s.dropMessage(w)
 }
 
-// patient reports whether the work at the head of the send queue goes on waiting.
-func (l *link) patient() bool {
-	now := time.Now()
-	if w := &l.waits; w.head != l.out.head || w.work != l.sq.head || w.since.IsZero() {
-		*w = wait{head: l.out.head, work: l.sq.head, since: now}
-	}
-	return now.Sub(l.waits.since) < l.patience
+// withinTimeout reports whether the work at the head of the send queue may
+// still wait.
+func (s *sender) withinTimeout() bool { return s.timer.allows(s.sq.Popped(), s.out.head) }
+
+// abortMessage ends a message that was sent in part. There is room: fragments
+// leave writer.kept bytes free.
+func (s *sender) abortMessage() {
+	s.out.begin(record{tag: tag{kind: recordAborted}})
+	s.out.end()
 }
 
-// abort tells the peer that the message whose fragments came last has no end.
-// There is room: fragments leave the bytes free that the ring keeps.
-func (l *link) abort() {
-	l.out.begin(record{tag: tag{kind: recordAborted}})
-	l.out.end()
-}
-
-// skip drops the rest of the arriving message.
-func (l *link) skip(rec record) {
-	l.skipping = rec.kind == recordMessage && rec.flags&flagLast == 0
+// skipRest discards the rest of the arriving message.
+func (r *receiver) skipRest(rec record) {
+	r.skipping = rec.kind == recordMessage && rec.flags&flagLast == 0
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// TestBellFlood: a peer that rings without a pause keeps nobody from working.
+// TestBellFlood: a peer that rings without a pause does not stop other links.
 func TestBellFlood(t *testing.T) {
-	b := besiege(t)
+	b := attack(t)
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -34,31 +34,31 @@ func TestBellFlood(t *testing.T) {
 	b.keeps()
 }
 
-// TestHostileBell does to a bell what its peer can do. The victim goes on, and
+// TestHostileBell abuses a bell as its peer can. The victim keeps working and
 // does not spin.
 func TestHostileBell(t *testing.T) {
 	fill := func(fd int) {
 		for unix.Send(fd, make([]byte, 4096), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL) == nil {
 		}
 	}
-	for name, act := range map[string]func(t *testing.T, b *besieged){
-		"full": func(_ *testing.T, b *besieged) { fill(b.peer.data) },
-		"shut down": func(t *testing.T, b *besieged) {
+	for name, act := range map[string]func(t *testing.T, b *attacked){
+		"full": func(_ *testing.T, b *attacked) { fill(b.peer.data) },
+		"shut down": func(t *testing.T, b *attacked) {
 			check(t, unix.Shutdown(b.peer.data, unix.SHUT_RDWR))
 		},
-		"full and blocking where the victim rings": func(t *testing.T, b *besieged) {
+		"full and blocking where the victim rings": func(t *testing.T, b *attacked) {
 			// The passed end is one open file with the victim's.
-			check(t, unix.SetNonblock(b.peer.own.bells.passedData, false))
-			fill(b.peer.own.bells.passedData)
+			check(t, unix.SetNonblock(b.peer.local.bells.passedData, false))
+			fill(b.peer.local.bells.passedData)
 			b.ring(t)
 		},
-		"closed where the victim rings": func(t *testing.T, b *besieged) {
-			b.peer.own.bells.close()
+		"closed where the victim rings": func(t *testing.T, b *attacked) {
+			b.peer.local.bells.close()
 			b.ring(t)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := besiege(t)
+			b := attack(t)
 			act(t, b)
 			b.healthy.check()
 			b.quietens(t)
@@ -68,7 +68,7 @@ func TestHostileBell(t *testing.T) {
 }
 
 // ring makes the victim ring the hostile peer's bell.
-func (b *besieged) ring(t *testing.T) {
+func (b *attacked) ring(t *testing.T) {
 	t.Helper()
 	before := b.vi.Stats().Doorbells
 	b.peer.epoch++
@@ -81,9 +81,9 @@ func (b *besieged) ring(t *testing.T) {
 	}
 }
 
-// quietens checks that the owner gets to sleep: what happened before wakes it a
-// few times at most.
-func (b *besieged) quietens(t *testing.T) {
+// quietens checks that the queue sleeps: earlier events wake it at most a few
+// times.
+func (b *attacked) quietens(t *testing.T) {
 	t.Helper()
 	for range 8 {
 		for b.poll() > 0 {
@@ -95,14 +95,14 @@ func (b *besieged) quietens(t *testing.T) {
 	t.Fatal("the queue never sleeps")
 }
 
-// TestConnectWhileArmed: a connection made while its queue is armed wakes for its
-// first message.
+// TestConnectWhileArmed: a connection made while its queue is armed wakes for
+// its first message.
 func TestConnectWhileArmed(t *testing.T) {
 	watchLeaks(t)
-	near, far := newStation(t, testPatience), newStation(t, testPatience)
+	near, far := newStation(t, testTimeouts), newStation(t, testTimeouts)
 	l := near.listen()
 	a, b := near.newVI(), far.newVI()
-	check(t, far.mem.SetAttributes(via.MemAttributes{Ptag: far.tag})) // no arena, whose arrival wakes
+	check(t, far.mem.SetAttributes(via.MemAttributes{Ptag: far.tag})) // passes no arena: its arrival would wake
 	check(t, a.PostRecv(near.descriptor(0, via.OpRecv, 1<<20, 64)))
 	arm(t, near.cq)
 	join(t, b, l, a)
@@ -115,16 +115,16 @@ func TestConnectWhileArmed(t *testing.T) {
 	}
 }
 
-// TestArmTakesWhatRang: what ended a sleep does not end the next one, though the
-// poll in between returned something and left it. The peer's agent, which announces
-// arenas, may wake a few times beside.
-func TestArmTakesWhatRang(t *testing.T) {
+// TestArmDrainsBells: the bell that ended a sleep does not end the next one,
+// even if the poll in between returned a completion and did not drain it. The
+// peer's agent, which passes arenas, may wake the driver a few more times.
+func TestArmDrainsBells(t *testing.T) {
 	watchLeaks(t)
 	d := newDuo(t)
-	for settled := false; !settled; { // arenas are announced, which wakes
+	for quiet := false; !quiet; { // arenas arrive, which wakes
 		for d.a.poll()+d.b.poll() > 0 {
 		}
-		settled = d.b.cq.Arm() && !readable(t, d.b.cq.FD(), 0)
+		quiet = d.b.cq.Arm() && !readable(t, d.b.cq.FD(), 0)
 	}
 	const few = 3
 	announced := 0
@@ -146,11 +146,11 @@ func TestArmTakesWhatRang(t *testing.T) {
 	}
 }
 
-// TestRdmaAtOnce uses the peer's memory as soon as Connect has returned: what was
-// registered before is exposed, whatever the other end still does.
+// TestRdmaAtOnce accesses the peer's memory as soon as Connect has returned:
+// earlier registrations are exposed, even if the other end is still in Accept.
 func TestRdmaAtOnce(t *testing.T) {
 	watchLeaks(t)
-	near, far := newStation(t, testPatience), newStation(t, testPatience)
+	near, far := newStation(t, testTimeouts), newStation(t, testTimeouts)
 	l := near.listen()
 	for range 50 {
 		a, b := near.newVI(), far.newVI()
@@ -165,8 +165,8 @@ func TestRdmaAtOnce(t *testing.T) {
 			t.Fatalf("completed with %v", c.Status)
 		}
 		check(t, <-accepted)
-		far.drop(b)
-		near.drop(a)
+		far.disconnect(b)
+		near.disconnect(a)
 	}
 }
 
@@ -174,7 +174,7 @@ func TestRdmaAtOnce(t *testing.T) {
 // time; one too many is an error of its registration, not of the connection.
 func TestManyArenas(t *testing.T) {
 	watchLeaks(t)
-	near, far := newStation(t, testPatience), newStation(t, testPatience)
+	near, far := newStation(t, testTimeouts), newStation(t, testTimeouts)
 	l := near.listen()
 	a, b := near.newVI(), far.newVI()
 	join(t, b, l, a)

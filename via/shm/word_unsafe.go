@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// loadWord loads a shared 64-bit word once. It acquires: what its writer stored
-// before storing the word is visible afterwards.
+// loadWord loads a shared 64-bit word once, with acquire semantics: all stores
+// of the writer before the word are visible afterwards.
 func loadWord(mem []byte, off int) uint64 {
 	word := mem[off : off+8] // checks bounds without a plain load
 	// Safety: word has 8 bytes; mem is mapped at a page boundary or, in tests,
@@ -14,16 +14,17 @@ func loadWord(mem []byte, off int) uint64 {
 	return atomic.LoadUint64((*uint64)(unsafe.Pointer(unsafe.SliceData(word))))
 }
 
-// storeWord stores a shared 64-bit word. It publishes everything stored before,
-// and is ordered before later loads (a doorbell protocol depends on it).
+// storeWord stores a shared 64-bit word, sequentially consistent: it publishes
+// all earlier stores and is ordered before later loads, on which the doorbell
+// protocol depends.
 func storeWord(mem []byte, off int, v uint64) {
 	word := mem[off : off+8]
 	// Safety: as for loadWord.
 	atomic.StoreUint64((*uint64)(unsafe.Pointer(unsafe.SliceData(word))), v)
 }
 
-// publishWord stores a shared 64-bit word. It publishes everything stored before,
-// but later loads may come first: it is for words whose writer waits for nothing.
+// publishWord stores a shared 64-bit word with release semantics: it publishes
+// all earlier stores, but later loads may be reordered before it.
 func publishWord(mem []byte, off int, v uint64) {
 	word := mem[off : off+8]
 	// Safety: as for loadWord.

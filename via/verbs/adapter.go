@@ -18,25 +18,25 @@ import (
 	"github.com/viablk/viablk/via/arena"
 )
 
-// adapter is an open device, with a goroutine that hears what becomes of its
-// connections and of itself.
+// adapter is an open device. One goroutine handles the events of its
+// connections and of the device.
 type adapter struct {
 	options Options
 	device  *device
 	channel *C.struct_rdma_event_channel
-	wake    int           // eventfd: the goroutine is to look at ended
-	ended   chan struct{} // closed when the goroutine has
+	wake    int           // eventfd: wakes the goroutine
+	ended   chan struct{} // closed when the goroutine ends
 	failed  atomic.Bool   // the device is gone
 
-	mu            sync.Mutex
-	closing       bool
-	domains       map[uint32]*domain // by tag
-	conversations map[*C.struct_rdma_cm_id]*conversation
-	listenings    map[*C.struct_rdma_cm_id]*listening
-	links         map[*link]struct{}
-	queues        map[*cq]struct{}
-	dropped       Counts // of queues that are closed
-	serial        uint32
+	mu        sync.Mutex
+	closing   bool
+	domains   map[uint32]*domain // by tag
+	conns     map[*C.struct_rdma_cm_id]*cmConn
+	listeners map[*C.struct_rdma_cm_id]*listening
+	links     map[*link]struct{}
+	queues    map[*cq]struct{}
+	dropped   Counts // counters of closed queues
+	serial    uint32
 }
 
 // domain is the protection domain of a tag.
@@ -52,28 +52,28 @@ func (p *Provider) open(name string) (via.Adapter, error) {
 	}
 	a := &adapter{
 		options: p.options, device: d, wake: -1, ended: make(chan struct{}),
-		domains:       make(map[uint32]*domain),
-		conversations: make(map[*C.struct_rdma_cm_id]*conversation),
-		listenings:    make(map[*C.struct_rdma_cm_id]*listening),
-		links:         make(map[*link]struct{}),
-		queues:        make(map[*cq]struct{}),
+		domains:   make(map[uint32]*domain),
+		conns:     make(map[*C.struct_rdma_cm_id]*cmConn),
+		listeners: make(map[*C.struct_rdma_cm_id]*listening),
+		links:     make(map[*link]struct{}),
+		queues:    make(map[*cq]struct{}),
 	}
 	if err := a.prepare(); err != nil {
 		a.release()
 		return nil, err
 	}
-	go a.routineAttend()
+	go a.routineEvents()
 	return a, nil
 }
 
-// prepare opens what the goroutine listens to.
+// prepare opens the event channel and the eventfd that the goroutine polls.
 func (a *adapter) prepare() error {
 	var err error
 	if a.channel, err = C.rdma_create_event_channel(); a.channel == nil {
 		return fmt.Errorf("%w: load the kernel module rdma_ucm: %w", ErrNoManager, err)
 	}
-	if a.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		return fmt.Errorf("create eventfd: %w", err)
+	if a.wake, err = eventfd.New(); err != nil {
+		return err
 	}
 	for _, fd := range []C.int{a.channel.fd, a.device.context.async_fd} {
 		if err := unix.SetNonblock(int(fd), true); err != nil {
@@ -83,19 +83,16 @@ func (a *adapter) prepare() error {
 	return nil
 }
 
-// release gives back what prepare opened, and the device.
+// release closes the descriptors of prepare, and the device.
 func (a *adapter) release() {
 	if a.channel != nil {
 		C.rdma_destroy_event_channel(a.channel)
 	}
-	if a.wake >= 0 {
-		_ = unix.Close(a.wake)
-	}
+	_ = eventfd.Close(a.wake)
 	_ = a.device.close()
 }
 
-// Close ends the goroutine, after peers have heard of what ended, and closes the
-// device.
+// Close disconnects all peers, ends the goroutine, and closes the device.
 func (a *adapter) Close() error {
 	a.mu.Lock()
 	a.closing = true
@@ -104,20 +101,20 @@ func (a *adapter) Close() error {
 	<-a.ended
 	a.mu.Lock()
 	var errs []error
-	for _, d := range a.domains { // of tags that nobody has any more
+	for _, d := range a.domains { // of tags without users
 		errs = append(errs, errno(C.ibv_dealloc_pd(d.pd)))
 	}
 	a.mu.Unlock()
 	a.release()
 	if a.failed.Load() {
-		return nil // of a device that is gone everything fails
+		return nil // every call to a removed device fails
 	}
 	return errors.Join(errs...)
 }
 
-// leastSegments is what VIA promises a consumer. Works with more than the device
-// takes go through memory of the link's.
-const leastSegments = 252
+// minSegments is the number of segments that VIA guarantees. Works with more
+// segments than the device supports use a bounce buffer.
+const minSegments = 252
 
 // Limits returns the limits of the device.
 func (a *adapter) Limits() via.Limits {
@@ -130,9 +127,9 @@ func (a *adapter) Limits() via.Limits {
 		MaxRegisterBlockBytes:  min(uint64(l.max_mr_size), arena.MaxSize),
 		MaxVI:                  int(l.max_qp),
 		MaxDescriptorsPerQueue: depth,
-		MaxSegmentsPerDesc:     leastSegments,
+		MaxSegmentsPerDesc:     minSegments,
 		MaxCQ:                  int(l.max_cq),
-		MaxCQEntries:           1 << 20, // its own entries are as many as queues need, whatever is asked for
+		MaxCQEntries:           1 << 20, // the device's queue grows with its links, see NewCQ
 		MaxTransferSize:        min(uint32(l.max_message), 1<<30),
 		NativeMTU:              uint32(l.mtu),
 		MaxPtags:               min(int(l.max_pd), 1<<16),
@@ -142,7 +139,7 @@ func (a *adapter) Limits() via.Limits {
 	}
 }
 
-// usable returns the error of a device that is gone.
+// usable returns an error if the device was removed.
 func (a *adapter) usable() error {
 	if a.failed.Load() {
 		return fmt.Errorf("RDMA device %s is gone: %w", a.device.name, via.ErrDeviceFailed)
@@ -150,7 +147,7 @@ func (a *adapter) usable() error {
 	return nil
 }
 
-// refused returns the error of a call to the device.
+// refused wraps the error of a failed call to the device.
 func (a *adapter) refused(doing string, err error) error {
 	if failed := a.usable(); failed != nil {
 		return failed
@@ -158,7 +155,7 @@ func (a *adapter) refused(doing string, err error) error {
 	return fmt.Errorf("%s: %w: %w", doing, via.ErrResource, err)
 }
 
-// domain returns the protection domain of a tag, for one user more.
+// domain returns the protection domain of a tag and adds a user.
 func (a *adapter) domain(tag uint32) (*C.struct_ibv_pd, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -175,14 +172,14 @@ func (a *adapter) domain(tag uint32) (*C.struct_ibv_pd, error) {
 	return d.pd, nil
 }
 
-// leaveDomain ends a use.
-func (a *adapter) leaveDomain(tag uint32) {
+// releaseDomain removes a user of a tag's protection domain.
+func (a *adapter) releaseDomain(tag uint32) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	d := a.domains[tag]
 	if d.users--; d.users == 0 {
 		delete(a.domains, tag)
-		_ = C.ibv_dealloc_pd(d.pd) // a device that is gone has none
+		_ = C.ibv_dealloc_pd(d.pd) // fails if the device was removed
 	}
 }
 
@@ -197,20 +194,20 @@ func (a *adapter) Counts() Counts {
 	return all
 }
 
-// name and closed are for the provider's statistics.
+// name and closed implement counted.
 func (a *adapter) name() string { return a.device.name }
 
 func (a *adapter) closed() bool {
 	select {
-	case <-a.ended: // the last queue went before
+	case <-a.ended: // the user agent has closed every queue
 		return true
 	default:
 		return false
 	}
 }
 
-// drop keeps the counters of a queue that is closed.
-func (a *adapter) drop(c *cq) {
+// removeQueue adds the counters of a closed queue to dropped.
+func (a *adapter) removeQueue(c *cq) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if _, ok := a.queues[c]; ok {

@@ -13,21 +13,22 @@ import (
 	"github.com/viablk/viablk/via/arena"
 )
 
-// bounce is registered memory for a work that has more segments than the device
-// takes. VIA promises 252, devices have a few; whoever uses so many pays for a copy.
-type bounce struct {
+// bounceBuffer is registered memory for a work that has more segments than the
+// device supports. VIA guarantees 252 segments, devices a few: such a work is
+// copied.
+type bounceBuffer struct {
 	memory *arena.Arena
 	mr     *C.struct_ibv_mr
 }
 
-func (b *bounce) addr() uintptr {
+func (b *bounceBuffer) addr() uintptr {
 	// Safety: the address of mapped memory, as a number for the device.
 	return uintptr(unsafe.Pointer(unsafe.SliceData(b.memory.Bytes())))
 }
 
-// detour returns memory for a work, with the bytes that go out.
-func (l *link) detour(w *via.Work, out bool) (*bounce, error) {
-	b, err := l.spareFor(int(w.Length))
+// bounceWork returns a buffer for a work; if out, with the work's bytes.
+func (l *link) bounceWork(w *via.Work, out bool) (*bounceBuffer, error) {
+	b, err := l.bounceFor(int(w.Length))
 	if err != nil {
 		return nil, err
 	}
@@ -40,12 +41,13 @@ func (l *link) detour(w *via.Work, out bool) (*bounce, error) {
 	return b, nil
 }
 
-// spareFor returns memory of at least size bytes: what another work has left, or new.
-func (l *link) spareFor(size int) (*bounce, error) {
-	for i, b := range l.spare {
+// bounceFor returns a buffer of at least size bytes: a reserved one or a new
+// one.
+func (l *link) bounceFor(size int) (*bounceBuffer, error) {
+	for i, b := range l.reserved {
 		if len(b.memory.Bytes()) >= size {
-			l.spare[i] = l.spare[len(l.spare)-1]
-			l.spare = l.spare[:len(l.spare)-1]
+			l.reserved[i] = l.reserved[len(l.reserved)-1]
+			l.reserved = l.reserved[:len(l.reserved)-1]
 			return b, nil
 		}
 	}
@@ -53,25 +55,26 @@ func (l *link) spareFor(size int) (*bounce, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Safety: the memory is mapped, and stays so until the region is deregistered.
+	// Safety: the memory is mapped, and stays so until the region is
+	// deregistered.
 	mr, err := C.shim_register(l.pd, unsafe.Pointer(unsafe.SliceData(m.Bytes())), C.size_t(len(m.Bytes())), 0, 0, 0)
 	if mr == nil {
 		_ = m.Close()
 		return nil, fmt.Errorf("register %d bytes for a work of many segments: %w", size, err)
 	}
-	return &bounce{m, mr}, nil
+	return &bounceBuffer{m, mr}, nil
 }
 
-// scatter brings what has arrived to the segments of a work.
-func (b *bounce) scatter(w *via.Work, size int) {
+// scatter copies received bytes to the segments of a work.
+func (b *bounceBuffer) scatter(w *via.Work, size int) {
 	from := b.memory.Bytes()[:size]
 	for _, s := range w.Segments {
 		from = from[copy(s.Bytes, from):]
 	}
 }
 
-// close gives the memory back.
-func (b *bounce) close() {
-	_ = C.ibv_dereg_mr(b.mr) // of a device that is gone
+// close deregisters and unmaps the memory.
+func (b *bounceBuffer) close() {
+	_ = C.ibv_dereg_mr(b.mr) // fails if the device was removed
 	_ = b.memory.Close()
 }

@@ -12,9 +12,10 @@ import (
 	"unsafe"
 
 	"github.com/viablk/viablk/via"
+	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// resolveTime is how long the kernel looks for an address or a route, milliseconds.
+// resolveTime bounds the resolution of an address or a route, milliseconds.
 const resolveTime = 4000
 
 // Connect requests a connection from a listener at a host.
@@ -30,7 +31,7 @@ func (a *adapter) Connect(ctx context.Context, host string, hello []byte, cfg vi
 	if err != nil {
 		return nil, nil, err
 	}
-	reply, err := l.ask(ctx, sockaddr(to), hello)
+	reply, err := l.dial(ctx, sockaddr(to), hello)
 	if err != nil {
 		_ = l.Close()
 		return nil, nil, fmt.Errorf("connect to %v: %w", to, err)
@@ -38,7 +39,7 @@ func (a *adapter) Connect(ctx context.Context, host string, hello []byte, cfg vi
 	return l, reply, nil
 }
 
-// newID makes a name for a connection, or for a listener.
+// newID creates the ID of a connection or listener.
 func (a *adapter) newID() (*C.struct_rdma_cm_id, error) {
 	var id *C.struct_rdma_cm_id
 	if failed, err := C.rdma_create_id(a.channel, &id, nil, C.RDMA_PS_TCP); failed != 0 {
@@ -47,29 +48,51 @@ func (a *adapter) newID() (*C.struct_rdma_cm_id, error) {
 	return id, nil
 }
 
-// ask asks the peer, and connects when it has granted that.
-func (l *link) ask(ctx context.Context, to, hello []byte) ([]byte, error) {
+// maxChallenges bounds the cookies that one Connect returns.
+const maxChallenges = 8
+
+// dial requests the connection and sets it up when the peer accepts. A full
+// listener of via/roce wants a cookie, which the next request returns.
+func (l *link) dial(ctx context.Context, to, hello []byte) (reply []byte, err error) {
+	for range maxChallenges {
+		var full *noRoomError
+		if reply, err = l.request(ctx, to, hello); !errors.As(err, &full) {
+			break
+		}
+		filled := wire.Challenge(full.private, hello, wire.UserSize)
+		if filled == nil {
+			break
+		}
+		hello = filled
+	}
+	return reply, err
+}
+
+// request is one attempt of dial: an ID of rdma_cm makes one.
+func (l *link) request(ctx context.Context, to, hello []byte) ([]byte, error) {
 	a := l.adapter
 	id, err := a.newID()
 	if err != nil {
 		return nil, err
 	}
-	c := a.converse(id)
+	c := a.newCMConn(id)
 	reply, err := l.handshake(ctx, c, to, hello)
 	if errors.Is(err, via.ErrTimeout) {
 		err = fmt.Errorf("%w: %w", errSilent, err)
 	}
 	if err != nil {
-		a.part(c, false)
+		a.disconnect(c, false)
 		return nil, err
 	}
 	return reply, nil
 }
 
-// handshake is what ask does with an ID.
-func (l *link) handshake(ctx context.Context, c *conversation, to, hello []byte) ([]byte, error) {
+// handshake resolves the peer and exchanges the messages of the connection
+// manager.
+func (l *link) handshake(ctx context.Context, c *cmConn, to, hello []byte) ([]byte, error) {
 	a := l.adapter
-	// Safety: sockaddr made room for the longest address; the library copies it.
+	// Safety: sockaddr made room for the longest address; the library copies
+	// it.
 	if failed, err := C.rdma_resolve_addr(c.id, nil, (*C.struct_sockaddr)(unsafe.Pointer(&to[0])), resolveTime); failed != 0 {
 		return nil, fmt.Errorf("resolve the address: %w: %w", via.ErrNotReachable, err)
 	}
@@ -77,7 +100,7 @@ func (l *link) handshake(ctx context.Context, c *conversation, to, hello []byte)
 		return nil, err
 	}
 	if name := deviceOf(c.id); name != a.device.name {
-		return nil, fmt.Errorf("the way leads through RDMA device %s, not %s: %w", name, a.device.name, via.ErrNotReachable)
+		return nil, fmt.Errorf("the route goes through RDMA device %s, not %s: %w", name, a.device.name, via.ErrNotReachable)
 	}
 	if failed, err := C.rdma_resolve_route(c.id, resolveTime); failed != 0 {
 		return nil, fmt.Errorf("resolve the route: %w: %w", via.ErrNotReachable, err)
@@ -97,16 +120,16 @@ func (l *link) handshake(ctx context.Context, c *conversation, to, hello []byte)
 	}
 	l.adopt(c)
 	if failed, err := C.rdma_establish(c.id); failed != 0 {
-		l.talk = nil
+		l.conn = nil
 		return nil, fmt.Errorf("establish: %w: %w", via.ErrNotReachable, err)
 	}
 	return ev.private, nil
 }
 
-// within returns terms that do not exceed what an end can.
+// within returns the terms, limited to what this end supports.
 func (t terms) within(most int) terms { return terms{min(t.served, most), min(t.asked, most)} }
 
-// submit sends a request or grants one, with private data.
+// submit sends or accepts a connection request, with private data.
 func (l *link) submit(id *C.struct_rdma_cm_id, accept bool, private []byte, t terms) error {
 	o := &l.adapter.options
 	// Safety: the library copies the private data, which has no pointers.
@@ -114,10 +137,11 @@ func (l *link) submit(id *C.struct_rdma_cm_id, accept bool, private []byte, t te
 		C.int(t.served), C.int(t.asked), C.int(o.Retries), rnrRetries))
 }
 
-// adopt makes the link hear of the end of a conversation, even if it has come before.
-func (l *link) adopt(c *conversation) {
+// adopt binds the connection to the link, and breaks the link if the connection
+// is over already.
+func (l *link) adopt(c *cmConn) {
 	l.adapter.mu.Lock()
-	l.talk, c.link = c, l
+	l.conn, c.link = c, l
 	over := c.over
 	l.adapter.mu.Unlock()
 	if over {
@@ -125,7 +149,7 @@ func (l *link) adopt(c *conversation) {
 	}
 }
 
-// deviceOf returns the name of the device that a connection goes through.
+// deviceOf returns the name of the device that a connection uses.
 func deviceOf(id *C.struct_rdma_cm_id) string {
 	if id.verbs == nil {
 		return ""

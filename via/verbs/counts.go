@@ -4,7 +4,8 @@ package verbs
 
 import "sync/atomic"
 
-// counts are those of one queue. Who drives it writes them.
+// counts are the counters of one queue. The goroutine that drives the queue
+// writes them.
 type counts struct{ posts, polls, arms, wakes, messages, receives atomic.Uint64 }
 
 // load returns the counters.

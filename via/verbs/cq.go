@@ -21,9 +21,9 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// cq is a completion queue of the device, a completion channel, and an eventfd for
-// what comes by other ways. Its owner sleeps on an epoll file descriptor that watches
-// both.
+// cq is a completion queue of the device, a completion channel, and an eventfd
+// for events of the adapter. Its consumer sleeps on an epoll file descriptor
+// that watches both.
 type cq struct {
 	adapter *adapter
 	cq      *C.struct_ibv_cq
@@ -31,11 +31,11 @@ type cq struct {
 	fd      int // epoll
 	wake    int // eventfd
 	batch   *batch
-	links   map[uint32]*link // that have started, by serial
-	late    []*link          // with receives that no doorbell has announced
-	events  []via.Done       // that wait to be reported
-	news    atomic.Bool      // of links: the adapter's goroutine sets it
-	leaving []*link          // that are broken
+	links   map[uint32]*link // started links, by serial
+	late    []*link          // with receives that wait for the next poll
+	events  []via.Done       // not yet reported
+	pending atomic.Bool      // links changed; the adapter's goroutine sets it
+	broken  []*link          // broken links, not yet reported
 
 	wcs     []C.struct_shim_wc
 	next, n int  // wcs[next:n] are not reported
@@ -45,22 +45,22 @@ type cq struct {
 
 	mu       sync.Mutex
 	entries  int // of the device's queue
-	reserved int // works of links, and what those that are closed may have left
-	stale    int // of these, of links that are closed
+	reserved int // works of links, closed ones included until stale is 0
+	stale    int // of reserved: works of closed links
 }
 
-// leastEntries is how many completions a queue has room for at first, at least.
-const leastEntries = 1024
+// minEntries is the least initial size of the device's queue, completions.
+const minEntries = 1024
 
-// NewCQ creates a completion queue. It grows with the links that are bound to it: each
-// may have as many completions in it as it has works.
+// NewCQ creates a completion queue. It grows with the links that are bound to
+// it, by one entry for each of their works.
 func (a *adapter) NewCQ(entries int) (via.AdapterCQ, error) {
 	if err := a.usable(); err != nil {
 		return nil, err
 	}
 	c := &cq{
 		adapter: a, fd: -1, wake: -1, batch: newBatch(), links: make(map[uint32]*link),
-		wcs: make([]C.struct_shim_wc, batchSize), entries: min(max(leastEntries, entries), int(a.device.limits.max_cqe)),
+		wcs: make([]C.struct_shim_wc, batchSize), entries: min(max(minEntries, entries), int(a.device.limits.max_cqe)),
 	}
 	if err := c.open(); err != nil {
 		_ = c.Close()
@@ -77,8 +77,8 @@ func (c *cq) open() error {
 	if c.fd, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return fmt.Errorf("create epoll: %w", err)
 	}
-	if c.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		return fmt.Errorf("create eventfd: %w", err)
+	if c.wake, err = eventfd.New(); err != nil {
+		return err
 	}
 	context := c.adapter.device.context
 	if c.channel, err = C.ibv_create_comp_channel(context); c.channel == nil {
@@ -101,7 +101,7 @@ func (c *cq) open() error {
 
 // Close closes the queue. No link is bound to it.
 func (c *cq) Close() error {
-	c.adapter.drop(c)
+	c.adapter.removeQueue(c)
 	var errs []error
 	if c.cq != nil {
 		C.shim_take(c.cq, c.channel)
@@ -125,10 +125,10 @@ func (c *cq) Close() error {
 // FD returns the epoll file descriptor.
 func (c *cq) FD() int { return c.fd }
 
-// Resize changes nothing: the device's queue has room for what its links may have.
+// Resize does nothing: reserve sizes the device's queue.
 func (c *cq) Resize(int) error { return nil }
 
-// reserve makes room for a link's works.
+// reserve adds room for a link's works.
 func (c *cq) reserve(works int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -148,30 +148,30 @@ func (c *cq) reserve(works int) error {
 	return nil
 }
 
-// unreserve gives the room of a link back, once the queue was found empty: what the
-// link has left in it takes room until then.
+// unreserve releases the room of a link once the queue is found empty: until
+// then its last completions may be in the queue.
 func (c *cq) unreserve(works int) {
 	c.mu.Lock()
 	c.stale += works
 	c.mu.Unlock()
 }
 
-// settle is the news that the queue was found empty.
-func (c *cq) settle() {
+// releaseStale releases the room of closed links; the queue is empty.
+func (c *cq) releaseStale() {
 	c.mu.Lock()
 	c.reserved -= c.stale
 	c.stale = 0
 	c.mu.Unlock()
 }
 
-// signal makes the queue look at its links. It is safe for concurrent use.
+// signal makes the next poll inspect the links. It is safe for concurrent use.
 func (c *cq) signal() {
-	c.news.Store(true)
+	c.pending.Store(true)
 	eventfd.Ring(c.wake)
 }
 
-// Poll reports what is done. One call into C takes completions, and one for each link
-// with receives that nobody has announced posts these.
+// Poll reports completions. One call into C polls the device, and one for each
+// link with late receives posts them.
 func (c *cq) Poll(dst []via.Done) int {
 	c.prepare()
 	n := 0
@@ -184,14 +184,14 @@ func (c *cq) Poll(dst []via.Done) int {
 			break
 		}
 		c.counts.polls.Add(1)
-		c.take(C.shim_poll(c.cq, &c.wcs[0], batchSize))
+		c.setBatch(C.shim_poll(c.cq, &c.wcs[0], batchSize))
 		if c.n == 0 {
 			break
 		}
 	}
 	if c.next == c.n && c.empty {
 		if c.stale > 0 {
-			c.settle()
+			c.releaseStale()
 		}
 		n += c.reportEvents(dst[n:])
 		c.empty = false
@@ -199,12 +199,12 @@ func (c *cq) Poll(dst []via.Done) int {
 	return n
 }
 
-// prepare takes the news and posts late receives.
+// prepare collects the events of links and posts late receives.
 func (c *cq) prepare() {
-	if c.news.Load() {
+	if c.pending.Load() {
 		eventfd.Drain(c.wake)
-		c.news.Store(false)
-		c.look()
+		c.pending.Store(false)
+		c.collectEvents()
 	}
 	if len(c.late) > 0 {
 		for i, l := range c.late {
@@ -217,21 +217,21 @@ func (c *cq) prepare() {
 	}
 }
 
-// take notes what a call has stored.
-func (c *cq) take(n C.int) {
+// setBatch notes how many completions a call stored.
+func (c *cq) setBatch(n C.int) {
 	c.next, c.n = 0, max(0, int(n))
 	c.empty = int(n) < batchSize
 }
 
-// Arm asks for an event.
+// Arm requests an event for the next completion.
 func (c *cq) Arm() bool {
 	c.prepare()
-	if c.next < c.n || len(c.events) > 0 || len(c.leaving) > 0 {
+	if c.next < c.n || len(c.events) > 0 || len(c.broken) > 0 {
 		return false
 	}
 	c.counts.arms.Add(1)
-	c.take(C.shim_arm(c.cq, c.channel, &c.wcs[0], batchSize, &c.batch.counts[0]))
+	c.setBatch(C.shim_arm(c.cq, c.channel, &c.wcs[0], batchSize, &c.batch.counts[0]))
 	c.counts.wakes.Add(uint64(c.batch.counts[0]))
 	c.empty = c.n > 0 && c.empty
-	return c.n == 0 && !c.news.Load()
+	return c.n == 0 && !c.pending.Load()
 }

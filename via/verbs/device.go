@@ -24,17 +24,17 @@ var portStates = [...]string{"nop", "down", "init", "armed", "active", "active, 
 
 const portActive = C.IBV_PORT_ACTIVE
 
-// maxPorts is how many ports of a device are looked at.
+// maxPorts bounds the ports of a device that openDevice inspects.
 const maxPorts = 8
 
-// device is an open device and what it can do.
+// device is an open device and its limits.
 type device struct {
 	name    string
 	context *C.struct_ibv_context
 	limits  C.struct_shim_limits
 }
 
-// errno makes an error of the result of a call to the shim; 0 is nil.
+// errno converts the result of a call to the shim to an error; 0 is nil.
 func errno(code C.int) error {
 	if code == 0 {
 		return nil
@@ -50,13 +50,14 @@ func eachDevice(do func(name string, d *C.struct_ibv_device) bool) error {
 	var n C.int
 	list, err := C.ibv_get_device_list(&n)
 	if list == nil {
-		if err == syscall.ENOSYS || err == syscall.EPERM { // no module, or nothing of it visible
+		if err == syscall.ENOSYS || err == syscall.EPERM { // the module is not loaded, or not visible
 			return nil
 		}
 		return fmt.Errorf("list RDMA devices: %w", err)
 	}
 	defer C.ibv_free_device_list(list)
-	// Safety: the library returned an array of n pointers, valid until it is freed.
+	// Safety: the library returned an array of n pointers, valid until it is
+	// freed.
 	for _, d := range unsafe.Slice(list, int(n)) {
 		if !do(C.GoString(C.ibv_get_device_name(d)), d) {
 			break
@@ -65,7 +66,7 @@ func eachDevice(do func(name string, d *C.struct_ibv_device) bool) error {
 	return nil
 }
 
-// openDevice opens a device at its first active port, or at its first.
+// openDevice opens a device at its first active port, or else its first port.
 func openDevice(name string, d *C.struct_ibv_device) (*device, error) {
 	context, err := C.ibv_open_device(d)
 	if context == nil {
@@ -100,7 +101,7 @@ func interfaces(name string) []string {
 	for i := range found {
 		found[i] = filepath.Base(found[i])
 	}
-	if len(found) == 0 { // a software device has none of its own, and says its parent
+	if len(found) == 0 { // a software device names its parent
 		if parent, err := os.ReadFile(filepath.Join("/sys/class/infiniband", name, "parent")); err == nil {
 			found = append(found, strings.TrimSpace(string(parent)))
 		}
@@ -108,7 +109,7 @@ func interfaces(name string) []string {
 	return found
 }
 
-// describe says what a device is.
+// describe returns the public description of a device.
 func (d *device) describe() Device {
 	l := &d.limits
 	link := "Ethernet"
@@ -125,8 +126,8 @@ func (d *device) describe() Device {
 	}
 }
 
-// Devices lists the RDMA devices of this host. None is ErrNoDevice, which says what
-// makes one.
+// Devices lists the RDMA devices of this host. If there are none, ErrNoDevice
+// says how to create one.
 func Devices() ([]Device, error) {
 	var out []Device
 	var failed error
@@ -150,7 +151,7 @@ func Devices() ([]Device, error) {
 
 var errNone = fmt.Errorf("%w: install the driver of the network card and ibverbs-providers, or make a software device: rdma link add rxe0 type rxe netdev INTERFACE", ErrNoDevice)
 
-// find opens the device with a name, or the first that is active.
+// find opens the device with a name, or the first active one.
 func find(name string) (*device, error) {
 	var found *device
 	var failed error
@@ -178,7 +179,7 @@ func find(name string) (*device, error) {
 	case failed != nil:
 		return nil, failed
 	case name != "":
-		return nil, fmt.Errorf("%w: %w %q: viablk info lists those of this host", via.ErrInvalidParameter, ErrNoDevice, name)
+		return nil, fmt.Errorf("%w: %w %q: viablk devices lists those of this host", via.ErrInvalidParameter, ErrNoDevice, name)
 	}
 	return nil, errNone
 }

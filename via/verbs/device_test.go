@@ -16,8 +16,8 @@ import (
 	"github.com/viablk/viablk/via/verbs"
 )
 
-// patience is how long a test waits for what must happen.
-const patience = 20 * time.Second
+// timeout bounds each wait of a test.
+const timeout = time.Minute
 
 func check(tb testing.TB, err error) {
 	tb.Helper()
@@ -26,13 +26,13 @@ func check(tb testing.TB, err error) {
 	}
 }
 
-// keeper keeps the adapters that a provider opens.
-type keeper struct {
+// recorder keeps the adapters that a provider opens.
+type recorder struct {
 	via.Provider
 	opened []via.Adapter
 }
 
-func (k *keeper) Open(device string) (via.Adapter, error) {
+func (k *recorder) Open(device string) (via.Adapter, error) {
 	a, err := k.Provider.Open(device)
 	k.opened = append(k.opened, a)
 	return a, err
@@ -73,8 +73,8 @@ func newSide(tb testing.TB, p via.Provider, entries int) *side {
 	return s
 }
 
-// heard reports whether the side has heard of something.
-func (s *side) heard(code via.AsyncCode) bool {
+// reported reports whether an asynchronous error arrived.
+func (s *side) reported(code via.AsyncCode) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.ContainsFunc(s.async, func(e via.AsyncError) bool { return e.Code == code })
@@ -102,7 +102,7 @@ func (s *side) message(tb testing.TB, op via.Opcode) *via.Descriptor {
 // join connects two VIs.
 func join(tb testing.TB, client, server *side, mine, theirs *via.VI, host string) {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), patience)
+	ctx, cancel := context.WithTimeout(tb.Context(), timeout)
 	defer cancel()
 	to := via.Address{Host: host, Discriminator: "device"}
 	l, err := server.nic.Listen(to)
@@ -123,19 +123,24 @@ func join(tb testing.TB, client, server *side, mine, theirs *via.VI, host string
 func await(tb testing.TB, what string, cond func() bool, sides ...*side) (done []via.Completion) {
 	tb.Helper()
 	batch := make([]via.Completion, 64)
-	for end := time.Now().Add(patience); !cond(); {
+	for end := time.Now().Add(timeout); !cond(); {
+		found := 0
 		for _, s := range sides {
 			n := s.cq.Poll(batch)
 			done = append(done, batch[:n]...)
+			found += n
 		}
 		if time.Now().After(end) {
-			tb.Fatalf("waited in vain for %s", what)
+			tb.Fatalf("timed out waiting for %s", what)
+		}
+		if found == 0 {
+			time.Sleep(time.Millisecond) // others may need the processor for it
 		}
 	}
 	return done
 }
 
-// close gives everything back.
+// close frees all resources of the side.
 func (s *side) close(tb testing.TB, vis ...*via.VI) {
 	tb.Helper()
 	for _, vi := range vis {
@@ -177,13 +182,13 @@ func TestDeviceList(t *testing.T) {
 	}
 	_, err = verbs.New(verbs.Options{}).Open("rxe7")
 	if !errors.Is(err, verbs.ErrNoDevice) || !errors.Is(err, via.ErrInvalidParameter) {
-		t.Errorf("open a device that there is not: %v", err)
+		t.Errorf("open a missing device: %v", err)
 	}
 }
 
-// A batch is one call into C to post it and one to take its completions.
+// One call into C posts a batch, and one polls its completions.
 func TestDeviceCounts(t *testing.T) {
-	k := &keeper{Provider: verbs.New(brief)}
+	k := &recorder{Provider: verbs.New(brief)}
 	client, server := newSide(t, k, 256), newSide(t, k, 256)
 	const batch, rounds = 32, 20
 	mine, theirs := client.newVI(t, 64), server.newVI(t, 64)
@@ -197,13 +202,13 @@ func TestDeviceCounts(t *testing.T) {
 		receives = append(receives, server.message(t, via.OpRecv))
 	}
 	completions := make([]via.Completion, 2*batch)
-	take := func(s *side) {
-		for taken, end := 0, time.Now().Add(patience); taken < batch; {
+	drain := func(s *side) {
+		for taken, end := 0, time.Now().Add(timeout); taken < batch; {
 			if taken += s.cq.Poll(completions); taken < batch {
-				time.Sleep(20 * time.Millisecond) // a poll is counted: not before there is something
+				time.Sleep(20 * time.Millisecond) // polls are counted: poll only once completions are ready
 			}
 			if time.Now().After(end) {
-				t.Fatal("waited in vain for a batch")
+				t.Fatal("timed out waiting for a batch")
 			}
 		}
 	}
@@ -218,8 +223,8 @@ func TestDeviceCounts(t *testing.T) {
 		}
 		mine.Doorbell()
 		time.Sleep(20 * time.Millisecond)
-		take(client)
-		take(server)
+		drain(client)
+		drain(server)
 	}
 	after := counts()
 	t.Logf("%d batches of %d: client %+v, server %+v", rounds, batch, after[0], after[1])
@@ -240,7 +245,7 @@ func TestDeviceCounts(t *testing.T) {
 	server.close(t, theirs)
 }
 
-// A completion queue grows with the links that are bound to it, and loses nothing.
+// A completion queue grows with its links and loses no completion.
 func TestDeviceQueueGrows(t *testing.T) {
 	p := verbs.New(brief)
 	client, server := newSide(t, p, 16), newSide(t, p, 16)
@@ -254,7 +259,7 @@ func TestDeviceQueueGrows(t *testing.T) {
 		check(t, mine[i].PostSend(client.message(t, via.OpSend))) // while the queues grow
 	}
 	done := 0
-	for end := time.Now().Add(patience); done < 2*vis; {
+	for end := time.Now().Add(timeout); done < 2*vis; {
 		batch := make([]via.Completion, 64)
 		for _, s := range []*side{client, server} {
 			n := s.cq.Poll(batch)
@@ -273,14 +278,14 @@ func TestDeviceQueueGrows(t *testing.T) {
 	server.close(t, theirs...)
 }
 
-// A port that goes down is an asynchronous error, and no device to open.
+// A port that goes down raises an asynchronous error; Open fails.
 func TestDevicePortDown(t *testing.T) {
 	p := verbs.New(brief)
 	client, server := newSide(t, p, 16), newSide(t, p, 16)
 	mine, theirs := client.newVI(t, 4), server.newVI(t, 4)
 	join(t, client, server, mine, theirs, address(t)+":19003")
 	run(t, "ip link set near down")
-	await(t, "news of the port", func() bool { return client.heard(via.AsyncRdmaTransport) && server.heard(via.AsyncRdmaTransport) }, client, server)
+	await(t, "the event of the port", func() bool { return client.reported(via.AsyncRdmaTransport) && server.reported(via.AsyncRdmaTransport) }, client, server)
 	if _, err := p.Open(""); !errors.Is(err, verbs.ErrPortDown) {
 		t.Errorf("open a device whose port is down: %v", err)
 	}
@@ -289,16 +294,16 @@ func TestDevicePortDown(t *testing.T) {
 	server.close(t, theirs)
 }
 
-// A device that is removed is a catastrophe, and everything can be given back. It is gone
-// when the process is: librdmacm has every device open until then. So this is the last
-// test.
+// The removal of a device is a catastrophic error, and all resources can be
+// freed. librdmacm keeps every device open until the process ends, so the
+// removal completes only then: this is the last test.
 func TestDeviceRemoved(t *testing.T) {
 	p := verbs.New(brief)
 	client, server := newSide(t, p, 16), newSide(t, p, 16)
 	mine, theirs := client.newVI(t, 4), server.newVI(t, 4)
 	join(t, client, server, mine, theirs, address(t)+":19004")
-	check(t, exec.Command("rdma", "link", "delete", "rxe0").Start())
-	await(t, "news of the device", func() bool { return client.heard(via.AsyncCatastrophic) && server.heard(via.AsyncCatastrophic) }, client, server)
+	check(t, exec.Command("rdma", "link", "delete", "rxe0").Start()) // ends after this process
+	await(t, "the event of the device", func() bool { return client.reported(via.AsyncCatastrophic) && server.reported(via.AsyncCatastrophic) }, client, server)
 	if mine.State() != via.StateError || theirs.State() != via.StateError {
 		t.Errorf("the VIs are %v and %v", mine.State(), theirs.State())
 	}

@@ -5,44 +5,25 @@ package verbs
 import (
 	"context"
 	"encoding/binary"
-	"fmt"
 	"net"
 	"net/netip"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/viablk/viablk/via"
+	"github.com/viablk/viablk/via/rdmahost"
 )
 
-// servicePort is viablk's own service, a port of the TCP port space.
-const servicePort = 10809
-
-// resolve finds the address of a host: "ADDR[:PORT]", where ADDR is an IPv4 address,
-// an IPv6 address, in brackets if a port follows, or a name, and PORT one of the port
-// space of the connection manager.
+// resolve returns the address of a host; its port is a port of the connection
+// manager's port space.
 func resolve(ctx context.Context, host string) (netip.AddrPort, error) {
-	name, port := host, uint16(servicePort)
-	if _, err := netip.ParseAddr(host); err != nil {
-		if h, p, err := net.SplitHostPort(host); err == nil {
-			n, err := strconv.ParseUint(p, 10, 16)
-			if err != nil || n == 0 {
-				return netip.AddrPort{}, fmt.Errorf("host %q: port %q is no number of 16 bits: %w", host, p, via.ErrInvalidParameter)
-			}
-			name, port = h, uint16(n)
-		}
-	}
-	if name == "" {
-		return netip.AddrPort{}, fmt.Errorf("host %q names no address: %w", host, via.ErrInvalidParameter)
-	}
-	if addr, err := netip.ParseAddr(name); err == nil {
-		return netip.AddrPortFrom(addr.Unmap(), port), nil
-	}
-	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
+	h, err := rdmahost.Parse(host, rdmahost.ServicePort)
 	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("resolve %q: %w: %w", name, via.ErrNotReachable, err)
+		return netip.AddrPort{}, err
 	}
-	return netip.AddrPortFrom(addrs[0].Unmap(), port), nil
+	if err := h.Resolve(ctx); err != nil {
+		return netip.AddrPort{}, err
+	}
+	return h.AddrPort(), nil
 }
 
 // sockaddrSize is the length of a struct sockaddr_in6, bytes.
@@ -67,7 +48,7 @@ func sockaddr(a netip.AddrPort) []byte {
 	return b
 }
 
-// addrPort decodes one.
+// addrPort decodes a struct sockaddr_in or sockaddr_in6.
 func addrPort(b []byte) netip.AddrPort {
 	port := binary.BigEndian.Uint16(b[2:])
 	if binary.NativeEndian.Uint16(b) == unix.AF_INET {

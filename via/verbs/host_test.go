@@ -33,8 +33,8 @@ func TestHostOfAnAddress(t *testing.T) {
 			t.Errorf("%q: %v", host, err)
 		}
 	}
-	if _, err := resolve(t.Context(), "nobody.invalid"); !errors.Is(err, via.ErrNotReachable) {
-		t.Errorf("a name that there is not: %v", err)
+	if _, err := resolve(t.Context(), "missing.invalid"); !errors.Is(err, via.ErrNotReachable) {
+		t.Errorf("a name that does not resolve: %v", err)
 	}
 }
 
@@ -52,7 +52,7 @@ func TestHostAsSocketAddress(t *testing.T) {
 	})
 }
 
-// The code of a time is that of the next that is not shorter.
+// timeoutCode rounds up.
 func TestTimeoutCode(t *testing.T) {
 	for d, want := range map[time.Duration]int{
 		0: 1, time.Microsecond: 1, 8192 * time.Nanosecond: 1, 8193 * time.Nanosecond: 2,

@@ -14,20 +14,20 @@ import (
 	"github.com/viablk/viablk/via/viatest"
 )
 
-// address is one of this machine that its RDMA device has.
+// address returns an address of this machine's RDMA device.
 func address(tb testing.TB) string {
 	tb.Helper()
 	a := os.Getenv("VIABLK_VERBS_ADDRESS")
 	if a == "" {
-		tb.Fatal("VIABLK_VERBS_ADDRESS is to be an address of the RDMA device: integration/vm/interop runs these tests in a machine that has one")
+		tb.Fatal("VIABLK_VERBS_ADDRESS must be an address of the RDMA device: integration/vm/interop runs these tests in a machine that has one")
 	}
 	return a
 }
 
-// brief are options with which a peer that is gone is soon found to be.
+// brief has short timeouts, so that a dead peer is detected soon.
 var brief = verbs.Options{Timeout: 60 * time.Millisecond, Retries: 3}
 
-// nextPort is the next port of the connection manager's that nobody has.
+// nextPort is the next free port of the connection manager.
 var nextPort atomic.Uint32
 
 // open opens two NICs of the first device.
@@ -49,8 +49,9 @@ func open(tb testing.TB, decorate func(via.Provider) via.Provider) *viatest.Fabr
 	}
 }
 
-// tells is what RC has no word for. A receiver does not hear of a message for which it had
-// no receive, and a responder's device says that it refused something, not what.
+// tells maps events that RC cannot distinguish. A receiver gets no event for a
+// message that finds no receive. A responder's device reports that it refused
+// an operation, not which one.
 var tells = map[via.AsyncCode]via.AsyncCode{
 	via.AsyncRecvQueueEmpty: via.AsyncConnectionLost,
 	via.AsyncRdmaReadProt:   via.AsyncRdmaWriteProt,
@@ -78,7 +79,7 @@ var skips = viatest.Skips{
 	"16-ConnectionLost: cut in a message": deviceSends,
 }
 
-// Why cases do not run.
+// Reasons why cases are skipped.
 const (
 	deviceSchedules = "which queue pair is served next is the device's to decide"
 	deviceSends     = "the device makes and sends the packets: none of them can be lost, damaged or sent twice on request"

@@ -13,51 +13,51 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// link is one end of a connection: a queue pair. Its consumer posts, rings and polls;
-// the adapter's goroutine tells it that the peer has gone.
+// link is one end of a connection: a queue pair. Its consumer posts, rings the
+// doorbell and polls. The adapter's goroutine stores loss and message.
 type link struct {
 	adapter *adapter
 	cfg     via.LinkConfig
 	pd      *C.struct_ibv_pd
 	qp      *C.struct_ibv_qp
-	talk    *conversation
+	conn    *cmConn
 	serial  uint32 // in the IDs of its work requests
-	inline  int    // bytes that a request may carry itself
+	inline  int    // most bytes of an inline request
 
-	// Of the consumer.
+	// Accessed by the consumer alone.
 	sends    ring32
 	receives ring32
-	unasked  int // requests since the last that asked for a completion
+	unasked  int // requests since the last signaled one
 	failed   bool
 	started  bool
-	ended    [2]bool // nothing more will come of sends, of receives
+	ended    [2]bool // sends, receives: no more completions
 	reported bool
-	told     bool          // a work told why the link is broken
-	code     via.AsyncCode // then: of the event that ends it
+	told     bool          // a work's status has the cause of the break
+	code     via.AsyncCode // if told: the code of the final event
 	stats    via.LinkStats
-	spare    []*bounce
+	reserved []*bounceBuffer
 
-	loss    atomic.Pointer[loss]      // why the link is broken
-	message atomic.Pointer[via.Event] // of the device, that does not break it
+	loss    atomic.Pointer[loss]      // not nil: the link is broken
+	message atomic.Pointer[via.Event] // device event that does not break the link
 }
 
-// loss is why a link is broken.
+// loss is the cause by which a link broke.
 type loss struct{ cause error }
 
-// ring32 are the works of a queue, in the order of their posts.
+// ring32 holds the works of a queue, in posting order.
 //
 //	done ≤ posted ≤ tail
 //	[done, posted)  the queue pair's
 //	[posted, tail)  wait for the doorbell
 type ring32 struct {
-	slots              []slot
+	entries            []entry
 	done, posted, tail uint32
 }
 
-// slot is a work, and the memory that it goes through if it has too many segments.
-type slot struct {
+// entry is a work, and its bounce buffer if it has too many segments.
+type entry struct {
 	work *via.Work
-	via  *bounce
+	via  *bounceBuffer
 }
 
 func (r *ring32) init(depth int) {
@@ -65,26 +65,26 @@ func (r *ring32) init(depth int) {
 	for size < depth {
 		size <<= 1
 	}
-	r.slots = make([]slot, size)
+	r.entries = make([]entry, size)
 }
 
-func (r *ring32) at(i uint32) *slot { return &r.slots[i&uint32(len(r.slots)-1)] }
+func (r *ring32) at(i uint32) *entry { return &r.entries[i&uint32(len(r.entries)-1)] }
 
-// How many RDMA Reads of a connection are under way at once, in each direction.
-const mostReads = 16
+// maxReads bounds the RDMA Reads in flight of a connection, per direction.
+const maxReads = 16
 
-// What a peer does that finds no receive. VIA has no word for waiting, but receives come
-// with the start of the link, a moment after the connection is there, and some wait for
-// the next poll: so it asks again for 143 ms.
+// A peer whose Send finds no receive gets an RNR NAK and retries for 143 ms:
+// the link posts receives when it starts, a moment after the connection is
+// established, and some wait for the next poll. VIA itself has no RNR retry.
 const (
 	rnrTimer   = 22 // code of 20.48 ms
-	rnrRetries = 6  // times; 7 would be for ever
+	rnrRetries = 6  // 7 would mean without limit
 )
 
-// inlineWish is how many bytes a request should carry itself.
-const inlineWish = 220
+// requestedInline is the requested inline size of a queue pair, bytes.
+const requestedInline = 220
 
-// newLink makes the queue pair of one end.
+// newLink creates the queue pair of a link.
 func (a *adapter) newLink(cfg via.LinkConfig) (*link, error) {
 	if err := a.usable(); err != nil {
 		return nil, err
@@ -98,15 +98,15 @@ func (a *adapter) newLink(cfg via.LinkConfig) (*link, error) {
 	l.receives.init(cfg.RecvDepth)
 	send, recv := l.queues()
 	if err := send.reserve(cfg.SendDepth); err != nil {
-		a.leaveDomain(cfg.Tag)
+		a.releaseDomain(cfg.Tag)
 		return nil, err
 	}
 	if err := recv.reserve(cfg.RecvDepth); err != nil {
 		send.unreserve(cfg.SendDepth)
-		a.leaveDomain(cfg.Tag)
+		a.releaseDomain(cfg.Tag)
 		return nil, err
 	}
-	inline := C.int(inlineWish)
+	inline := C.int(requestedInline)
 	l.qp, err = C.shim_qp(pd, send.cq, recv.cq, C.int(cfg.SendDepth), C.int(cfg.RecvDepth), C.int(a.segments()), &inline)
 	if l.qp == nil {
 		err = a.refused(fmt.Sprintf("create a queue pair for %d and %d works", cfg.SendDepth, cfg.RecvDepth), err)
@@ -122,14 +122,14 @@ func (a *adapter) newLink(cfg via.LinkConfig) (*link, error) {
 	return l, nil
 }
 
-// queues returns the completion queues.
+// queues returns the completion queues of the link.
 func (l *link) queues() (send, recv *cq) { return l.cfg.SendCQ.(*cq), l.cfg.RecvCQ.(*cq) }
 
-// segments returns how many segments a work request has at most. Devices that take
-// hundreds pay for each in every request.
+// segments returns the most segments of a work request. On devices that support
+// hundreds, each one allowed would cost space in every request.
 func (a *adapter) segments() int { return min(int(a.device.limits.max_sge), 16) }
 
-// connect takes the queue pair to where it sends and receives.
+// connect moves the queue pair to ready-to-send.
 func (l *link) connect(id *C.struct_rdma_cm_id, t terms) error {
 	o := &l.adapter.options
 	terms := C.struct_shim_terms{
@@ -144,8 +144,8 @@ func (l *link) connect(id *C.struct_rdma_cm_id, t terms) error {
 	return nil
 }
 
-// timeoutCode returns the code of a time (InfiniBand specification, volume 1,
-// §9.9.2.1.1): 4.096 µs times two to its power.
+// timeoutCode returns the code of a timeout (InfiniBand specification, volume
+// 1, §9.9.2.1.1): 4.096 µs times two to its power.
 func timeoutCode(d time.Duration) int {
 	code := 1
 	for code < 31 && 4096*time.Nanosecond<<code < d {
@@ -154,10 +154,10 @@ func timeoutCode(d time.Duration) int {
 	return code
 }
 
-// reads returns how many reads an end serves or asks for at once.
-func (a *adapter) reads() int { return min(mostReads, int(a.device.limits.reads)) }
+// reads returns the most RDMA Reads that this end serves or requests at once.
+func (a *adapter) reads() int { return min(maxReads, int(a.device.limits.reads)) }
 
-// Start brings the receives and binds the link to its queues.
+// Start posts the first receives and binds the link to its queues.
 func (l *link) Start(receives []*via.Work) error {
 	send, recv := l.queues()
 	for _, w := range receives {
@@ -172,19 +172,19 @@ func (l *link) Start(receives []*via.Work) error {
 	return nil
 }
 
-// lose is the news that the peer has gone, or the device.
+// lose breaks the link: the peer or the device is gone.
 func (l *link) lose(cause error) {
 	l.loss.CompareAndSwap(nil, &loss{cause})
 	l.announce()
 }
 
-// tell is news of the device.
-func (l *link) tell(code via.AsyncCode, cause error) {
+// reportAsync stores an asynchronous event for the consumer.
+func (l *link) reportAsync(code via.AsyncCode, cause error) {
 	l.message.Store(&via.Event{Owner: l.cfg.Owner, Code: code, Cause: cause})
 	l.announce()
 }
 
-// announce makes the completion queues look at the link.
+// announce makes the completion queues inspect the link.
 func (l *link) announce() {
 	send, recv := l.queues()
 	recv.signal()
@@ -193,8 +193,8 @@ func (l *link) announce() {
 	}
 }
 
-// Close ends the connection: the device has finished with the link's works when the
-// queue pair is gone.
+// Close disconnects and destroys the queue pair, after which the device no
+// longer accesses the memory of works.
 func (l *link) Close() error {
 	if l.qp == nil {
 		return nil
@@ -207,8 +207,8 @@ func (l *link) Close() error {
 	l.adapter.mu.Lock()
 	delete(l.adapter.links, l)
 	l.adapter.mu.Unlock()
-	if l.talk != nil {
-		l.adapter.part(l.talk, true)
+	if l.conn != nil {
+		l.adapter.disconnect(l.conn, true)
 	}
 	code := C.ibv_destroy_qp(l.qp)
 	l.qp = nil
@@ -219,24 +219,24 @@ func (l *link) Close() error {
 	return nil
 }
 
-// release gives back what a link without a queue pair has.
+// release frees the resources of a link that has no queue pair.
 func (l *link) release() {
 	send, recv := l.queues()
 	send.unreserve(l.cfg.SendDepth)
 	recv.unreserve(l.cfg.RecvDepth)
 	for _, r := range []*ring32{&l.sends, &l.receives} {
-		for i := range r.slots {
-			if b := r.slots[i].via; b != nil {
-				l.spare = append(l.spare, b)
-				r.slots[i].via = nil
+		for i := range r.entries {
+			if b := r.entries[i].via; b != nil {
+				l.reserved = append(l.reserved, b)
+				r.entries[i].via = nil
 			}
 		}
 	}
-	for _, b := range l.spare {
+	for _, b := range l.reserved {
 		b.close()
 	}
-	l.spare = nil
-	l.adapter.leaveDomain(l.cfg.Tag)
+	l.reserved = nil
+	l.adapter.releaseDomain(l.cfg.Tag)
 }
 
 // Stats returns the link's counters.

@@ -9,29 +9,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"syscall"
 	"unsafe"
 
 	"github.com/viablk/viablk/via"
+	"github.com/viablk/viablk/via/rdmahost"
 )
 
-// listening accepts requests at an address.
+// listening accepts connection requests at an address.
 type listening struct {
 	adapter  *adapter
 	id       *C.struct_rdma_cm_id
 	incoming func(via.Incoming)
-	calls    sync.WaitGroup // of incoming
-
-	mu      sync.Mutex
-	closed  bool
-	pending map[*request]struct{} // not yet answered
+	requests rdmahost.Requests[*request]
+	places   rdmahost.Places
 }
 
 // backlog bounds the requests that wait for an answer.
 const backlog = 128
 
-// Listen listens at a host; a wildcard is each address of this one.
+// Listen listens at a host; a wildcard listens at all addresses.
 func (a *adapter) Listen(host string, incoming func(via.Incoming)) (via.Listening, error) {
 	if err := a.usable(); err != nil {
 		return nil, err
@@ -44,13 +41,14 @@ func (a *adapter) Listen(host string, incoming func(via.Incoming)) (via.Listenin
 	if err != nil {
 		return nil, err
 	}
-	s := &listening{adapter: a, id: id, incoming: incoming, pending: make(map[*request]struct{})}
+	s := &listening{adapter: a, id: id, incoming: incoming}
 	addr := sockaddr(at)
-	// Safety: sockaddr made room for the longest address; the library copies it.
+	// Safety: sockaddr made room for the longest address; the library copies
+	// it.
 	failed, err := C.rdma_bind_addr(id, (*C.struct_sockaddr)(unsafe.Pointer(&addr[0])))
 	if failed == 0 {
 		a.mu.Lock()
-		a.listenings[id] = s
+		a.listeners[id] = s
 		a.mu.Unlock()
 		failed, err = C.rdma_listen(id, backlog)
 	}
@@ -65,22 +63,18 @@ func (a *adapter) Listen(host string, incoming func(via.Incoming)) (via.Listenin
 	return s, nil
 }
 
-// Close stops listening, refuses what is not answered, and waits for the calls of
-// incoming.
+// Close stops listening, refuses pending requests, and waits until the calls of
+// incoming return.
 func (s *listening) Close() error {
-	s.mu.Lock()
-	s.closed = true
-	pending := s.pending
-	s.pending = nil
-	s.mu.Unlock()
+	pending := s.requests.Close()
 	C.rdma_destroy_id(s.id)
 	s.adapter.mu.Lock()
-	delete(s.adapter.listenings, s.id)
+	delete(s.adapter.listeners, s.id)
 	s.adapter.mu.Unlock()
-	for r := range pending {
-		_ = r.Refuse(nil) // it may be answered meanwhile
+	for _, r := range pending {
+		_ = r.Refuse(nil) // fails if it was answered meanwhile
 	}
-	s.calls.Wait()
+	s.requests.Wait()
 	return nil
 }
 
@@ -88,92 +82,76 @@ func (s *listening) Close() error {
 type request struct {
 	adapter   *adapter
 	listening *listening
-	talk      *conversation
+	conn      *cmConn
 	event     event
 	from      string
+	place     *rdmahost.Place
 }
 
-// requested hands a request to the consumer, on a goroutine of its own.
+// requested delivers a request to the consumer, on a new goroutine.
 func (a *adapter) requested(listener, id *C.struct_rdma_cm_id, ev event) {
 	a.mu.Lock()
-	s := a.listenings[listener]
+	s := a.listeners[listener]
 	a.mu.Unlock()
 	var from [sockaddrSize]byte
 	// Safety: the shim writes as many bytes as a sockaddr_in6 has.
 	C.shim_address(id, unsafe.Pointer(&from[0]))
-	r := &request{adapter: a, listening: s, talk: a.converse(id), event: ev, from: addrPort(from[:]).String()}
-	if s == nil || deviceOf(id) != a.device.name || !s.enter(r) {
-		go func() { _ = r.reject(nil) }() // not before the event is given back
-		return
+	at := addrPort(from[:])
+	r := &request{adapter: a, listening: s, conn: a.newCMConn(id), event: ev, from: at.String()}
+	if s != nil && deviceOf(id) == a.device.name {
+		r.place = s.places.Acquire(at.Addr())
 	}
-	go func() {
-		defer s.calls.Done()
-		s.incoming(r)
-	}()
+	if r.place == nil || !s.requests.Deliver(r, func(r *request) { s.incoming(r) }) {
+		go func() { _ = r.reject(nil) }() // after the event is acknowledged
+	}
 }
 
-// enter takes a request in, unless the listener is closed.
-func (s *listening) enter(r *request) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return false
-	}
-	s.pending[r] = struct{}{}
-	s.calls.Add(1)
-	return true
-}
-
-// Hello returns the requester's connect message, with the zeros that fill its field.
+// Hello returns the requester's connect message, with the zeros that pad its
+// field.
 func (r *request) Hello() []byte { return r.event.private }
 
 // RemoteHost returns the requester's address.
 func (r *request) RemoteHost() string { return r.from }
 
-// claim takes the request off those that the listener refuses when it closes.
-func (r *request) claim() {
-	r.listening.mu.Lock()
-	delete(r.listening.pending, r)
-	r.listening.mu.Unlock()
-}
-
-// Refuse answers no.
+// Refuse rejects the request.
 func (r *request) Refuse(reply []byte) error {
-	r.claim()
+	r.listening.requests.Remove(r)
 	return r.reject(reply)
 }
 
 func (r *request) reject(reply []byte) error {
+	defer r.place.Release()
 	// Safety: the library copies the reply.
-	failed, err := C.rdma_reject(r.talk.id, unsafe.Pointer(unsafe.SliceData(reply)), C.uint8_t(len(reply)))
-	r.adapter.part(r.talk, false)
+	failed, err := C.rdma_reject(r.conn.id, unsafe.Pointer(unsafe.SliceData(reply)), C.uint8_t(len(reply)))
+	r.adapter.disconnect(r.conn, false)
 	if failed != 0 {
 		return fmt.Errorf("refuse %s: %w: %w", r.from, via.ErrInvalidParameter, err)
 	}
 	return nil
 }
 
-// Accept answers yes, and waits until the requester knows.
+// Accept accepts the request and waits until the connection is established.
 func (r *request) Accept(ctx context.Context, reply []byte, cfg via.LinkConfig) (via.Link, error) {
-	r.claim()
-	a, c := r.listening.adapter, r.talk
+	r.listening.requests.Remove(r)
+	defer r.place.Release()
+	a, c := r.listening.adapter, r.conn
 	l, err := a.newLink(cfg)
 	if err != nil {
 		_ = r.reject(nil)
 		return nil, err
 	}
 	if err = l.grant(ctx, r, reply); err != nil {
-		l.talk = nil
-		a.part(c, false)
+		l.conn = nil
+		a.disconnect(c, false)
 		_ = l.Close()
 		return nil, fmt.Errorf("accept %s: %w", r.from, err)
 	}
 	return l, nil
 }
 
-// grant tells the requester, and waits until it has heard.
+// grant sends the reply and waits until the connection is established.
 func (l *link) grant(ctx context.Context, r *request, reply []byte) error {
-	c, t := r.talk, r.event.terms.within(l.adapter.reads())
+	c, t := r.conn, r.event.terms.within(l.adapter.reads())
 	err := l.connect(c.id, t)
 	if err == nil {
 		err = l.submit(c.id, true, reply, t)

@@ -19,7 +19,7 @@ import (
 	"github.com/viablk/viablk/via/arena"
 )
 
-// region is what the device knows of a registered region. Its R_Key is the region's
+// region is a registered region of the device. Its R_Key is the region's
 // handle.
 type region struct {
 	key atomic.Uint32 // L_Key, which the data path reads
@@ -28,20 +28,20 @@ type region struct {
 	tag uint32           // of its protection domain
 }
 
-// mapped is memory of an arena. What is registered stays where it is, unless the
-// device follows when pages move.
+// mapped is the memory of an arena. Registered pages are pinned unless the
+// device has on-demand paging.
 type mapped struct {
 	*arena.Arena
 	onDemand bool
 	count    sync.Mutex
-	regions  int // that are registered; guarded by count
+	regions  int // registered regions; guarded by count
 }
 
-// hugePage is the size from which on memory is asked for in large pages, bytes.
+// hugePage is the least arena size for which huge pages are requested, bytes.
 const hugePage = 2 << 20
 
-// MapArena maps anonymous memory, in huge pages where the system has them: fewer
-// translations for the device to hold.
+// MapArena maps anonymous memory, in huge pages where available: the device
+// then needs fewer address translations.
 func (a *adapter) MapArena(size int) (via.ArenaMemory, error) {
 	if err := a.usable(); err != nil {
 		return nil, err
@@ -51,20 +51,20 @@ func (a *adapter) MapArena(size int) (via.ArenaMemory, error) {
 		return nil, err
 	}
 	if size >= hugePage {
-		_ = unix.Madvise(m.Bytes(), unix.MADV_HUGEPAGE) // a wish
+		_ = unix.Madvise(m.Bytes(), unix.MADV_HUGEPAGE) // optional
 	}
 	return &mapped{Arena: m, onDemand: a.device.limits.on_demand != 0}, nil
 }
 
-// pin notes that pages must stay, or need not any more.
+// pin adds n to the registered regions.
 func (m *mapped) pin(n int) {
 	m.count.Lock()
 	defer m.count.Unlock()
 	m.regions += n
 }
 
-// Discard clears a range, and gives its pages back if no device holds them: one that
-// does would go on with the pages it has.
+// Discard clears a range. It frees the pages unless a device has them pinned:
+// the device would keep using the old pages.
 func (m *mapped) Discard(off, n int) error {
 	m.count.Lock()
 	defer m.count.Unlock()
@@ -94,8 +94,8 @@ func (a *adapter) Register(m *via.Memory) error {
 	return nil
 }
 
-// handle is what peers name the region by. One that they may not access has no R_Key on
-// some devices; its L_Key is of the same kind.
+// handle returns the handle by which peers name the region. Some devices give a
+// region without remote access no R_Key; its L_Key serves instead.
 func (r *region) handle() uint32 {
 	if r.mr.rkey != 0 {
 		return uint32(r.mr.rkey)
@@ -103,7 +103,7 @@ func (r *region) handle() uint32 {
 	return uint32(r.mr.lkey)
 }
 
-// register registers a region by its present attributes.
+// register registers a region by its current attributes.
 func (a *adapter) register(m *via.Memory, r *region) error {
 	if err := a.usable(); err != nil {
 		return err
@@ -117,15 +117,16 @@ func (a *adapter) register(m *via.Memory, r *region) error {
 		x.pin(1)
 	}
 	b := m.Bytes()
-	// Safety: registered memory is mapped, not of the Go heap, and stays mapped until
-	// it is deregistered; the device gets its address as a number would be.
+	// Safety: registered memory is mapped, not of the Go heap, and stays mapped
+	// until it is deregistered; the device gets its address as a number would
+	// be.
 	mr, err := C.shim_register(pd, unsafe.Pointer(unsafe.SliceData(b)), C.size_t(len(b)),
 		flag(m.RemoteWrite()), flag(m.RemoteRead()), a.device.limits.on_demand)
 	if mr == nil {
 		if x := arenaOf(m); x != nil {
 			x.pin(-1)
 		}
-		a.leaveDomain(tag)
+		a.releaseDomain(tag)
 		if errors.Is(err, syscall.ENOMEM) && memoryLocked() {
 			err = fmt.Errorf("%w: raise it with ulimit -l or LimitMEMLOCK= of the unit, or run with CAP_IPC_LOCK: %w", ErrMemoryLock, err)
 		}
@@ -149,9 +150,9 @@ func memoryLocked() bool {
 	return unix.Getrlimit(unix.RLIMIT_MEMLOCK, &l) == nil && l.Cur != unix.RLIM_INFINITY
 }
 
-// Update registers a region anew, for keys have the access they were made with: its
-// handle is another one then. Peers have lost the former access before they get the
-// present one.
+// Update registers a region again, because keys keep the access rights of their
+// registration: the handle changes. Peers lose the old access before they get
+// the new one.
 func (a *adapter) Update(m *via.Memory) error {
 	r := m.Provider.(*region)
 	r.mu.Lock()
@@ -169,18 +170,21 @@ func (a *adapter) Update(m *via.Memory) error {
 	return nil
 }
 
-// Deregister withdraws a region. The device finishes what it does with it first.
+// Accessed returns false: the device is done with a link when that has closed.
+func (*adapter) Accessed(*via.Memory) bool { return false }
+
+// Deregister deregisters a region after the device has finished its accesses.
 func (a *adapter) Deregister(m *via.Memory) error {
 	r := m.Provider.(*region)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.mr == nil {
-		return nil // an Update has failed half-way
+		return nil // Update failed after it deregistered
 	}
 	return a.withdraw(m, r)
 }
 
-// withdraw deregisters what register registered.
+// withdraw deregisters a region.
 func (a *adapter) withdraw(m *via.Memory, r *region) error {
 	code := C.ibv_dereg_mr(r.mr)
 	r.mr = nil
@@ -188,7 +192,7 @@ func (a *adapter) withdraw(m *via.Memory, r *region) error {
 	if x := arenaOf(m); x != nil {
 		x.pin(-1)
 	}
-	a.leaveDomain(r.tag)
+	a.releaseDomain(r.tag)
 	if code != 0 && !a.failed.Load() {
 		return fmt.Errorf("deregister memory of RDMA device %s: %w: %w", a.device.name, via.ErrResource, errno(code))
 	}

@@ -13,10 +13,11 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// batchSize is how many work requests of a kind one call takes.
+// batchSize is the most work requests of a kind in one call.
 const batchSize = C.SHIM_BATCH
 
-// batch is what a call posts: numbers alone, so that C may read it.
+// batch holds the work requests of one call: numbers only, so that C may read
+// it.
 type batch struct {
 	receives, sends []C.struct_shim_wr
 	segments        []C.struct_ibv_sge
@@ -34,23 +35,23 @@ func (b *batch) reset() {
 	b.receives, b.sends, b.segments = b.receives[:0], b.sends[:0], b.segments[:0]
 }
 
-// PostSend keeps a work for the doorbell. There is room for as many as the VI has.
+// PostSend queues a work for the doorbell. It returns false if SendDepth works
+// are posted.
 func (l *link) PostSend(w *via.Work) bool {
 	r := &l.sends
 	if r.tail-r.done >= uint32(l.cfg.SendDepth) {
 		return false
 	}
-	*r.at(r.tail) = slot{work: w}
+	*r.at(r.tail) = entry{work: w}
 	r.tail++
 	return true
 }
 
-// PostRecv keeps a receive for the doorbell or the next poll, which a message that
-// takes one of those before it brings about. If there is none before it, it is handed
-// over at once.
+// PostRecv queues a receive for the doorbell or the next poll. A receive is
+// posted at once if the queue pair has none.
 func (l *link) PostRecv(w *via.Work) {
 	r := &l.receives
-	*r.at(r.tail) = slot{work: w}
+	*r.at(r.tail) = entry{work: w}
 	r.tail++
 	switch waiting := r.tail - r.posted; {
 	case !l.started:
@@ -62,15 +63,15 @@ func (l *link) PostRecv(w *via.Work) {
 	}
 }
 
-// Doorbell hands what waits to the queue pair.
+// Doorbell posts the queued works to the queue pair.
 func (l *link) Doorbell() { l.flush(true) }
 
-// askEvery is how many requests follow each other without a completion, at most: one
-// is asked for with the last of a batch, and in between so that queues have room.
+// askEvery bounds the requests between two signaled ones. The last of a batch
+// is signaled, and every 16th, so that the queues get room.
 const askEvery = 16
 
-// flush posts the receives that wait, and the sends, a batch per call. What comes after
-// an error waits for ever: the link is broken.
+// flush posts the queued receives and, if sends is set, sends: one call per
+// batch. After an error it posts nothing more: the link is broken.
 func (l *link) flush(sends bool) {
 	for !l.failed && (l.receives.posted != l.receives.tail || sends && l.sends.posted != l.sends.tail) {
 		_, recv := l.queues()
@@ -94,19 +95,19 @@ func (l *link) flush(sends bool) {
 	}
 }
 
-// pointer returns the address of a slice's memory, which may be of no length.
+// pointer returns the address of a slice's memory; the slice may be empty.
 func pointer[T any](s []T) *T {
 	// Safety: callers pass the slice's length along, and C keeps nothing.
 	return unsafe.SliceData(s)
 }
 
-// fail breaks a link whose queue pair takes no more.
+// fail breaks a link whose queue pair rejects posts.
 func (l *link) fail(err error) {
 	l.failed = true
 	l.lose(err)
 }
 
-// gather makes work requests of what waits.
+// gather builds work requests of the queued works.
 func (l *link) gather(b *batch, sends bool) bool {
 	r := &l.receives
 	for i := r.posted; i != r.tail && len(b.receives) < batchSize; i++ {
@@ -148,7 +149,8 @@ func (l *link) gather(b *batch, sends bool) bool {
 // opOf translates opcodes.
 var opOf = [...]int{via.OpSend: C.SHIM_SEND, via.OpRdmaWrite: C.SHIM_WRITE, via.OpRdmaRead: C.SHIM_READ}
 
-// id is the ID of a work request: the link, the place of the work, and the queue.
+// id returns the ID of a work request: the link, the work's index, and the
+// queue.
 func (l *link) id(place uint32, recv bool) C.uint64_t {
 	id := uint64(l.serial)<<32 | uint64(place&(1<<31-1))<<1
 	if recv {
@@ -157,10 +159,10 @@ func (l *link) id(place uint32, recv bool) C.uint64_t {
 	return C.uint64_t(id)
 }
 
-// place adds the segments of a work: those that lie behind each other are one, and
-// more than the device takes go through memory of the link's. out says that the bytes
-// go out.
-func (l *link) place(b *batch, wr *C.struct_shim_wr, s *slot, out bool) error {
+// place adds the segments of a work. Adjacent segments are merged; a work with
+// more than the device supports uses a bounce buffer. If out, the work sends
+// its bytes.
+func (l *link) place(b *batch, wr *C.struct_shim_wr, s *entry, out bool) error {
 	first := len(b.segments)
 	wr.first_sge = C.uint32_t(first)
 	var end uint64
@@ -180,7 +182,7 @@ func (l *link) place(b *batch, wr *C.struct_shim_wr, s *slot, out bool) error {
 	}
 	if len(b.segments)-first > l.adapter.segments() {
 		b.segments = b.segments[:first]
-		via, err := l.detour(s.work, out)
+		via, err := l.bounceWork(s.work, out)
 		if err != nil {
 			return err
 		}
@@ -198,7 +200,7 @@ func (l *link) place(b *batch, wr *C.struct_shim_wr, s *slot, out bool) error {
 
 // offset returns where in its region a segment begins, bytes.
 func offset(s *via.Segment) uintptr {
-	// Safety: both point into the same mapped memory, which does not move; addresses
-	// are subtracted as numbers.
+	// Safety: both point into the same mapped memory, which does not move;
+	// addresses are subtracted as numbers.
 	return uintptr(unsafe.Pointer(unsafe.SliceData(s.Bytes))) - uintptr(unsafe.Pointer(unsafe.SliceData(s.Memory.Bytes())))
 }

@@ -12,33 +12,34 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// look finds out which links are broken, and takes what the device says.
-func (c *cq) look() {
+// collectEvents collects broken links and events of the device.
+func (c *cq) collectEvents() {
 	for _, l := range c.links {
 		if _, recv := l.queues(); recv == c {
 			if e := l.message.Swap(nil); e != nil {
 				c.events = append(c.events, via.Done{Event: e})
 			}
 		}
-		if l.loss.Load() != nil && !l.reported && !slices.Contains(c.leaving, l) {
-			c.leaving = append(c.leaving, l)
+		if l.loss.Load() != nil && !l.reported && !slices.Contains(c.broken, l) {
+			c.broken = append(c.broken, l)
 		}
 	}
 }
 
-// report turns completions into reports, and returns how many it stored. One of a
-// request ends those before it that did not ask for any.
+// report turns completions into reports and returns how many it stored. The
+// completion of a signaled request also completes the unsignaled ones before
+// it.
 func (c *cq) report(dst []via.Done) int {
 	n := 0
 	for ; c.next < c.n; c.next++ {
 		wc := &c.wcs[c.next]
 		l := c.links[uint32(wc.id>>32)]
 		if l == nil {
-			continue // of a link that is closed
+			continue // of a closed link
 		}
 		if wc.status == C.IBV_WC_WR_FLUSH_ERR {
-			// The queue pair broke, and no completion of this end says why: the user
-			// agent flushes what is left.
+			// The queue pair broke, and no completion of this end says why. The
+			// user agent flushes the remaining works.
 			l.flushed()
 			continue
 		}
@@ -77,8 +78,8 @@ func (l *link) flushed() {
 	}
 }
 
-// erred notes that a work of this end tells why the queue pair is broken. Nothing that
-// completes after it means anything.
+// erred notes that a work's status has the cause by which the queue pair broke.
+// Later completions add nothing.
 func (l *link) erred(w *via.Work, status C.uint32_t) {
 	if l.told {
 		return
@@ -91,27 +92,28 @@ func (l *link) erred(w *via.Work, status C.uint32_t) {
 	l.announce()
 }
 
-// reportEvents stores what is not about works, once the queue is empty.
+// reportEvents stores events, once the completion queue is empty.
 func (c *cq) reportEvents(dst []via.Done) int {
 	n := copy(dst, c.events)
 	c.events = slices.Delete(c.events, 0, n)
-	for i := 0; i < len(c.leaving); i++ {
-		l := c.leaving[i]
-		if n < len(dst) && l.leave(c) {
+	for i := 0; i < len(c.broken); i++ {
+		l := c.broken[i]
+		if n < len(dst) && l.endedOn(c) {
 			dst[n] = via.Done{Event: l.broken()}
 			n++
 		} else if n == len(dst) {
 			return n
 		}
-		c.leaving = slices.Delete(c.leaving, i, i+1)
+		c.broken = slices.Delete(c.broken, i, i+1)
 		i--
 	}
 	return n
 }
 
-// leave notes that nothing more comes of a broken link by a queue. It returns true
-// when that holds for both, and the end of the link is to be reported.
-func (l *link) leave(c *cq) bool {
+// endedOn notes that a queue has no more completions of a broken link. It
+// returns true when that holds for both queues and the end of the link is to be
+// reported.
+func (l *link) endedOn(c *cq) bool {
 	send, recv := l.queues()
 	l.ended[0] = l.ended[0] || c == send || l.sends.done == l.sends.posted
 	l.ended[1] = l.ended[1] || c == recv || l.receives.done == l.receives.posted
@@ -122,9 +124,9 @@ func (l *link) leave(c *cq) bool {
 	return true
 }
 
-// broken is the event that ends a link. A queue pair that broke by itself has refused
-// what the peer asked for. The device does not say what that was: it is called an RDMA
-// Write.
+// broken returns the final event of a link. A queue pair that broke without a
+// failed work refused an operation of the peer. The device does not report
+// which, so the event is that of an RDMA Write.
 func (l *link) broken() *via.Event {
 	e := &via.Event{Owner: l.cfg.Owner, Code: via.AsyncConnectionLost, Broken: true, Cause: l.loss.Load().cause}
 	if l.told {
@@ -138,7 +140,7 @@ func (l *link) broken() *via.Event {
 	return e
 }
 
-// sent ends the oldest Send or RDMA operation.
+// sent completes the oldest Send or RDMA operation.
 func (l *link) sent(status C.uint32_t) *via.Work {
 	s := l.sends.at(l.sends.done)
 	l.sends.done++
@@ -159,16 +161,16 @@ func (l *link) sent(status C.uint32_t) *via.Work {
 		if w.Op == via.OpRdmaRead && w.Status == 0 {
 			s.via.scatter(w, int(w.Length))
 		}
-		l.spare = append(l.spare, s.via)
+		l.reserved = append(l.reserved, s.via)
 	}
-	*s = slot{}
+	*s = entry{}
 	if w.Status != 0 {
 		l.erred(w, status)
 	}
 	return w
 }
 
-// sendStatus translates how a Send or RDMA operation ended.
+// sendStatus translates the status of a Send or RDMA operation.
 func sendStatus(op via.Opcode, s C.uint32_t) via.Status {
 	switch s {
 	case C.IBV_WC_SUCCESS:
@@ -189,9 +191,10 @@ func sendStatus(op via.Opcode, s C.uint32_t) via.Status {
 	}
 }
 
-// receiveStatus translates how a receive ended. Devices that follow the specification
-// have errors of their own for a receive that is too short or withdrawn. rdma_rxe has
-// one for both, and it depends on the receive which it is.
+// receiveStatus translates the status of a receive. Devices that follow the
+// specification report a receive that is too short and one whose memory was
+// withdrawn by different errors. rdma_rxe reports one error for both, so the
+// memory of the receive decides.
 func (l *link) receiveStatus(w *via.Work, s C.uint32_t) via.Status {
 	switch s {
 	case C.IBV_WC_SUCCESS:
@@ -212,12 +215,13 @@ func (l *link) receiveStatus(w *via.Work, s C.uint32_t) via.Status {
 	}
 }
 
-// withdrawn reports whether memory of a work is not what it was at the post.
+// withdrawn reports whether memory of a work was deregistered or changed its
+// tag since the post.
 func (l *link) withdrawn(w *via.Work) bool {
 	return slices.ContainsFunc(w.Segments, func(s via.Segment) bool { return !s.Memory.Live() || s.Memory.Tag() != l.cfg.Tag })
 }
 
-// received ends the oldest receive.
+// received completes the oldest receive.
 func (l *link) received(wc *C.struct_shim_wc) *via.Work {
 	s := l.receives.at(l.receives.done)
 	l.receives.done++
@@ -238,9 +242,9 @@ func (l *link) received(wc *C.struct_shim_wc) *via.Work {
 		if wc.status == C.IBV_WC_SUCCESS && wc.by_write == 0 {
 			s.via.scatter(w, int(wc.length))
 		}
-		l.spare = append(l.spare, s.via)
+		l.reserved = append(l.reserved, s.via)
 	}
-	*s = slot{}
+	*s = entry{}
 	if wc.status != C.IBV_WC_SUCCESS {
 		l.erred(w, wc.status)
 	}

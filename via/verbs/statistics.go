@@ -7,14 +7,14 @@ import (
 	"sync"
 )
 
-// Counts are what the completion queues of a device and the links bound to them did.
-// Posts, Polls and Arms are calls into C, one each: for a batch of works that is one
-// to post them and one to poll, as long as a batch is no more than 64 of a kind.
+// Counts are the counters of a device's completion queues and of the links
+// bound to them. Posts, Polls and Arms count calls into C: a batch of works, up
+// to 64 of a kind, takes one call to post and one to poll.
 type Counts struct {
-	Posts    uint64 // calls that posted; on rdma_rxe a system call, if Sends were among the works
-	Polls    uint64 // calls that took completions
-	Arms     uint64 // calls that asked for an event: two system calls
-	Wakes    uint64 // events of the device that were taken
+	Posts    uint64 // calls that posted; with Sends, a system call on rdma_rxe
+	Polls    uint64 // calls that returned completions
+	Arms     uint64 // requests for a completion event: two system calls
+	Wakes    uint64 // completion events received
 	Messages uint64 // Sends and RDMA operations
 	Receives uint64 // receives that were posted
 }
@@ -25,7 +25,7 @@ type Counter interface {
 	Counts() Counts
 }
 
-// Add adds another queue's or device's counters.
+// Add adds the counters of another queue or device.
 func (c *Counts) Add(o Counts) {
 	c.Posts += o.Posts
 	c.Polls += o.Polls
@@ -35,60 +35,61 @@ func (c *Counts) Add(o Counts) {
 	c.Receives += o.Receives
 }
 
-// Statistics are what a provider did with one device.
+// Statistics are the counters of one device.
 type Statistics struct {
 	Device string // the kernel's name
 	Counts
 }
 
-// counted is an adapter of this provider, as its statistics see it.
+// counted is an adapter, as the statistics of its provider need it.
 type counted interface {
 	Counter
 	name() string
-	closed() bool // for good; the counters do not change any more
+	closed() bool // the counters are final
 }
 
-// tally sums up the counters of a provider's adapters.
-type tally struct {
+// counterSet sums the counters of a provider's adapters.
+type counterSet struct {
 	mu   sync.Mutex
 	open []counted
-	gone map[string]Counts // of adapters that are closed, by device
+	gone map[string]Counts // of closed adapters, by device
 }
 
 // add adds an adapter.
-func (t *tally) add(a counted) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.settleLocked()
-	t.open = append(t.open, a)
+func (s *counterSet) add(a counted) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.foldClosed()
+	s.open = append(s.open, a)
 }
 
-// settleLocked keeps the counters of adapters that are closed, and lets go of them.
-func (t *tally) settleLocked() {
-	t.open = slices.DeleteFunc(t.open, func(a counted) bool {
+// foldClosed adds the counters of closed adapters to gone and removes them from
+// open. The caller holds mu.
+func (s *counterSet) foldClosed() {
+	s.open = slices.DeleteFunc(s.open, func(a counted) bool {
 		if !a.closed() {
 			return false
 		}
-		if t.gone == nil {
-			t.gone = make(map[string]Counts)
+		if s.gone == nil {
+			s.gone = make(map[string]Counts)
 		}
-		sum := t.gone[a.name()]
+		sum := s.gone[a.name()]
 		sum.Add(a.Counts())
-		t.gone[a.name()] = sum
+		s.gone[a.name()] = sum
 		return true
 	})
 }
 
-// statistics returns the sums by device, in the order of their names.
-func (t *tally) statistics() []Statistics {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.settleLocked()
-	sums := maps.Clone(t.gone)
+// statistics returns the sums by device, sorted by name.
+func (s *counterSet) statistics() []Statistics {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.foldClosed()
+	sums := maps.Clone(s.gone)
 	if sums == nil {
 		sums = make(map[string]Counts)
 	}
-	for _, a := range t.open {
+	for _, a := range s.open {
 		sum := sums[a.name()]
 		sum.Add(a.Counts())
 		sums[a.name()] = sum

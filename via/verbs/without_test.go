@@ -10,7 +10,7 @@ import (
 	"github.com/viablk/viablk/via/verbs"
 )
 
-// A build without the provider has its name, and says how to get it.
+// A build without the provider fails with instructions.
 func TestWithoutVerbs(t *testing.T) {
 	_, err := via.OpenNic(verbs.New(verbs.Options{}), "")
 	if !errors.Is(err, verbs.ErrNotBuilt) || !errors.Is(err, via.ErrResource) {

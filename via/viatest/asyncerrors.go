@@ -121,8 +121,8 @@ func sendOverrun(e *env) {
 	}
 	e.badPost(e.client, build(e.client.desc(0), via.OpSend, nil, nil), false, via.ErrResource, via.AsyncOverrun)
 	e.client.vi.Doorbell()
-	// The messages leave their receives, which what follows needs, unless the error
-	// costs the connection.
+	// The messages leave their receives, which what follows needs, unless the
+	// error costs the connection.
 	e.until("the messages", func() bool {
 		lost := e.client.vi.Stats().Dropped + e.server.vi.Stats().Dropped
 		return !e.unreliable() || len(e.server.done)+int(lost) >= depth

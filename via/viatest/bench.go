@@ -8,15 +8,15 @@ import (
 )
 
 // Bench measures a provider: latency of an answered message, rate of messages
-// in a window, RDMA, and the cost of posts alone. Both ends run in this process;
-// one goroutine drives each, without sleeping.
+// in a window, RDMA, and the cost of posts alone. Both ends run in this
+// process; one goroutine drives each, without sleeping.
 func Bench(b *testing.B, open Open) {
 	b.Helper()
 	for _, size := range []int{64, 4096} {
 		b.Run(fmt.Sprintf("PingPong/size=%d", size), func(b *testing.B) { benchPingPong(b, open, size) })
 	}
 	for _, size := range []int{64, 4096, 64 << 10} {
-		b.Run(fmt.Sprintf("Window/size=%d", size), func(b *testing.B) { benchWindow(b, open, size) })
+		b.Run(fmt.Sprintf("Window/size=%d", size), func(b *testing.B) { benchPipelined(b, open, size) })
 	}
 	for _, size := range []int{4096, 128 << 10} {
 		b.Run(fmt.Sprintf("Write/size=%d", size), func(b *testing.B) { benchRdma(b, open, via.OpRdmaWrite, size) })
@@ -25,10 +25,10 @@ func Bench(b *testing.B, open Open) {
 	b.Run("PostRate", func(b *testing.B) { benchPostRate(b, open) })
 }
 
-// benchWindowDepth is how many operations the benchmarks keep outstanding.
-const benchWindowDepth = 32
+// benchDepth is how many operations the benchmarks keep outstanding.
+const benchDepth = 32
 
-// ring is an end's descriptors for one kind of operation, used in turn.
+// ring is an end's descriptors for one kind of operation, used in rotation.
 type ring struct {
 	x     *end
 	op    via.Opcode
@@ -40,7 +40,7 @@ type ring struct {
 
 func newRing(x *end, op via.Opcode, size int, to *target) *ring {
 	r := &ring{x: x, op: op, to: to}
-	for range benchWindowDepth {
+	for range benchDepth {
 		r.descs = append(r.descs, x.desc(2))
 		r.local = append(r.local, x.buffer(size))
 	}
@@ -49,7 +49,7 @@ func newRing(x *end, op via.Opcode, size int, to *target) *ring {
 
 // post posts the next descriptor without a doorbell.
 func (r *ring) post(b *testing.B) {
-	i := r.next % benchWindowDepth
+	i := r.next % benchDepth
 	r.next++
 	d := r.descs[i]
 	d.Reset(r.op)
@@ -69,8 +69,8 @@ func (r *ring) post(b *testing.B) {
 	}
 }
 
-// tally polls once and counts completions by queue.
-func (x *end) tally(b *testing.B) (sends, receives int) {
+// pollCounts polls once and counts completions by queue.
+func (x *end) pollCounts(b *testing.B) (sends, receives int) {
 	n := x.cq.Poll(x.batch[:])
 	for i := range x.batch[:n] {
 		c := &x.batch[i]
@@ -109,9 +109,9 @@ func benchPingPong(b *testing.B, open Open, size int) {
 			out.post(b)
 			x.vi.Doorbell()
 		}
-		in.next = benchWindowDepth // one is posted
+		in.next = benchDepth // one is posted
 		for received := false; rounds > 0 && !b.Failed(); {
-			s, r := x.tally(b)
+			s, r := x.pollCounts(b)
 			sent, received = sent || s > 0, received || r > 0
 			if !sent || !received {
 				continue
@@ -144,16 +144,16 @@ func benchPingPong(b *testing.B, open Open, size int) {
 	b.StopTimer()
 }
 
-func benchWindow(b *testing.B, open Open, size int) {
+func benchPipelined(b *testing.B, open Open, size int) {
 	e := newEnv(b, open, plain, via.ReliableDelivery)
 	e.connect()
 	defer finish(e.client, e.server)
 	in, out := newRing(e.server, via.OpRecv, size, nil), newRing(e.client, via.OpSend, size, nil)
-	credits := make(chan int, benchWindowDepth) // receives posted, told outside the fabric
-	for range benchWindowDepth {
+	credits := make(chan int, benchDepth) // receives posted, told outside the fabric
+	for range benchDepth {
 		in.post(b)
 	}
-	credits <- benchWindowDepth
+	credits <- benchDepth
 	b.SetBytes(int64(size))
 	b.ReportAllocs()
 	b.ResetTimer()
@@ -162,12 +162,12 @@ func benchWindow(b *testing.B, open Open, size int) {
 		defer close(done)
 		granted := 0
 		for received := 0; received < b.N && !b.Failed(); {
-			_, r := e.server.tally(b)
+			_, r := e.server.pollCounts(b)
 			for range r {
 				in.post(b)
 			}
 			received, granted = received+r, granted+r
-			if granted >= benchWindowDepth/2 {
+			if granted >= benchDepth/2 {
 				credits <- granted
 				granted = 0
 			}
@@ -176,14 +176,14 @@ func benchWindow(b *testing.B, open Open, size int) {
 	allowed, sent, completed := 0, 0, 0
 	for completed < b.N && !b.Failed() {
 		staged := sent
-		for sent < b.N && sent < allowed && sent-completed < benchWindowDepth {
+		for sent < b.N && sent < allowed && sent-completed < benchDepth {
 			out.post(b)
 			sent++
 		}
 		if sent != staged {
 			e.client.vi.Doorbell()
 		}
-		s, _ := e.client.tally(b)
+		s, _ := e.client.pollCounts(b)
 		completed += s
 		select {
 		case n := <-credits:
@@ -197,7 +197,7 @@ func benchWindow(b *testing.B, open Open, size int) {
 			waiting = false
 		case <-credits:
 		default:
-			e.client.tally(b)
+			e.client.pollCounts(b)
 		}
 	}
 	b.StopTimer()
@@ -212,14 +212,14 @@ func benchRdma(b *testing.B, open Open, op via.Opcode, size int) {
 	defer finish(e.client, e.server)
 	r := newRing(e.client, op, size, at(e.server.buffer(size)))
 	stop, done := make(chan struct{}), make(chan struct{})
-	go func() { // the target's turns, for providers that need them
+	go func() { // polls the target, for providers that need them
 		defer close(done)
 		for {
 			select {
 			case <-stop:
 				return
 			default:
-				e.server.tally(b)
+				e.server.pollCounts(b)
 			}
 		}
 	}()
@@ -227,12 +227,12 @@ func benchRdma(b *testing.B, open Open, op via.Opcode, size int) {
 	b.ReportAllocs()
 	b.ResetTimer()
 	for posted, completed := 0, 0; completed < b.N && !b.Failed(); {
-		for posted < b.N && posted-completed < benchWindowDepth {
+		for posted < b.N && posted-completed < benchDepth {
 			r.post(b)
 			posted++
 		}
 		e.client.vi.Doorbell()
-		s, _ := e.client.tally(b)
+		s, _ := e.client.pollCounts(b)
 		completed += s
 	}
 	b.StopTimer()
@@ -249,15 +249,15 @@ func benchPostRate(b *testing.B, open Open) {
 	in, out := newRing(e.server, via.OpRecv, 0, nil), newRing(e.client, via.OpSend, 0, nil)
 	b.ReportAllocs()
 	b.ResetTimer()
-	for n := 0; n < b.N && !b.Failed(); n += benchWindowDepth {
-		for range benchWindowDepth {
+	for n := 0; n < b.N && !b.Failed(); n += benchDepth {
+		for range benchDepth {
 			in.post(b)
 			out.post(b)
 		}
 		e.client.vi.Doorbell()
-		for sent, received := 0, 0; (sent < benchWindowDepth || received < benchWindowDepth) && !b.Failed(); {
-			s, _ := e.client.tally(b)
-			_, r := e.server.tally(b)
+		for sent, received := 0, 0; (sent < benchDepth || received < benchDepth) && !b.Failed(); {
+			s, _ := e.client.pollCounts(b)
+			_, r := e.server.pollCounts(b)
 			sent, received = sent+s, received+r
 		}
 	}

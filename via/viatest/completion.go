@@ -48,7 +48,7 @@ func armFalseWhenReady(e *env) {
 	if e.client.cq.Arm() {
 		e.t.Errorf("Arm accepts with two flushed descriptors to return")
 	}
-	e.client.take(one[:e.client.cq.Poll(one[:])])
+	e.client.collect(one[:e.client.cq.Poll(one[:])])
 	if e.client.cq.Arm() {
 		e.t.Errorf("Arm accepts with a flushed descriptor to return")
 	}
@@ -240,7 +240,7 @@ func smallBatches(e *env) {
 	for _, x := range []*end{e.client, e.server} {
 		e.until("all completions", func() bool {
 			n := x.cq.Poll(one)
-			x.take(one[:n])
+			x.collect(one[:n])
 			return len(x.done) == 50
 		})
 	}
@@ -252,7 +252,7 @@ func smallBatches(e *env) {
 		if e.server.cq.Poll(one) != 1 {
 			e.t.Fatalf("flushed receive %d is not returned", i)
 		}
-		e.server.take(one)
+		e.server.collect(one)
 	}
 }
 

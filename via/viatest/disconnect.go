@@ -13,6 +13,7 @@ var disconnectCases = []kitCase{
 	{"Reconnect", EarlyAdopter, "after error, disconnect and draining the VI connects again and works", anyLevel, 0, reconnect},
 	{"BothDisconnect", EarlyAdopter, "both ends may disconnect at once", anyLevel, 0, bothDisconnect},
 	{"DisconnectUnderLoad", Functional, "a disconnect while data flows leaves memory alone afterwards", anyLevel, 0, disconnectUnderLoad},
+	{"DisconnectUnderRdma", Functional, "after a disconnect without an error no peer is inside a region, and none changes", anyLevel, 0, disconnectUnderRdma},
 	{"OldCompletionsDoNotReturn", Functional, "a connection never sees the completions of the one before", anyLevel, 0, oldCompletions},
 }
 
@@ -178,6 +179,32 @@ func disconnectUnderLoad(e *env) {
 		e.breaks(e.client)
 		e.quietly()
 		e.same(room.b, make([]byte, size), "receive memory after the disconnect")
+		e.rejoin()
+		e.client.done, e.server.done = nil, nil
+	}
+}
+
+func disconnectUnderRdma(e *env) {
+	e.connect()
+	const size = 256 << 10
+	src, dst := e.client.buffer(size), e.server.buffer(size)
+	fill(src.b, 1)
+	for range 10 {
+		for range 20 {
+			e.client.write(at(dst), src)
+		}
+		for len(e.client.done) == 0 {
+			e.client.poll()
+			e.server.poll()
+		}
+		e.check(e.server.vi.Disconnect(), "disconnect")
+		if dst.mem.Accessed() {
+			e.t.Error("a peer is inside the region, and the disconnect did not tell")
+		}
+		clear(dst.b)
+		e.breaks(e.client)
+		e.quietly()
+		e.same(dst.b, make([]byte, size), "the region after the disconnect")
 		e.rejoin()
 		e.client.done, e.server.done = nil, nil
 	}

@@ -1,5 +1,5 @@
-// Package viatest is the conformance kit of package via. Every provider runs all
-// of it:
+// Package viatest is the conformance kit of package via. Every provider runs
+// all of it:
 //
 //	func TestConformance(t *testing.T) {
 //		viatest.Run(t, openFabric, nil)
@@ -10,11 +10,11 @@
 // A case is named for the rule that it checks. It belongs to one of the three
 // levels of VIPL conformance, each of which contains the one before:
 //
-//	early adopter   connections of clients and servers, memory, Sends, both ways to
-//	                take completions, name service
-//	functional      and RDMA Write, asynchronous errors, the loss of a connection,
-//	                protection tags, changed attributes and sizes, peer-to-peer
-//	                connections, sleeping
+//	early adopter   client and server connections, memory, Sends, both
+//	                completion models, name service
+//	functional      and RDMA Write, asynchronous errors, lost connections,
+//	                protection tags, changed attributes and sizes,
+//	                peer-to-peer connections, sleeping
 //	full            and RDMA Read, notification, discovery
 //
 // A case runs at each reliability level at which its rule holds and which the
@@ -25,19 +25,21 @@
 //
 // # Skips
 //
-// What a provider cannot pass it skips by name, at all levels or at one, with a
-// true reason. The kit fails where a skip names nothing, where it has no reason,
-// where what the case needs is claimed in the limits, and where a capability is
-// missing that no skip tells of.
+// A provider skips the cases that it cannot pass by name, at all levels or one,
+// with a true reason. The kit fails where a skip names nothing, where it has no
+// reason, where what the case needs is claimed in the limits, and where a
+// capability is missing that no skip tells of.
 //
 // # Rules of every case
 //
-// Each case gets a fabric of its own, drives every VI by one goroutine at a time,
-// and afterwards destroys what it created: a NIC that then does not close fails
-// the case, and so does a goroutine or a file descriptor that outlives it. In all
-// cases the kit checks, beside the case's own rule, that the descriptors of each
-// queue complete in the order of their posts and say what their completions say.
+// Each case gets a fabric of its own, drives every VI by one goroutine at a
+// time, and afterwards destroys what it created: a NIC that then does not close
+// fails the case, and so does a goroutine or a file descriptor that outlives
+// it. In all cases the kit checks, beside the case's own rule, that the
+// descriptors of each queue complete in the order of their posts and say what
+// their completions say.
 //
-// The kit is modelled on the three levels of Intel's VI Architecture Conformance
-// Suite, which is not available; passing it is not passing that suite.
+// The kit is modelled on the three levels of Intel's VI Architecture
+// Conformance Suite, which is not available; passing it is not passing that
+// suite.
 package viatest

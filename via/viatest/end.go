@@ -36,14 +36,15 @@ type end struct {
 	vis []*via.VI
 	cqs []*via.CQ
 
-	posted map[queueKey][]*via.Descriptor // in order, not completed
-	done   []via.Completion               // in order of polling
-	seen   map[*via.Descriptor]via.Completion
-	mutes  map[*via.Descriptor]bool // their memory is gone: they say nothing
-	batch  [32]via.Completion
-	closed bool
+	posted     map[queueKey][]*via.Descriptor // in order, not completed
+	done       []via.Completion               // in order of polling
+	seen       map[*via.Descriptor]via.Completion
+	memoryGone map[*via.Descriptor]bool // their memory is gone: they say nothing
+	batch      [32]via.Completion
+	closed     bool
 
-	mu    sync.Mutex
+	mu sync.Mutex
+	// +checklocks:mu
 	async []via.AsyncError
 }
 
@@ -178,15 +179,15 @@ func (x *end) poll() int {
 			cq = x.cqs[i]
 		}
 		k := cq.Poll(x.batch[:])
-		x.take(x.batch[:k])
+		x.collect(x.batch[:k])
 		n += k
 	}
 	return n
 }
 
-// take books completions and checks what holds for all: first posted, first
-// completed; the completion says what the descriptor says.
-func (x *end) take(got []via.Completion) {
+// collect records completions and checks what holds for all: first posted,
+// first completed; the completion says what the descriptor says.
+func (x *end) collect(got []via.Completion) {
 	for _, c := range got {
 		key := queueKey{c.VI, c.Recv}
 		queue := x.posted[key]
@@ -196,7 +197,7 @@ func (x *end) take(got []via.Completion) {
 			x.posted[key] = queue[1:]
 		}
 		d := c.Descriptor
-		if !x.mutes[d] && (d.Status() != c.Status || d.Length() != c.Length) {
+		if !x.memoryGone[d] && (d.Status() != c.Status || d.Length() != c.Length) {
 			x.e.t.Errorf("%s: completion says %v, %d bytes; its descriptor %v, %d bytes",
 				x.name, c.Status, c.Length, d.Status(), d.Length())
 		}
@@ -205,12 +206,12 @@ func (x *end) take(got []via.Completion) {
 	}
 }
 
-// mute expects nothing of a descriptor's memory at its completion.
-func (x *end) mute(d *via.Descriptor) {
-	if x.mutes == nil {
-		x.mutes = make(map[*via.Descriptor]bool)
+// expectMemoryGone expects nothing of a descriptor's memory at its completion.
+func (x *end) expectMemoryGone(d *via.Descriptor) {
+	if x.memoryGone == nil {
+		x.memoryGone = make(map[*via.Descriptor]bool)
 	}
-	x.mutes[d] = true
+	x.memoryGone[d] = true
 }
 
 // buf is a piece of the end's data region.

@@ -10,9 +10,9 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// patience is how long the kit waits for what must happen. Nothing is decided
-// by it but failure.
-const patience = 20 * time.Second
+// caseTimeout is how long the kit waits for an event that must happen. It
+// decides nothing but failure.
+const caseTimeout = time.Minute
 
 // env is a running case.
 type env struct {
@@ -41,7 +41,8 @@ func (e *env) close() {
 	e.server.close()
 }
 
-// unreliable reports whether messages may be lost and errors cost no connection.
+// unreliable reports whether messages may be lost and errors cost no
+// connection.
 func (e *env) unreliable() bool { return e.level == via.UnreliableDelivery }
 
 // service returns an address that no other connection of the case uses.
@@ -77,7 +78,7 @@ func (e *env) until(what string, cond func() bool) {
 func (e *env) untilBy(what string, cond func() bool, ends ...*end) {
 	e.t.Helper()
 	idle := 0
-	for deadline := time.Now().Add(patience); !cond(); {
+	for deadline := time.Now().Add(caseTimeout); !cond(); {
 		moved := 0
 		for _, x := range ends {
 			moved += x.poll()
@@ -87,9 +88,9 @@ func (e *env) untilBy(what string, cond func() bool, ends ...*end) {
 			continue
 		}
 		if time.Now().After(deadline) {
-			e.t.Fatalf("waited in vain for %s; client: %v; server: %v", what, e.client, e.server)
+			e.t.Fatalf("timed out waiting for %s; client: %v; server: %v", what, e.client, e.server)
 		}
-		if idle++; idle < keen {
+		if idle++; idle < busyPolls {
 			pause()
 		} else {
 			time.Sleep(nap)
@@ -97,36 +98,34 @@ func (e *env) untilBy(what string, cond func() bool, ends ...*end) {
 	}
 }
 
-// Polls in vain after which a wait leaves the processor to others, and for how
-// long at a time. A fabric gives up on a peer after a while, in which there is
-// nothing to do.
+// Empty polls after which a wait yields the processor, and for how long at a
+// time: until a fabric declares its peer dead there is nothing to do.
 const (
-	keen = 500
-	nap  = 50 * time.Microsecond
+	busyPolls = 500
+	nap       = 50 * time.Microsecond
 )
 
 // atOnce is how many parts of a case run at the same time.
 const atOnce = 6
 
 // together runs parts of a case, which are tests of their own with devices of
-// their own, at the same time: of most of what a fabric does about a fault, it
-// waits.
+// their own, at the same time: most of the handling of a fault is waiting.
 func together(parts int, run func(i int)) {
 	var wait sync.WaitGroup
-	turns := make(chan struct{}, atOnce)
+	tokens := make(chan struct{}, atOnce)
 	for i := range parts {
-		turns <- struct{}{}
+		tokens <- struct{}{}
 		wait.Go(func() {
-			defer func() { <-turns }()
+			defer func() { <-tokens }()
 			run(i)
 		})
 	}
 	wait.Wait()
 }
 
-// turn lets an end take what the fabric holds for it, at the level where a fabric
-// without room drops.
-func (e *env) turn(x *end) {
+// drain polls an end until the fabric holds nothing for it, at the level where
+// a fabric without room discards messages.
+func (e *env) drain(x *end) {
 	for e.unreliable() && x.poll() != 0 {
 	}
 }

@@ -11,12 +11,12 @@ var fairnessCases = []kitCase{
 }
 
 const (
-	floodDepth = 64             // messages of the greedy VI that are under way, always
+	floodDepth = 64             // messages of the flooding VI in flight, always
 	floodBatch = 8              // completions taken at a time
-	patientFor = 4 * floodDepth // completions of the greedy VI while the modest waits
+	fairLimit  = 4 * floodDepth // completions of the flooding VI while the modest waits
 )
 
-// flooding is a greedy VI of the client, whose messages to one of the server never
+// flooding is a VI of the client, whose messages to one of the server never
 // end.
 type flooding struct {
 	e            *env
@@ -26,7 +26,7 @@ type flooding struct {
 	sent, got    int
 }
 
-// newFlooding connects greedy VIs on completion queues of both ends.
+// newFlooding connects flooding VIs on completion queues of both ends.
 func newFlooding(e *env, client, server *via.CQ) *flooding {
 	e.t.Helper()
 	f := &flooding{e: e}
@@ -46,7 +46,7 @@ func newFlooding(e *env, client, server *via.CQ) *flooding {
 	return f
 }
 
-// feed keeps the greedy VI's messages under way.
+// feed keeps the flooding VI's messages in flight.
 func (f *flooding) feed(src, room buf) {
 	f.e.t.Helper()
 	for ; f.sent < f.got+floodDepth; f.sent++ {
@@ -62,7 +62,7 @@ func (f *flooding) feed(src, room buf) {
 func (f *flooding) sip(x *end, cq *via.CQ, modest *via.VI, recv bool) bool {
 	f.e.t.Helper()
 	n := cq.Poll(x.batch[:floodBatch])
-	x.take(x.batch[:n])
+	x.collect(x.batch[:n])
 	found := false
 	for _, c := range x.batch[:n] {
 		if c.Status.Failed() {
@@ -77,7 +77,7 @@ func (f *flooding) sip(x *end, cq *via.CQ, modest *via.VI, recv bool) bool {
 	return found
 }
 
-// compete sends messages of the default VIs while the greedy ones flood, and
+// compete sends messages of the default VIs while the flooding ones send, and
 // counts how long each waits.
 func (f *flooding) compete(mine, theirs *via.CQ) {
 	f.e.t.Helper()
@@ -100,7 +100,7 @@ func (f *flooding) compete(mine, theirs *via.CQ) {
 				sent = f.sip(e.client, mine, e.client.vi, false) || sent
 				received = f.sip(e.server, theirs, e.server.vi, true) || received
 			}
-			if waited := f.got - before; waited > patientFor {
+			if waited := f.got - before; waited > fairLimit {
 				e.t.Fatalf("message %d: sent %v, received %v, while another vi received %d", i, sent, received, waited)
 			}
 		}
@@ -148,7 +148,7 @@ func fairWhileFlushing(e *env) {
 	taken := 0
 	e.untilBy("the message among the flushes", func() bool {
 		n := e.server.cq.Poll(e.server.batch[:floodBatch])
-		e.server.take(e.server.batch[:n])
+		e.server.collect(e.server.batch[:n])
 		taken += n
 		_, ok := e.server.seen[r]
 		return ok

@@ -17,7 +17,7 @@ var faultCases = []kitCase{
 	{"CutAnywhere", Functional, "a cut in the middle of an operation breaks both ends, and nothing happens afterwards", anyLevel, NeedsFaults, anywhere(via.FaultCut, lost)},
 	{"KilledAnywhere", Functional, "a link that is cut at any post or completion breaks both ends, and nothing happens afterwards", anyLevel, 0, killedAnywhere},
 	{"RandomFaults", Functional, "whatever the fabric does and how often, nothing is delivered twice, spoiled or out of order", anyLevel, NeedsFaults, randomFaults},
-	{"FaultsSpareOthers", Functional, "a fault of one connection is nothing to another on the same completion queue", anyLevel, NeedsFaults, faultsSpareOthers},
+	{"FaultsSpareOthers", Functional, "a fault of one connection is nothing to another on the same completion queue", anyLevel, NeedsFaults, faultsAffectOneLink},
 }
 
 // under runs a part of a case on a fabric of its own that misbehaves by a plan.
@@ -32,8 +32,8 @@ func (e *env) under(name string, plan hook.Plan, do func(e *env, fault *hook.Fau
 	})
 }
 
-// anywhere strikes each step of the workload in turn, and compares what came of it
-// with the rule of the fault.
+// anywhere strikes each step of the workload one by one, and compares what came
+// of it with the rule of the fault.
 func anywhere(f via.Fault, rule func(r *run, s step)) func(e *env) {
 	return func(e *env) {
 		together(len(script), func(i int) {
@@ -41,7 +41,7 @@ func anywhere(f via.Fault, rule func(r *run, s step)) func(e *env) {
 			e.under(fmt.Sprint(i+1), plan, func(e *env, fault *hook.FaultProvider) {
 				r := newRun(e, i)
 				r.carryOut()
-				r.oracle.finish()
+				r.model.finish()
 				if n := fault.Injected(); n != 1 {
 					e.t.Errorf("%d faults struck, want 1", n)
 				}
@@ -59,7 +59,7 @@ func (r *run) whole(but int) {
 	r.t.Helper()
 	r.state(r.client, via.StateConnected)
 	r.state(r.server, via.StateConnected)
-	for _, i := range r.oracle.missing() {
+	for _, i := range r.model.missing() {
 		if i != but {
 			r.t.Errorf("step %d is missing, although nothing struck it", i)
 		}
@@ -74,7 +74,7 @@ func (r *run) whole(but int) {
 // missingOrBroken: the step is missing, or the connection is gone.
 func missingOrBroken(r *run, s step) {
 	r.t.Helper()
-	switch missing := r.oracle.missing(); {
+	switch missing := r.model.missing(); {
 	case s.size == 0 && !r.broken(): // there is nothing of it to spoil
 	case r.unreliable() && r.broken():
 		r.t.Errorf("an unreliable connection broke")
@@ -92,19 +92,20 @@ func absorbed(r *run, s step) {
 		r.t.Errorf("a duplicate broke the connection")
 		return
 	}
-	if missing := r.oracle.missing(); len(missing) != 0 {
+	if missing := r.model.missing(); len(missing) != 0 {
 		r.t.Errorf("steps %v are missing", missing)
 	}
-	// A fabric that repeats what it believes lost may have duplicates of its own.
+	// A fabric that repeats what it believes lost may have duplicates of its
+	// own.
 	if n := r.server.vi.Stats().Dropped; n < 1 && s.op == via.OpSend {
 		r.t.Errorf("R counts %d dropped messages, want the duplicate", n)
 	}
 }
 
-// repairedOrBroken: the oracle has looked at the order.
+// repairedOrBroken: the model has looked at the order.
 func repairedOrBroken(r *run, _ step) {
 	r.t.Helper()
-	switch missing := r.oracle.missing(); {
+	switch missing := r.model.missing(); {
 	case r.unreliable() && r.broken():
 		r.t.Errorf("an unreliable connection broke")
 	case !r.unreliable() && !r.broken() && len(missing) != 0:
@@ -145,7 +146,7 @@ func killedAnywhere(e *env) {
 		e.under(fmt.Sprint(n), hook.Plan{SeverAt: n}, func(e *env, fault *hook.FaultProvider) {
 			r := newRun(e, unplanned)
 			r.carryOut()
-			r.oracle.finish()
+			r.model.finish()
 			if killed = fault.Injected() != 0; killed {
 				lost(r, step{})
 			} else {
@@ -171,12 +172,12 @@ func randomFaults(e *env) {
 		e.under(fmt.Sprint(seed), plan, func(e *env, _ *hook.FaultProvider) {
 			r := newRun(e, unplanned)
 			r.carryOut()
-			r.oracle.finish()
+			r.model.finish()
 		})
 	})
 }
 
-func faultsSpareOthers(e *env) {
+func faultsAffectOneLink(e *env) {
 	// The fourth operation of each link is lost; only one link has so many.
 	e.under("drop", hook.Plan{Faults: map[int]via.Fault{4: via.FaultDrop}}, func(e *env, fault *hook.FaultProvider) {
 		e.connect()

@@ -28,7 +28,7 @@ type stream struct {
 
 const (
 	streamMessages = 400
-	streamWindow   = 24
+	streamDepth    = 24
 	streamRoom     = 48 << 10 // bytes of the longest message
 )
 
@@ -57,7 +57,7 @@ type worker struct {
 
 func newWorker(x *end, out, in *stream, slow int) *worker {
 	w := &worker{x: x, out: out, in: in, slow: slow}
-	for range streamWindow {
+	for range streamDepth {
 		w.send, w.recv = append(w.send, x.desc(2)), append(w.recv, x.desc(3))
 		w.src, w.dst = append(w.src, x.buffer(streamRoom)), append(w.dst, x.buffer(streamRoom))
 	}
@@ -65,7 +65,7 @@ func newWorker(x *end, out, in *stream, slow int) *worker {
 }
 
 func (w *worker) post(i int) error {
-	d, b := w.recv[i%streamWindow], w.dst[i%streamWindow]
+	d, b := w.recv[i%streamDepth], w.dst[i%streamDepth]
 	build(d, via.OpRecv, nil, []buf{b.part(0, 7), b.part(7, 20000), b.part(20007, streamRoom-20007)})
 	w.x.book(w.x.vi, true, d)
 	err := w.x.vi.PostRecv(d)
@@ -75,16 +75,16 @@ func (w *worker) post(i int) error {
 
 // run returns when all messages are sent and received.
 func (w *worker) run() error {
-	for i := range streamWindow {
+	for i := range streamDepth {
 		if err := w.post(i); err != nil {
 			return err
 		}
 	}
 	sent, completed, received := 0, 0, 0
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(caseTimeout)
 	for polls := 0; completed < streamMessages || received < streamMessages; polls++ {
-		for sent < streamMessages && sent-completed < streamWindow && int64(sent) < w.out.granted.Load() {
-			d, b := w.send[sent%streamWindow], w.src[sent%streamWindow].part(0, w.out.size(sent))
+		for sent < streamMessages && sent-completed < streamDepth && int64(sent) < w.out.granted.Load() {
+			d, b := w.send[sent%streamDepth], w.src[sent%streamDepth].part(0, w.out.size(sent))
 			fill(b.b, int(w.out.seed)+sent)
 			build(d, via.OpSend, nil, cut(b, 2))
 			d.SetImmediate(uint32(sent))
@@ -124,11 +124,11 @@ func (w *worker) collect(received int) (sends, receives int, err error) {
 		i := received + receives
 		receives++
 		want := pattern(w.in.size(i), int(w.in.seed)+i)
-		if int(c.Immediate) != i || int(c.Length) != len(want) || !bytes.Equal(w.dst[i%streamWindow].b[:c.Length], want) {
+		if int(c.Immediate) != i || int(c.Length) != len(want) || !bytes.Equal(w.dst[i%streamDepth].b[:c.Length], want) {
 			return 0, 0, fmt.Errorf("receive %d is message %d of %d bytes (want %d) or its bytes are wrong", i, c.Immediate, c.Length, len(want))
 		}
-		if i+streamWindow < streamMessages {
-			if err := w.post(i + streamWindow); err != nil {
+		if i+streamDepth < streamMessages {
+			if err := w.post(i + streamDepth); err != nil {
 				return 0, 0, err
 			}
 		}
@@ -143,7 +143,7 @@ func bothDirections(e *env) {
 	result := make(chan error, 1)
 	go func() { result <- server.run() }()
 	err := client.run()
-	// The slower end may need a turn of the other's to get its last bytes away.
+	// The slower end may need a poll of the other's to get its last bytes away.
 	for end := error(nil); ; {
 		select {
 		case end = <-result:
@@ -173,7 +173,7 @@ func slowReceiver(e *env) {
 		d.SetImmediate(uint32(i))
 		e.client.postSend(e.client.vi, d)
 	}
-	for range 2000 { // the sender alone gets its turns
+	for range 2000 { // the sender alone polls
 		e.client.poll()
 	}
 	if s := e.client.vi.State(); s != via.StateConnected {
@@ -229,8 +229,8 @@ func fullQueues(e *env) {
 				binary.LittleEndian.PutUint32(b.b, uint32(i+round))
 				x.send(b)
 			}
-			e.turn(e.client)
-			e.turn(e.server)
+			e.drain(e.client)
+			e.drain(e.server)
 		}
 		for _, x := range []*end{e.client, e.server} {
 			e.until(x.name+"'s completions", func() bool { return len(x.done) == 2*queueDepth })

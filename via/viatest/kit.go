@@ -63,19 +63,20 @@ func levelName(l via.ReliabilityLevel) string {
 // closes them when the case ends.
 type Fabric struct {
 	Client, Server *via.NIC
-	// Address returns an address at which either may listen and the other connect.
+	// Address returns an address at which either may listen and the other
+	// connect.
 	Address func(discriminator string) via.Address
 	// Open opens one more device, which reaches Server as Client does. The kit
 	// closes it.
 	Open func() *via.NIC
-	// Tells says what an end hears in place of a code when a connection breaks: for
-	// fabrics whose device does not tell one reason from another. A code that is not
-	// in it is told as it is.
+	// Tells says what an end hears in place of a code when a connection breaks:
+	// for fabrics whose device does not tell one reason from another. A code
+	// that is not in it is told as it is.
 	Tells map[via.AsyncCode]via.AsyncCode
 }
 
-// Open opens a fresh fabric of the provider that decorate makes of the plain one.
-// What it opens beside the NICs it releases with the test's Cleanup.
+// Open opens a fresh fabric of the provider that decorate makes of the plain
+// one. It releases whatever it opens beside the NICs with the test's Cleanup.
 type Open func(t testing.TB, decorate func(via.Provider) via.Provider) *Fabric
 
 // plain decorates with nothing.
@@ -157,16 +158,16 @@ type Result struct {
 	Skipped int
 }
 
-// Run runs the kit at the reliability levels that the provider claims, and prints
-// how many cases ran. Of a test that is told to run a part of it ("-run
+// Run runs the kit at the reliability levels that the provider claims, and
+// prints how many cases ran. Of a test that is told to run a part of it ("-run
 // 'TestConformance/full'") the result is about that part.
 func Run(t *testing.T, open Open, skips Skips) Result {
 	t.Helper()
 	k := newKit(t, open, skips)
 	k.runLevels(t, groups())
 	t.Run("Matrix", k.runMatrix)
-	fmt.Fprintln(os.Stdout, &k.tally)
-	return k.tally.result()
+	fmt.Fprintln(os.Stdout, &k.counts)
+	return k.counts.result()
 }
 
 // RunGroups runs the cases of some groups, as [Cases] names them, and no error
@@ -183,7 +184,7 @@ func RunGroups(t *testing.T, open Open, skips Skips, names ...string) {
 	}
 	k := newKit(t, open, skips)
 	k.runLevels(t, some)
-	fmt.Fprintln(os.Stdout, &k.tally)
+	fmt.Fprintln(os.Stdout, &k.counts)
 }
 
 func newKit(t *testing.T, open Open, skips Skips) *kit {
@@ -214,7 +215,7 @@ type kit struct {
 	skips     Skips
 	limits    via.Limits // what both devices have
 	faultless bool       // the provider asks for no faults
-	tally     tally
+	counts    counts
 }
 
 // inspect learns what the provider claims.
@@ -225,11 +226,11 @@ func (k *kit) inspect(t *testing.T) {
 		return fault
 	}, 0)
 	defer e.close()
-	k.tally.provider = e.f.Client.Name()
+	k.counts.provider = e.f.Client.Name()
 	k.limits = e.f.Client.Limits()
 	k.limits.ReliabilityLevels &= e.f.Server.Limits().ReliabilityLevels
 	if len(k.claimed()) == 0 {
-		t.Fatalf("%s claims no reliability level", k.tally.provider)
+		t.Fatalf("%s claims no reliability level", k.counts.provider)
 	}
 	e.level = k.claimed()[0]
 	e.connect()
@@ -263,11 +264,11 @@ func (k *kit) runLevel(t *testing.T, some []group, level Level, reliability via.
 
 // runCase runs a case on a fabric of its own.
 func (k *kit) runCase(t *testing.T, c kitCase, reliability via.ReliabilityLevel) {
-	k.tally.ran(c.name, c.level, reliability)
+	k.counts.ran(c.name, c.level, reliability)
 	watchLeaks(t)
 	e := newEnv(t, k.open, plain, reliability)
 	if k.skipped(e, c.name, c.needs) {
-		k.tally.skip()
+		k.counts.skip()
 		t.Skip(k.skips.reason(c.name, reliability))
 	}
 	c.run(e)

@@ -51,7 +51,7 @@ func TestMatrixIsComplete(t *testing.T) {
 				if v.check == nil && len(w.sender)+len(w.receiver)+len(w.atSender)+len(w.atReceiver) == 0 {
 					t.Errorf("%v, %s: nothing is expected at %v", &r, v.name, levels[level])
 				}
-				if w.survives && level != 0 {
+				if w.staysConnected && level != 0 {
 					t.Errorf("%v, %s: a reliable connection survives an error", &r, v.name)
 				}
 			}
@@ -97,8 +97,8 @@ func TestSkipsNameLevels(t *testing.T) {
 	}
 }
 
-func TestTallyCounts(t *testing.T) {
-	y := &tally{provider: "paper", cells: 51, skipped: 1}
+func TestCountsOfRun(t *testing.T) {
+	y := &counts{provider: "paper", cells: 51, skipped: 1}
 	y.ran("A", EarlyAdopter, via.UnreliableDelivery)
 	y.ran("A", EarlyAdopter, via.ReliableReception)
 	y.ran("B", EarlyAdopter, via.ReliableReception)

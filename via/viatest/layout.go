@@ -111,8 +111,9 @@ func consumerFieldsSurvive(e *env) {
 	}
 }
 
-// nextIsNotUsed names, in the fields Next and NextHandle of descriptors, the wrong
-// descriptor of the queue, one that was never posted, and nothing that exists.
+// nextIsNotUsed names, in the fields Next and NextHandle of descriptors, the
+// wrong descriptor of the queue, one that was never posted, and nothing that
+// exists.
 func nextIsNotUsed(e *env) {
 	e.connect()
 	const messages = 3
@@ -120,11 +121,11 @@ func nextIsNotUsed(e *env) {
 		binary.LittleEndian.PutUint64(d.Bytes(), addr)
 		binary.LittleEndian.PutUint32(d.Bytes()[8:], handle)
 	}
-	scribble := func(x *end, list []*via.Descriptor, turn int) {
+	scribble := func(x *end, list []*via.Descriptor, shift int) {
 		other := x.desc(1)
 		other.Reset(via.OpSend)
 		for i, d := range list {
-			switch (i + turn) % messages {
+			switch (i + shift) % messages {
 			case 0:
 				link(d, x.descs.Addr(), x.descs.Handle()) // the first that the case made
 			case 1:

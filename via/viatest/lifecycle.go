@@ -6,7 +6,7 @@ import (
 
 var lifecycleCases = []kitCase{
 	{"DestroyVI", EarlyAdopter, "a VI is destroyed idle and empty, once", anyLevel, 0, destroyVI},
-	{"DestroyUntaken", EarlyAdopter, "a VI whose completions nobody took is not empty", anyLevel, 0, destroyUntaken},
+	{"DestroyUntaken", EarlyAdopter, "a VI whose completions were not dequeued is not empty", anyLevel, 0, destroyUntaken},
 	{"DestroyCQ", EarlyAdopter, "a completion queue is destroyed when no VI is bound to it, once", anyLevel, 0, destroyCQ},
 	{"DestroyPtag", Functional, "a tag is destroyed when nothing carries it, once", anyLevel, 0, destroyPtag},
 	{"CloseNIC", EarlyAdopter, "a NIC closes when nothing is left on it, once", anyLevel, 0, closeNIC},

@@ -8,15 +8,15 @@ import (
 )
 
 var lossyCases = []kitCase{
-	{"SenderNeverWaits", EarlyAdopter, "unreliable Sends complete although their receiver gets no turn; what then arrives is whole, in order and once", unreliable, 0, senderNeverWaits},
+	{"SenderNeverWaits", EarlyAdopter, "unreliable Sends complete although their receiver is not polled; messages that then arrive are whole, in order and once", unreliable, 0, senderNeverWaits},
 	{"LossesAreCounted", Functional, "of unreliable messages every one is received or counted as dropped, at one end", unreliable, 0, lossesAreCounted},
 	{"EmptyQueueDrops", Functional, "unreliable messages that meet no receive are dropped and reported, and what meets one afterwards arrives", unreliable, 0, emptyQueueDrops},
 	{"UnreliableReadClaim", Functional, "no NIC claims RDMA Read at unreliable delivery", unreliable, 0, unreliableReadClaim},
 }
 
-// flood sends numbered messages to a receiver that gets no turn, and returns how
-// many arrive of them once it does. Of the marks behind them, how many were sent
-// and how many arrived.
+// flood sends numbered messages to a receiver that gets no turn, and returns
+// how many arrive of them once it does. Of the marks behind them, how many were
+// sent and how many arrived.
 func (e *env) flood(count, size int) (arrived, marked, marksArrived int) {
 	e.t.Helper()
 	dst := make([]buf, count)
@@ -36,7 +36,7 @@ func (e *env) flood(count, size int) (arrived, marked, marksArrived int) {
 			e.t.Fatalf("a send completed with %v", c.Status)
 		}
 	}
-	e.quietly()               // the receiver's turn
+	e.quietly()               // polls the receiver
 	marked = e.markedAtLast() // behind it nothing of the flood arrives any more
 	last := -1
 	for _, c := range e.server.done {
@@ -57,9 +57,9 @@ func (e *env) flood(count, size int) (arrived, marked, marksArrived int) {
 	return arrived, marked, marksArrived
 }
 
-// markedAtLast sends messages of no bytes until one arrives, and returns how many:
-// the fabric may still be full of what came before and drop the first. The next
-// one follows when the last one seems to be lost, ever later.
+// markedAtLast sends messages of no bytes until one arrives, and returns how
+// many: the fabric may still be full of what came before and drop the first.
+// The next one follows when the last one seems to be lost, ever later.
 func (e *env) markedAtLast() int {
 	e.t.Helper()
 	sent := 0

@@ -10,8 +10,8 @@ import (
 )
 
 // row is a row of the error matrix (VIA 1.0, error handling): an error and what
-// it does at each of the three reliability levels. S is the end that posts, R the
-// other; the client plays S.
+// it does at each of the three reliability levels. S is the end that posts, R
+// the other; the client plays S.
 type row struct {
 	number   int
 	name     string
@@ -19,29 +19,29 @@ type row struct {
 }
 
 // variant is a way to meet the error of a row. Its act commits the error on a
-// connection over which two messages passed; the verdict compares what came of it
+// connection over which two messages passed; expect compares the result
 // with want, by level. Where that does not fit, check does everything.
 type variant struct {
 	name  string
 	needs Capability
 	plan  hook.Plan
 	depth int // of the queues, if not the kit's
-	act   func(s *scene)
+	act   func(s *errCase)
 	want  [3]expectation
 	check func(e *env)
 }
 
 // expectation is what an error does at one level.
 type expectation struct {
-	survives bool // both VIs stay connected, and good messages pass
+	staysConnected bool // both VIs stay connected, and good messages pass
 
 	sender    []via.Status // what S's descriptor may complete with: one error bit, or good
 	receiver  []via.Status // the same of the receive that the message meets, or untold
 	somewhere via.Status   // at least one of the two carries this bit, if not 0
 
 	// Callbacks beside AsyncConnectionLost. Of a connection that breaks, an end
-	// with one here hears nothing else; one with an error bit in a descriptor may
-	// hear of the loss; any other hears it, once.
+	// with one here hears nothing else; one with an error bit in a descriptor
+	// may hear of the loss; any other hears it, once.
 	atSender, atReceiver []via.AsyncCode
 }
 
@@ -92,7 +92,7 @@ func (k *kit) runMatrix(t *testing.T) {
 
 // runCell runs the variants of a row at a level.
 func (k *kit) runCell(t *testing.T, r *row, i int) {
-	k.tally.cells++
+	k.counts.cells++
 	together(len(r.variants), func(n int) {
 		v := &r.variants[n]
 		t.Run(v.name, func(t *testing.T) {
@@ -106,16 +106,16 @@ func (k *kit) runCell(t *testing.T, r *row, i int) {
 				name += ": " + v.name
 			}
 			if k.skipped(e, name, needs) {
-				k.tally.skip()
+				k.counts.skip()
 				t.Skip(k.skips.reason(name, e.level))
 			}
 			if v.check != nil {
 				v.check(e)
 				return
 			}
-			s := newScene(e, v.depth)
+			s := newErrCase(e, v.depth)
 			v.act(s)
-			s.judge(&v.want[i])
+			s.expect(&v.want[i])
 		})
 	})
 }

@@ -5,12 +5,12 @@ import (
 	"github.com/viablk/viablk/via/hook"
 )
 
-// deviceRows are the errors of an end as a whole: a completion that has no place,
-// a connection that goes, a NIC that fails.
+// deviceRows are the errors of an end as a whole: a completion that has no
+// place, a connection that goes, a NIC that fails.
 func deviceRows() []row {
 	return []row{
 		{14, "CompletionUnwritable", []variant{
-			{name: "receive", act: receiveUnwritable, want: same3(expectation{sender: underWay, atReceiver: hears(via.AsyncCompletionProt)})},
+			{name: "receive", act: receiveUnwritable, want: same3(expectation{sender: unreported, atReceiver: hears(via.AsyncCompletionProt)})},
 			{name: "send", act: sendUnwritable, want: same3(expectation{
 				sender: can(good, flushed, transport, remoteDesc), atSender: hears(via.AsyncCompletionProt),
 			})},
@@ -34,25 +34,25 @@ var cutMessage = [3]expectation{
 	{sender: can(flushed, transport, partial), receiver: can(untold, transport, partial)},
 }
 
-func receiveUnwritable(s *scene) {
+func receiveUnwritable(s *errCase) {
 	d, m := s.elsewhere(s.server, s.server.tag)
 	b := s.guarded(s.server, 64)
-	s.server.mute(s.server.postRecv(s.server.vi, build(d, via.OpRecv, nil, []buf{b})))
+	s.server.expectMemoryGone(s.server.postRecv(s.server.vi, build(d, via.OpRecv, nil, []buf{b})))
 	s.receives(2)
 	s.check(m.Deregister(), "deregister the descriptor's memory")
-	s.named, s.muted = d, d
-	s.overtaken = true // the fabric has placed what is behind when R learns that it cannot say so
+	s.named, s.memoryGone = d, d
+	s.overtaken = true // later messages are placed when R finds the error
 	s.keep(s.server, d.Bytes(), "the descriptor")
 	s.strike(s.badSend(s.guarded(s.client, 40)))
 }
 
-func sendUnwritable(s *scene) {
+func sendUnwritable(s *errCase) {
 	s.receives(1)
 	d, m := s.elsewhere(s.client, s.client.tag)
 	b := s.guarded(s.client, 40)
 	build(d, via.OpSend, nil, []buf{b})
 	d.SetImmediate(badNumber)
-	s.client.mute(d)
+	s.client.expectMemoryGone(d)
 	s.named, s.arrives = d, true
 	s.bad = s.client.stage(d)
 	s.client.vi.Doorbell()
@@ -73,7 +73,7 @@ func peerGoes(e *env) {
 	e.check(e.client.vi.Disconnect(), "disconnect")
 	e.state(e.client, via.StateIdle)
 	e.breaks(e.server)
-	e.until("all receives", func() bool { return e.client.settled() && e.server.settled() })
+	e.until("all receives", func() bool { return e.client.allComplete() && e.server.allComplete() })
 	e.quietly()
 	for _, c := range append(e.client.done[mine:], e.server.done[theirs:]...) {
 		if c.Status&via.StatusErrorMask != flushed {
@@ -116,7 +116,7 @@ func nicFails(e *env) {
 	for _, vi := range []*via.VI{first[0], second[0], alone, first[1], second[1]} {
 		e.until("every vi to break", func() bool { return vi.State() == via.StateError })
 	}
-	e.until("all descriptors", func() bool { return e.client.settled() && e.server.settled() })
+	e.until("all descriptors", func() bool { return e.client.allComplete() && e.server.allComplete() })
 	if errs := e.client.errors(); len(errs) != 1 || errs[0].Code != via.AsyncCatastrophic || errs[0].NIC != e.client.nic {
 		e.t.Errorf("callbacks of the nic that failed: %+v, want one catastrophe", errs)
 	}

@@ -36,45 +36,45 @@ func receiverRows() []row {
 	}
 }
 
-// underWay is what a Send may say whose error its sender need not learn.
-var underWay = can(good, flushed, transport, remoteDesc)
+// unreported is what a Send may say whose error its sender need not learn.
+var unreported = can(good, flushed, transport, remoteDesc)
 
 var queueEmpty = [3]expectation{
-	{survives: true, sender: can(good), atReceiver: hears(via.AsyncRecvQueueEmpty)},
-	{sender: underWay, atReceiver: hears(via.AsyncRecvQueueEmpty)},
+	{staysConnected: true, sender: can(good), atReceiver: hears(via.AsyncRecvQueueEmpty)},
+	{sender: unreported, atReceiver: hears(via.AsyncRecvQueueEmpty)},
 	{sender: can(remoteDesc), atReceiver: hears(via.AsyncRecvQueueEmpty)},
 }
 
 // inReceive is an error of the receive that a message meets.
 func inReceive(bit via.Status) [3]expectation {
 	return [3]expectation{
-		{survives: true, sender: can(good), receiver: can(bit)},
-		{sender: underWay, receiver: can(bit)},
+		{staysConnected: true, sender: can(good), receiver: can(bit)},
+		{sender: unreported, receiver: can(bit)},
 		{sender: can(remoteDesc), receiver: can(bit)},
 	}
 }
 
 var refusedPlain = [3]expectation{
-	{survives: true, sender: can(good), atReceiver: hears(via.AsyncRdmaWriteProt)},
+	{staysConnected: true, sender: can(good), atReceiver: hears(via.AsyncRdmaWriteProt)},
 	{sender: can(good, flushed, rdmaProt), atReceiver: hears(via.AsyncRdmaWriteProt)},
 	{sender: can(rdmaProt), atReceiver: hears(via.AsyncRdmaWriteProt)},
 }
 
 var refusedImmediate = [3]expectation{
-	{survives: true, sender: can(good), receiver: can(rdmaProt)},
+	{staysConnected: true, sender: can(good), receiver: can(rdmaProt)},
 	{sender: can(good, flushed, rdmaProt), receiver: can(rdmaProt)},
 	{sender: can(rdmaProt), receiver: can(rdmaProt)},
 }
 
 var refusedRead = [3]expectation{
-	{survives: true, sender: can(format)},
+	{staysConnected: true, sender: can(format)},
 	{sender: can(rdmaProt), atReceiver: hears(via.AsyncRdmaReadProt)},
 	{sender: can(rdmaProt), atReceiver: hears(via.AsyncRdmaReadProt)},
 }
 
-// meetsNothing posts a message for which there is no receive. Where the connection
-// survives, what follows would meet none either.
-func meetsNothing(s *scene, d *via.Descriptor) {
+// meetsNothing posts a message for which there is no receive. Where the
+// connection survives, what follows would meet none either.
+func meetsNothing(s *errCase, d *via.Descriptor) {
 	s.bad = s.client.stage(d)
 	if s.unreliable() {
 		s.client.vi.Doorbell()
@@ -83,16 +83,16 @@ func meetsNothing(s *scene, d *via.Descriptor) {
 	}
 }
 
-func sendMeetsNothing(s *scene) {
+func sendMeetsNothing(s *errCase) {
 	meetsNothing(s, s.badSend(s.guarded(s.client, 40)))
 }
 
-func writeMeetsNothing(s *scene) {
+func writeMeetsNothing(s *errCase) {
 	meetsNothing(s, s.badWriteImmediate(at(s.guarded(s.server, 40)), s.guarded(s.client, 40)))
 }
 
-func tooLong(size, room int) func(s *scene) {
-	return func(s *scene) {
+func tooLong(size, room int) func(s *errCase) {
+	return func(s *errCase) {
 		s.server.recv(s.guarded(s.server, room))
 		s.receives(2)
 		s.strike(s.badSend(s.guarded(s.client, size)))
@@ -100,64 +100,64 @@ func tooLong(size, room int) func(s *scene) {
 }
 
 // withdrawn takes a receive's memory away while it is posted.
-func withdrawn(take func(s *scene, m *via.Memory) error) func(s *scene) {
-	return func(s *scene) {
+func withdrawn(withdraw func(s *errCase, m *via.Memory) error) func(s *errCase) {
+	return func(s *errCase) {
 		m := s.registered(s.untouched(s.server, 64), via.MemAttributes{Ptag: s.server.tag})
 		d := s.server.desc(1)
 		d.Reset(via.OpRecv)
 		d.AddSegment(m.Addr(), m.Handle(), 64)
 		s.server.postRecv(s.server.vi, d)
 		s.receives(2)
-		s.check(take(s, m), "withdraw the receive's memory")
+		s.check(withdraw(s, m), "withdraw the receive's memory")
 		s.strike(s.badSend(s.guarded(s.client, 40)))
 	}
 }
 
-func deregister(_ *scene, m *via.Memory) error { return m.Deregister() }
+func deregister(_ *errCase, m *via.Memory) error { return m.Deregister() }
 
 // retag moves a region to a tag that no VI has.
-func retag(s *scene, m *via.Memory) error {
+func retag(s *errCase, m *via.Memory) error {
 	tag, err := s.server.nic.CreatePtag()
 	s.check(err, "create tag")
 	return m.SetAttributes(via.MemAttributes{Ptag: tag})
 }
 
-// operand returns R's memory, which an operation of 64 bytes must not touch, and
-// how to name it so that it is refused.
-type operand func(s *scene) *target
+// operand returns R's memory, which an operation of 64 bytes must not touch,
+// and how to name it so that it is refused.
+type operand func(s *errCase) *target
 
-// registered registers guarded memory of R for the scene.
-func (s *scene) registered(b buf, attrs via.MemAttributes) *via.Memory {
+// registered registers guarded memory of R for the case.
+func (s *errCase) registered(b buf, attrs via.MemAttributes) *via.Memory {
 	m := s.region(s.server, b, attrs)
 	s.t.Cleanup(func() { _ = m.Deregister() }) // may be done
 	return m
 }
 
-func noAccess(s *scene) *target {
+func noAccess(s *errCase) *target {
 	m := s.registered(s.untouched(s.server, 64), via.MemAttributes{Ptag: s.server.tag})
 	return &target{m.Addr(), m.Handle()}
 }
 
-func pastTheEnd(s *scene) *target {
+func pastTheEnd(s *errCase) *target {
 	m := s.registered(s.untouched(s.server, 64), s.server.open())
 	return &target{m.Addr() + 1, m.Handle()}
 }
 
-func deadHandle(s *scene) *target {
+func deadHandle(s *errCase) *target {
 	m := s.registered(s.untouched(s.server, 64), s.server.open())
 	s.check(m.Deregister(), "deregister")
 	return &target{m.Addr(), m.Handle()}
 }
 
-func writeRefused(to operand) func(s *scene) {
-	return func(s *scene) {
+func writeRefused(to operand) func(s *errCase) {
+	return func(s *errCase) {
 		s.receives(2)
 		s.strike(s.badRdma(via.OpRdmaWrite, to(s), s.guarded(s.client, 64)))
 	}
 }
 
-func immediateRefused(to operand) func(s *scene) {
-	return func(s *scene) {
+func immediateRefused(to operand) func(s *errCase) {
+	return func(s *errCase) {
 		s.server.recv(s.untouched(s.server, 64))
 		s.receives(2)
 		s.op = via.StatusOpRemoteWrite
@@ -165,8 +165,8 @@ func immediateRefused(to operand) func(s *scene) {
 	}
 }
 
-func readRefused(from operand) func(s *scene) {
-	return func(s *scene) {
+func readRefused(from operand) func(s *errCase) {
+	return func(s *errCase) {
 		s.receives(2)
 		s.overtaken = s.level == via.ReliableDelivery
 		s.strike(s.badRdma(via.OpRdmaRead, from(s), s.untouched(s.client, 64)))

@@ -9,15 +9,15 @@ import (
 // senderRows are the errors that S meets before the fabric sees anything.
 func senderRows() []row {
 	overrun := [3]expectation{
-		{survives: true, atSender: hears(via.AsyncOverrun)},
+		{staysConnected: true, atSender: hears(via.AsyncOverrun)},
 		{atSender: hears(via.AsyncOverrun)},
 		{atSender: hears(via.AsyncOverrun)},
 	}
 	return []row{
 		{1, "SenderDescriptor", []variant{
-			{name: "reserved control bit", act: spoiled(reservedBit), want: ownBit(format)},
-			{name: "segment of a dead region", act: spoiled(deadSegment), want: ownBit(protection)},
-			{name: "length that is not the sum", act: spoiled(wrongLength), want: ownBit(length)},
+			{name: "reserved control bit", act: spoiled(reservedBit), want: localBit(format)},
+			{name: "segment of a dead region", act: spoiled(deadSegment), want: localBit(protection)},
+			{name: "length that is not the sum", act: spoiled(wrongLength), want: localBit(length)},
 		}},
 		{2, "PostError", []variant{
 			{name: "misaligned send", act: badPost(misaligned, false), want: postError},
@@ -34,20 +34,20 @@ func senderRows() []row {
 	}
 }
 
-// ownBit is an error that S's descriptor alone tells of.
-func ownBit(bit via.Status) [3]expectation {
-	return [3]expectation{{survives: true, sender: can(bit)}, {sender: can(bit)}, {sender: can(bit)}}
+// localBit is an error that S's descriptor alone tells of.
+func localBit(bit via.Status) [3]expectation {
+	return [3]expectation{{staysConnected: true, sender: can(bit)}, {sender: can(bit)}, {sender: can(bit)}}
 }
 
 var postError = [3]expectation{
-	{survives: true, atSender: hears(via.AsyncPostDescriptor)},
+	{staysConnected: true, atSender: hears(via.AsyncPostDescriptor)},
 	{atSender: hears(via.AsyncPostDescriptor)},
 	{atSender: hears(via.AsyncPostDescriptor)},
 }
 
 // spoiled posts a Send that something is wrong with.
-func spoiled(spoil func(s *scene, d *via.Descriptor)) func(s *scene) {
-	return func(s *scene) {
+func spoiled(spoil func(s *errCase, d *via.Descriptor)) func(s *errCase) {
+	return func(s *errCase) {
 		s.receives(3)
 		d := s.badSend(s.guarded(s.client, 40))
 		spoil(s, d)
@@ -55,11 +55,11 @@ func spoiled(spoil func(s *scene, d *via.Descriptor)) func(s *scene) {
 	}
 }
 
-func reservedBit(_ *scene, d *via.Descriptor) { d.Bytes()[15] |= 0x80 }
+func reservedBit(_ *errCase, d *via.Descriptor) { d.Bytes()[15] |= 0x80 }
 
-func wrongLength(_ *scene, d *via.Descriptor) { binary.LittleEndian.PutUint32(d.Bytes()[24:], 41) }
+func wrongLength(_ *errCase, d *via.Descriptor) { binary.LittleEndian.PutUint32(d.Bytes()[24:], 41) }
 
-func deadSegment(s *scene, d *via.Descriptor) {
+func deadSegment(s *errCase, d *via.Descriptor) {
 	b := s.guarded(s.client, 40)
 	m := s.region(s.client, b, via.MemAttributes{Ptag: s.client.tag})
 	s.check(m.Deregister(), "deregister")
@@ -68,8 +68,8 @@ func deadSegment(s *scene, d *via.Descriptor) {
 }
 
 // badPost posts a descriptor that the call refuses.
-func badPost(make func(s *scene) *via.Descriptor, recv bool) func(s *scene) {
-	return func(s *scene) {
+func badPost(make func(s *errCase) *via.Descriptor, recv bool) func(s *errCase) {
+	return func(s *errCase) {
 		s.receives(2)
 		s.named = make(s)
 		if recv {
@@ -83,27 +83,27 @@ func badPost(make func(s *scene) *via.Descriptor, recv bool) func(s *scene) {
 	}
 }
 
-func misaligned(s *scene) *via.Descriptor {
+func misaligned(s *errCase) *via.Descriptor {
 	d, err := s.client.descs.NewDescriptor(s.client.dused+8, 64)
 	s.check(err, "make descriptor")
 	s.client.dused += 128
 	return d
 }
 
-func deadMemory(s *scene) *via.Descriptor {
+func deadMemory(s *errCase) *via.Descriptor {
 	d, m := s.elsewhere(s.client, s.client.tag)
 	s.check(m.Deregister(), "deregister")
 	return d
 }
 
-func foreignMemory(s *scene) *via.Descriptor {
+func foreignMemory(s *errCase) *via.Descriptor {
 	tag, err := s.client.nic.CreatePtag()
 	s.check(err, "create tag")
 	d, _ := s.elsewhere(s.client, tag)
 	return d
 }
 
-func sendQueueOverrun(s *scene) {
+func sendQueueOverrun(s *errCase) {
 	s.receives(5)
 	for range 5 {
 		_, n := s.message()
@@ -114,7 +114,7 @@ func sendQueueOverrun(s *scene) {
 	s.client.vi.Doorbell()
 }
 
-func receiveQueueOverrun(s *scene) {
+func receiveQueueOverrun(s *errCase) {
 	s.receives(2)
 	for range 5 {
 		s.client.recv()

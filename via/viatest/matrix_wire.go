@@ -5,7 +5,7 @@ import (
 	"github.com/viablk/viablk/via/hook"
 )
 
-// struck is the plan of a scene whose bad operation the fabric spoils.
+// struck is the plan of a case whose bad operation the fabric spoils.
 func struck(f via.Fault) hook.Plan {
 	return hook.Plan{Faults: map[int]via.Fault{faultAt: f}}
 }
@@ -50,27 +50,27 @@ func wireRows() []row {
 
 var (
 	corruptMessage = [3]expectation{
-		{survives: true, sender: can(good), receiver: can(untold, transport)},
-		{sender: underWay, receiver: can(untold, transport), somewhere: transport},
+		{staysConnected: true, sender: can(good), receiver: can(untold, transport)},
+		{sender: unreported, receiver: can(untold, transport), somewhere: transport},
 		{sender: can(transport), receiver: can(untold, transport)},
 	}
 	lostMessage = [3]expectation{
-		{survives: true, sender: can(good), receiver: can(untold)},
+		{staysConnected: true, sender: can(good), receiver: can(untold)},
 		{sender: can(good, flushed, transport), receiver: can(untold)},
 		{sender: can(transport), receiver: can(untold)},
 	}
 	partialMessage = [3]expectation{
-		{survives: true, sender: can(good), receiver: can(partial)},
+		{staysConnected: true, sender: can(good), receiver: can(partial)},
 		{sender: can(good, flushed, transport), receiver: can(partial)},
 		{sender: can(transport), receiver: can(partial)},
 	}
 	corruptImmediate = [3]expectation{
-		{survives: true, sender: can(good), receiver: can(transport)},
+		{staysConnected: true, sender: can(good), receiver: can(transport)},
 		{sender: can(good, flushed, transport), receiver: can(transport)},
 		{sender: can(transport), receiver: can(transport)},
 	}
 	failedRead = [3]expectation{
-		{survives: true, sender: can(format)},
+		{staysConnected: true, sender: can(format)},
 		{sender: can(transport), atSender: hears(via.AsyncRdmaTransport)},
 		{sender: can(transport), atSender: hears(via.AsyncRdmaTransport)},
 	}
@@ -79,14 +79,14 @@ var (
 // spoiledWrite is an RDMA Write that arrives spoiled and consumes no receive.
 func spoiledWrite(code via.AsyncCode) [3]expectation {
 	return [3]expectation{
-		{survives: true, sender: can(good), atReceiver: hears(code)},
+		{staysConnected: true, sender: can(good), atReceiver: hears(code)},
 		{sender: can(good, flushed, transport), atReceiver: hears(code)},
 		{sender: can(transport), atReceiver: hears(code)},
 	}
 }
 
-func wireSend(size int) func(s *scene) {
-	return func(s *scene) {
+func wireSend(size int) func(s *errCase) {
+	return func(s *errCase) {
 		for range 3 {
 			s.server.recv(s.guarded(s.server, max(size, 64)))
 		}
@@ -94,41 +94,41 @@ func wireSend(size int) func(s *scene) {
 	}
 }
 
-func lastSend(size int) func(s *scene) {
-	return func(s *scene) {
+func lastSend(size int) func(s *errCase) {
+	return func(s *errCase) {
 		s.server.recv(s.guarded(s.server, size))
 		s.bad = s.client.stage(s.badSend(s.guarded(s.client, size)))
 		s.client.vi.Doorbell()
 	}
 }
 
-func wireWrite(size int) func(s *scene) {
-	return func(s *scene) {
+func wireWrite(size int) func(s *errCase) {
+	return func(s *errCase) {
 		s.receives(2)
 		s.strike(s.badRdma(via.OpRdmaWrite, at(s.guarded(s.server, size)), s.guarded(s.client, size)))
 	}
 }
 
-func wireWriteImmediate(size int) func(s *scene) {
-	return func(s *scene) {
+func wireWriteImmediate(size int) func(s *errCase) {
+	return func(s *errCase) {
 		s.server.recv(s.untouched(s.server, 64))
 		s.receives(2)
 		s.strike(s.badWriteImmediate(at(s.guarded(s.server, size)), s.guarded(s.client, size)))
 	}
 }
 
-func lostWrite(s *scene) {
+func lostWrite(s *errCase) {
 	s.receives(2)
 	s.strike(s.badRdma(via.OpRdmaWrite, at(s.untouched(s.server, 64)), s.guarded(s.client, 64)))
 }
 
-func lostWriteImmediate(s *scene) {
+func lostWriteImmediate(s *errCase) {
 	s.receives(3)
 	s.strike(s.badWriteImmediate(at(s.guarded(s.server, 64)), s.guarded(s.client, 64)))
 }
 
-func wireRead(size int) func(s *scene) {
-	return func(s *scene) {
+func wireRead(size int) func(s *errCase) {
+	return func(s *errCase) {
 		s.receives(2)
 		s.overtaken = s.level == via.ReliableDelivery
 		s.strike(s.badRdma(via.OpRdmaRead, at(s.guarded(s.server, size)), s.guarded(s.client, size)))

@@ -60,11 +60,11 @@ func registerRefusals(e *env) {
 
 func registerForeignMemory(e *env) {
 	e.connect()
-	own, err := e.server.nic.NewArena(1 << 16)
+	foreign, err := e.server.nic.NewArena(1 << 16)
 	e.check(err, "map an arena of another nic")
-	defer func() { e.check(own.Close(), "unmap") }()
+	defer func() { e.check(foreign.Close(), "unmap") }()
 	// To the client's NIC this is mapped memory that is no arena's.
-	b := buf{b: own.Bytes()[100:1100]}
+	b := buf{b: foreign.Bytes()[100:1100]}
 	b.mem = e.region(e.client, b, via.MemAttributes{Ptag: e.client.tag})
 	if b.mem.Arena() != nil {
 		e.t.Errorf("the region lies in an arena")

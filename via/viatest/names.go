@@ -17,7 +17,7 @@ var namesCases = []kitCase{
 	{"UnknownNames", EarlyAdopter, "unknown names, addresses and indices are errors of the name service", anyLevel, 0, unknownNames},
 	{"NameServiceOnce", EarlyAdopter, "a NIC has one name service at a time, and none before and after", anyLevel, 0, nameServiceOnce},
 	{"NameServiceClosedNIC", EarlyAdopter, "a closed NIC refuses names as an invalid parameter", anyLevel, 0, nameServiceClosedNIC},
-	{"Discovery", Full, "a host is discovered while somebody listens at it", anyLevel, NeedsDiscovery, discovery},
+	{"Discovery", Full, "a host is discovered while it has a listener", anyLevel, NeedsDiscovery, discovery},
 	{"DiscoveryRefusals", Full, "discovery needs a hop, time and an open NIC", anyLevel, NeedsDiscovery, discoveryRefusals},
 }
 
@@ -88,7 +88,7 @@ func unknownNames(e *env) {
 		_, err := n.HostByName(ctx, name, index)
 		e.wants(err, via.ErrNameService, fmt.Sprintf("address %d of %q", index, name))
 	}
-	byName("nobody", 0)
+	byName("unknown", 0)
 	byName("", 0)
 	byName("server", -1)
 	byName("server", 2)
@@ -133,7 +133,7 @@ func nameServiceClosedNIC(e *env) {
 // more: a fabric may take its time.
 func (e *env) discovers(host string, want bool) {
 	e.t.Helper()
-	for deadline := time.Now().Add(patience); ; pause() {
+	for deadline := time.Now().Add(caseTimeout); ; pause() {
 		found, err := e.client.nic.Discover(e.timeout(), 1)
 		e.check(err, "discover")
 		for i, n := range found {
@@ -141,11 +141,11 @@ func (e *env) discovers(host string, want bool) {
 				e.t.Fatalf("neighbours within 1 hop: %v; want each once, sorted", found)
 			}
 		}
-		if slices.Contains(found, via.Neighbour{Host: host, Hops: 1}) == want {
+		if slices.Contains(found, via.DiscoveredHost{Host: host, Hops: 1}) == want {
 			return
 		}
 		if time.Now().After(deadline) {
-			e.t.Fatalf("waited in vain for host %q to be discovered: %t; neighbours: %v", host, want, found)
+			e.t.Fatalf("timed out waiting for host %q to be discovered: %t; found: %v", host, want, found)
 		}
 	}
 }
@@ -160,7 +160,7 @@ func discovery(e *env) {
 		e.check(err, "listen")
 		e.discovers(host, true)
 		e.check(first.Close(), "close listener")
-		e.discovers(host, true) // somebody listens there
+		e.discovers(host, true) // it has a listener
 		e.check(second.Close(), "close listener")
 		e.discovers(host, false)
 	}

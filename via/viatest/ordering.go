@@ -51,7 +51,7 @@ func receiveQueueFIFO(e *env) {
 	src := e.client.buffer(4)
 	for i := range queueDepth {
 		e.client.sendImmediate(uint32(i), src)
-		e.turn(e.server)
+		e.drain(e.server)
 	}
 	for i, d := range got {
 		if c := e.ok(e.server, d); c.Immediate != uint32(i) {
@@ -123,7 +123,7 @@ func (x *end) sleep() bool {
 		return true
 	}
 	fds := []unix.PollFd{{Fd: int32(x.cq.FD()), Events: unix.POLLIN}}
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(caseTimeout); time.Now().Before(deadline); {
 		n, err := unix.Poll(fds, int(time.Until(deadline)/time.Millisecond)+1)
 		if n == 1 {
 			return true

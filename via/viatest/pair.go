@@ -21,7 +21,7 @@ func (e *env) join(client, server *via.VI) {
 	l, err := e.server.nic.Listen(addr)
 	e.check(err, "listen")
 	defer func() { e.check(l.Close(), "close listener") }()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), caseTimeout)
 	defer cancel()
 	accepted := make(chan error, 1)
 	go func() {
@@ -77,7 +77,7 @@ func (r *request) wait() error {
 
 // timeout returns a context for what must not take longer.
 func (e *env) timeout() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), caseTimeout)
 	e.t.Cleanup(cancel)
 	return ctx
 }

@@ -10,7 +10,7 @@ import (
 )
 
 var peerCases = []kitCase{
-	{"PeersMeet", Functional, "two ends that ask for each other are connected, whoever has the greater address", anyLevel, 0, peersMeet},
+	{"PeersMeet", Functional, "two ends that ask for each other are connected, whichever has the greater address", anyLevel, 0, peersMeet},
 	{"PeerComesLate", Functional, "a request waits, pending, for a peer that comes later", anyLevel, 0, peerComesLate},
 	{"PeerTimesOut", Functional, "a request that no peer answers times out, and may be made again", anyLevel, 0, peerTimesOut},
 	{"PeerMismatch", Functional, "peers whose attributes differ both fail, and say which", anyLevel, 0, peerMismatch},
@@ -30,14 +30,14 @@ func (e *env) pair() (less, greater via.Address) {
 	return a, b
 }
 
-// settles waits for the result of a request without blocking.
-func (e *env) settles(x *end) (via.ViAttributes, error) {
+// peerResult waits for the result of a request without blocking.
+func (e *env) peerResult(x *end) (via.ViAttributes, error) {
 	e.t.Helper()
 	var attrs via.ViAttributes
 	err := error(via.ErrNotDone)
-	for deadline := time.Now().Add(patience); err == via.ErrNotDone; pause() {
+	for deadline := time.Now().Add(caseTimeout); err == via.ErrNotDone; pause() {
 		if attrs, err = x.vi.PeerDone(); err == via.ErrNotDone && time.Now().After(deadline) {
-			e.t.Fatalf("waited in vain for the peer of %v", x)
+			e.t.Fatalf("timed out waiting for the peer of %v", x)
 		}
 	}
 	return attrs, err
@@ -46,9 +46,9 @@ func (e *env) settles(x *end) (via.ViAttributes, error) {
 // meet connects both default VIs as peers.
 func (e *env) meet(client, server via.Address) {
 	e.t.Helper()
-	e.check(e.client.vi.PeerRequest(client, server, patience), "request the server")
-	e.check(e.server.vi.PeerRequest(server, client, patience), "request the client")
-	_, err := e.settles(e.client)
+	e.check(e.client.vi.PeerRequest(client, server, caseTimeout), "request the server")
+	e.check(e.server.vi.PeerRequest(server, client, caseTimeout), "request the client")
+	_, err := e.peerResult(e.client)
 	e.check(err, "meet the server")
 	_, err = e.server.vi.PeerWait()
 	e.check(err, "meet the client")
@@ -63,12 +63,12 @@ func peersMeet(e *env) {
 		attrs := e.server.attributes()
 		attrs.EnableRdmaWrite = false
 		e.server.vi = e.server.newVI(attrs)
-		e.check(e.client.vi.PeerRequest(addrs[0], addrs[1], patience), "request the server")
+		e.check(e.client.vi.PeerRequest(addrs[0], addrs[1], caseTimeout), "request the server")
 		e.state(e.client, via.StatePending)
-		e.check(e.server.vi.PeerRequest(addrs[1], addrs[0], patience), "request the client")
-		mine, err := e.settles(e.client)
+		e.check(e.server.vi.PeerRequest(addrs[1], addrs[0], caseTimeout), "request the client")
+		mine, err := e.peerResult(e.client)
 		e.check(err, "meet the server")
-		theirs, err := e.settles(e.server)
+		theirs, err := e.peerResult(e.server)
 		e.check(err, "meet the client")
 		if mine.EnableRdmaWrite || !theirs.EnableRdmaWrite || mine.MaxTransferSize != attrs.MaxTransferSize || theirs.Reliability != e.level {
 			e.t.Errorf("the client hears of %+v, the server of %+v", mine, theirs)
@@ -84,7 +84,7 @@ func peerComesLate(e *env) {
 	less, greater := e.pair()
 	for _, addrs := range [][2]via.Address{{less, greater}, {greater, less}} {
 		e.idle()
-		e.check(e.client.vi.PeerRequest(addrs[0], addrs[1], patience), "request the server")
+		e.check(e.client.vi.PeerRequest(addrs[0], addrs[1], caseTimeout), "request the server")
 		for range 50 {
 			if _, err := e.client.vi.PeerDone(); err != via.ErrNotDone {
 				e.t.Fatalf("a request without a peer ends with %v", err)
@@ -92,7 +92,7 @@ func peerComesLate(e *env) {
 			pause()
 		}
 		e.state(e.client, via.StatePending)
-		e.check(e.server.vi.PeerRequest(addrs[1], addrs[0], patience), "request the client")
+		e.check(e.server.vi.PeerRequest(addrs[1], addrs[0], caseTimeout), "request the client")
 		_, err := e.server.vi.PeerWait()
 		e.check(err, "meet the client")
 		_, err = e.client.vi.PeerWait()
@@ -109,11 +109,11 @@ func peerTimesOut(e *env) {
 	for _, addrs := range [][2]via.Address{{less, greater}, {greater, less}} {
 		for _, wait := range []func() (via.ViAttributes, error){
 			e.client.vi.PeerWait,
-			func() (via.ViAttributes, error) { return e.settles(e.client) },
+			func() (via.ViAttributes, error) { return e.peerResult(e.client) },
 		} {
 			e.check(e.client.vi.PeerRequest(addrs[0], addrs[1], 5*time.Millisecond), "request the server")
 			_, err := wait()
-			e.wants(err, via.ErrTimeout, "meet nobody")
+			e.wants(err, via.ErrTimeout, "peer request without a peer")
 			e.state(e.client, via.StateIdle)
 		}
 	}
@@ -138,10 +138,10 @@ func peerMismatch(e *env) {
 	for code, attrs := range misfits {
 		for _, addrs := range [][2]via.Address{{less, greater}, {greater, less}} {
 			e.client.vi, e.server.vi = e.client.newVI(e.client.attributes()), e.server.newVI(attrs)
-			e.check(e.client.vi.PeerRequest(addrs[0], addrs[1], patience), "request the server")
-			e.check(e.server.vi.PeerRequest(addrs[1], addrs[0], patience), "request the client")
+			e.check(e.client.vi.PeerRequest(addrs[0], addrs[1], caseTimeout), "request the server")
+			e.check(e.server.vi.PeerRequest(addrs[1], addrs[0], caseTimeout), "request the client")
 			for _, x := range []*end{e.client, e.server} {
-				_, err := e.settles(x)
+				_, err := e.peerResult(x)
 				e.wants(err, code, x.name+": meet a peer with other attributes")
 				e.state(x, via.StateIdle)
 			}
@@ -158,10 +158,10 @@ func peerAddressesCross(e *env) {
 	}
 	const short = 30 * time.Millisecond
 	for _, addrs := range [][4]via.Address{
-		{first, last, middle, first}, // the server is somebody else
-		{first, last, last, middle},  // and asks for somebody else
-		{middle, last, last, first},  // the server asks for somebody else
-		{last, middle, first, last},  // the server is somebody else
+		{first, last, middle, first}, // the server has another address
+		{first, last, last, middle},  // and asks for another address
+		{middle, last, last, first},  // the server asks for another address
+		{last, middle, first, last},  // the server has another address
 		{first, last, first, last},   // both ask for the same
 	} {
 		e.check(e.client.vi.PeerRequest(addrs[0], addrs[1], short), "request")
@@ -205,13 +205,13 @@ func crossingRequests(e *env) {
 		}
 		ended := make(chan error, 1)
 		go func() {
-			err := e.server.vi.PeerRequest(addrs[1], addrs[0], patience)
+			err := e.server.vi.PeerRequest(addrs[1], addrs[0], caseTimeout)
 			if err == nil {
 				_, err = e.server.vi.PeerWait()
 			}
 			ended <- err
 		}()
-		e.check(e.client.vi.PeerRequest(addrs[0], addrs[1], patience), "request the server")
+		e.check(e.client.vi.PeerRequest(addrs[0], addrs[1], caseTimeout), "request the server")
 		_, err := e.client.vi.PeerWait()
 		e.check(errors.Join(err, <-ended), "meet")
 		e.state(e.client, via.StateConnected)
@@ -236,13 +236,13 @@ func peerReceivesWhilePending(e *env) {
 	less, greater := e.pair()
 	for _, addrs := range [][2]via.Address{{less, greater}, {greater, less}} {
 		early := e.client.recv()
-		e.check(e.client.vi.PeerRequest(addrs[0], addrs[1], patience), "request the server")
+		e.check(e.client.vi.PeerRequest(addrs[0], addrs[1], caseTimeout), "request the server")
 		late := e.client.recv()
 		e.flushed(e.client, e.client.send())
-		e.check(e.server.vi.PeerRequest(addrs[1], addrs[0], patience), "request the client")
+		e.check(e.server.vi.PeerRequest(addrs[1], addrs[0], caseTimeout), "request the client")
 		_, err := e.server.vi.PeerWait()
 		e.check(err, "meet the client")
-		// What it sends now waits until the client knows.
+		// Its messages now wait until the client knows.
 		e.server.sendImmediate(1)
 		e.server.sendImmediate(2)
 		_, err = e.client.vi.PeerWait()
@@ -270,27 +270,27 @@ func peerRefusals(e *env) {
 		e.wants(vi.PeerRequest(local, remote, timeout), code, doing)
 	}
 	refused(a, b, 0, via.ErrInvalidParameter, "request without time")
-	refused(a, a, patience, via.ErrInvalidParameter, "request oneself")
-	refused(long, b, patience, via.ErrInvalidParameter, "request from an address that is too long")
-	refused(a, long, patience, via.ErrInvalidParameter, "request an address that is too long")
+	refused(a, a, caseTimeout, via.ErrInvalidParameter, "request oneself")
+	refused(long, b, caseTimeout, via.ErrInvalidParameter, "request from an address that is too long")
+	refused(a, long, caseTimeout, via.ErrInvalidParameter, "request an address that is too long")
 	e.state(e.client, via.StateIdle)
 	for _, result := range []func() (via.ViAttributes, error){vi.PeerDone, vi.PeerWait} {
 		_, err := result()
 		e.wants(err, via.ErrInvalidState, "ask for the result of no request")
 	}
 	e.check(vi.PeerRequest(a, b, via.Infinite), "request")
-	refused(a, b, patience, via.ErrInvalidState, "request twice")
+	refused(a, b, caseTimeout, via.ErrInvalidState, "request twice")
 	_, err := vi.Connect(e.timeout(), e.service())
 	e.wants(err, via.ErrInvalidState, "connect while a peer is awaited")
 	e.wants(vi.Destroy(), via.ErrResource, "destroy a vi whose peer is awaited")
 	e.check(vi.Disconnect(), "disconnect")
 	e.join(e.client.vi, e.server.vi)
-	refused(a, b, patience, via.ErrInvalidState, "request while connected")
+	refused(a, b, caseTimeout, via.ErrInvalidState, "request while connected")
 	e.check(e.server.vi.Disconnect(), "disconnect")
 	e.breaks(e.client)
-	refused(a, b, patience, via.ErrInvalidState, "request while broken")
+	refused(a, b, caseTimeout, via.ErrInvalidState, "request while broken")
 	gone, err := e.client.nic.CreateVi(e.client.attributes(), via.ViConfig{SendDepth: 1, RecvDepth: 1})
 	e.check(err, "create vi")
 	e.check(gone.Destroy(), "destroy vi")
-	e.wants(gone.PeerRequest(a, b, patience), via.ErrInvalidParameter, "request with a destroyed vi")
+	e.wants(gone.PeerRequest(a, b, caseTimeout), via.ErrInvalidParameter, "request with a destroyed vi")
 }

@@ -16,8 +16,9 @@ func fill(b []byte, seed int) {
 	}
 }
 
-// scatter fills a piece of memory of its caller's, and returns what follows z. The
-// race detector, which would look at every word, sees the copy of the piece.
+// scatter fills a piece of memory of its caller's, and returns what follows z.
+// The race detector, which would look at every word, sees the copy of the
+// piece.
 //
 //go:norace
 func scatter(piece *[1024]byte, z uint64) uint64 {

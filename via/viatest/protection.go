@@ -80,8 +80,8 @@ func refusals() []refusal {
 	}
 }
 
-// refused runs one refused operation and checks what it costs, with the callback
-// that names it at the target and no byte of either side changed.
+// refused runs one refused operation and checks what it costs, with the
+// callback that names it at the target and no byte of either side changed.
 func (e *env) refused(name string, op via.Opcode, bytes int, to *target) {
 	e.t.Helper()
 	local := e.client.buffer(bytes)
@@ -229,7 +229,7 @@ func setAttributesMovesTag(e *env) {
 // without a pause, and checks that the memory rests afterwards.
 func withdrawWhileWritten(e *env, withdraw func(m *via.Memory) error) {
 	const rounds = 12
-	size := min(1<<20, int(maxTransfer(e))) // long enough to be under way most of the time
+	size := min(1<<20, int(maxTransfer(e))) // long enough to be in flight most of the time
 	e.connect()
 	b := e.server.buffer(size)
 	src := [2]buf{e.client.buffer(size), e.client.buffer(size)}

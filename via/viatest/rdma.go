@@ -7,7 +7,7 @@ import (
 
 var rdmaCases = []kitCase{
 	{"WriteConsumesNothing", Functional, "an RDMA Write changes memory and consumes no receive", anyLevel, 0, writeConsumesNothing},
-	{"WriteWithImmediate", Functional, "an RDMA Write with immediate data consumes one receive in order, which names the operation", anyLevel, 0, writeWithImmediate},
+	{"WriteWithImmediate", Functional, "an RDMA Write with immediate data consumes one receive in order, which names the operation and its length", anyLevel, 0, writeWithImmediate},
 	{"WriteGathers", Functional, "an RDMA Write gathers segments into one remote range", anyLevel, 0, writeGathers},
 	{"WriteModel", Functional, "RDMA Writes change just the bytes they name", anyLevel, 0, writeModel},
 	{"WriteOfNothing", Functional, "an RDMA Write of no bytes needs no remote memory", anyLevel, 0, writeOfNothing},
@@ -68,6 +68,9 @@ func writeWithImmediate(e *env) {
 		e.op(c, want)
 		if c.Status&via.StatusImmediate == 0 || c.Immediate != uint32(i+1) {
 			e.t.Errorf("receive %d: immediate data %d, status %v", i, c.Immediate, c.Status)
+		}
+		if i == 1 && c.Length != 100 {
+			e.t.Errorf("the receive of an RDMA Write of 100 bytes has length %d", c.Length)
 		}
 	}
 	e.same(dst.b, pattern(100, 5), "written memory")

@@ -8,16 +8,16 @@ import (
 )
 
 // Skips names what a provider does not run, with the reason of each: a case
-// ("BigRead"), a row of the error matrix ("07-MessageCorrupt"), one variant of it
-// ("16-ConnectionLost: cut in a message"), or any of them at one reliability level
-// ("BigRead/reception").
+// ("BigRead"), a row of the error matrix ("07-MessageCorrupt"), one variant of
+// it ("16-ConnectionLost: cut in a message"), or any of them at one reliability
+// level ("BigRead/reception").
 type Skips map[string]string
 
 // Capability is something that a provider may lack.
 type Capability int
 
-// The capabilities, as bits. A case that needs some may be skipped only where one
-// of them lacks.
+// The capabilities, as bits. A case that needs some may be skipped only where
+// one of them lacks.
 const (
 	NeedsRdmaRead  Capability = 1 << iota // Limits.RdmaReadLevels
 	NeedsDiscovery                        // NIC.Discover is not ErrNotSupported
@@ -64,8 +64,8 @@ func (s Skips) problems() []string {
 	return out
 }
 
-// skipped says whether to skip, and fails the test where the provider's claims do
-// not agree.
+// skipped says whether to skip, and fails the test where the provider's claims
+// do not agree.
 func (k *kit) skipped(e *env, name string, needs Capability) bool {
 	e.t.Helper()
 	reason := k.skips.reason(name, e.level)

@@ -14,8 +14,8 @@ var spillCases = []kitCase{
 }
 
 const (
-	spilled = 1000 // posts to a queue
-	window  = 128  // works that a link holds at most
+	spilled   = 1000 // posts to a queue
+	linkDepth = 128  // works that a link holds at most
 )
 
 // connectDeep connects VIs whose queues take many more descriptors than a link.
@@ -79,10 +79,10 @@ func spillRefillsRarely(e *env) {
 	}
 	e.spillMessages()
 	s := e.client.vi.SendQueueStats()
-	if s.Spilled != spilled-window {
-		e.t.Errorf("%d of %d posts waited, want all but the %d of the window", s.Spilled, spilled, window)
+	if s.Spilled != spilled-linkDepth {
+		e.t.Errorf("%d of %d posts waited, want all but the %d of the window", s.Spilled, spilled, linkDepth)
 	}
-	if most := s.Spilled/(window/2) + 1; s.Refills == 0 || s.Refills > most {
+	if most := s.Spilled/(linkDepth/2) + 1; s.Refills == 0 || s.Refills > most {
 		e.t.Errorf("%d posts were handed on at %d times, want at most %d", s.Spilled, s.Refills, most)
 	}
 }
@@ -144,9 +144,9 @@ func spillFlushes(e *env) {
 	}
 	e.check(e.client.vi.Disconnect(), "disconnect")
 	e.untilBy("all sends", func() bool { return len(e.client.done) == spilled }, e.client)
-	for i, c := range e.client.done[window:] {
+	for i, c := range e.client.done[linkDepth:] {
 		if c.Status&via.StatusErrorMask != via.StatusFlushed {
-			e.t.Fatalf("send %d, which the link never had, completed with %v", window+i, c.Status)
+			e.t.Fatalf("send %d, which the link never had, completed with %v", linkDepth+i, c.Status)
 		}
 	}
 	e.client.done = nil

@@ -15,7 +15,7 @@ var stateCases = []kitCase{
 	{"FabricFailsWhilePending", Functional, "a failure of the fabric while a VI is pending breaks it, and Disconnect mends it", anyLevel, 0, fabricFailsWhilePending},
 }
 
-// What becomes of a receive that was posted before.
+// The result of a receive that was posted before.
 type outcome int
 
 const (
@@ -49,7 +49,7 @@ func transitions(level via.ReliabilityLevel) []transition {
 		{idle, "request accepted", asks((*env).accepted), nil, connected, waits},
 		{idle, "request rejected", asks((*env).rejected), via.ErrReject, idle, waits},
 		{idle, "request unanswered", unanswered, via.ErrTimeout, idle, waits},
-		{idle, "nobody waits", nobodyWaits, via.ErrNoMatch, idle, waits},
+		{idle, "no listener", noListener, via.ErrNoMatch, idle, waits},
 		{idle, "answer does not fit", misfit, via.ErrReject, idle, waits},
 		{idle, "request of a peer accepted", accepts, nil, connected, waits},
 		{idle, "peer request", peerRequested, nil, pending, waits},
@@ -82,7 +82,7 @@ func (e *env) reach(s via.State) {
 	e.idle()
 	switch s {
 	case via.StatePending:
-		e.check(e.client.vi.PeerRequest(e.peerAddresses()[0], e.peerAddresses()[1], patience), "request a peer")
+		e.check(e.client.vi.PeerRequest(e.peerAddresses()[0], e.peerAddresses()[1], caseTimeout), "request a peer")
 	case via.StateConnected, via.StateError:
 		e.join(e.client.vi, e.server.vi)
 		if s == via.StateError {
@@ -149,7 +149,7 @@ func asks(answer func(e *env, r *via.ConnRequest) error) func(e *env) error {
 func (e *env) accepted(r *via.ConnRequest) error { return r.Accept(e.timeout(), e.server.vi) }
 func (e *env) rejected(r *via.ConnRequest) error { return r.Reject() }
 
-// misfit has a request refused whose attributes nobody at the server has.
+// misfit has a request refused whose attributes match no VI of the server.
 func misfit(e *env) error {
 	return asks(func(e *env, r *via.ConnRequest) error {
 		attrs := e.server.attributes()
@@ -169,7 +169,7 @@ func unanswered(e *env) error {
 	return err
 }
 
-func nobodyWaits(e *env) error {
+func noListener(e *env) error {
 	l, err := e.server.nic.Listen(e.service())
 	e.check(err, "listen")
 	_, err = e.client.vi.Connect(e.timeout(), e.service())
@@ -192,12 +192,12 @@ func accepts(e *env) error {
 
 func peerRequested(e *env) error {
 	a := e.peerAddresses()
-	return e.client.vi.PeerRequest(a[0], a[1], patience)
+	return e.client.vi.PeerRequest(a[0], a[1], caseTimeout)
 }
 
 func peerComes(e *env) error {
 	a := e.peerAddresses()
-	e.check(e.server.vi.PeerRequest(a[1], a[0], patience), "request the client")
+	e.check(e.server.vi.PeerRequest(a[1], a[0], caseTimeout), "request the client")
 	_, err := e.server.vi.PeerWait()
 	e.check(err, "meet the client")
 	_, err = e.client.vi.PeerWait()
@@ -209,7 +209,7 @@ func peerMisfits(e *env) error {
 	attrs.QoS = 9
 	e.check(e.server.vi.SetAttributes(attrs), "set attributes")
 	a := e.peerAddresses()
-	e.check(e.server.vi.PeerRequest(a[1], a[0], patience), "request the client")
+	e.check(e.server.vi.PeerRequest(a[1], a[0], caseTimeout), "request the client")
 	_, err := e.server.vi.PeerWait()
 	e.wants(err, via.ErrInvalidQoS, "meet the client")
 	_, err = e.client.vi.PeerWait()
@@ -310,7 +310,7 @@ func fabricFailsWhilePending(e *env) {
 	e.under("peer", hook.Plan{FabricFailsConnects: 1}, func(e *env, _ *hook.FaultProvider) {
 		e.idle()
 		a := e.peerAddresses()
-		e.check(e.client.vi.PeerRequest(a[0], a[1], patience), "request a peer")
+		e.check(e.client.vi.PeerRequest(a[0], a[1], caseTimeout), "request a peer")
 		_, err := e.client.vi.PeerWait()
 		e.wants(err, via.ErrNotReachable, "meet a peer while the fabric fails")
 		e.state(e.client, via.StateError)

@@ -37,7 +37,7 @@ var script = []step{
 // Batches of the script that share a doorbell.
 const scriptBatch = 4
 
-// run is a workload under way, on a connection that faults may strike.
+// run is a workload in progress, on a connection that faults may strike.
 type run struct {
 	*env
 	fault   int // the step that is struck, from 0, or unplanned
@@ -48,8 +48,8 @@ type run struct {
 	rooms   []buf             // R's receives, in the order of their posts
 	posted  map[*via.Descriptor]int
 	step    map[*via.Descriptor]int
-	oracle  oracle
-	watched [2]int // completions of S and R that the oracle has seen
+	model   model
+	watched [2]int // completions of S and R that the model has seen
 }
 
 // unplanned is a fault that strikes no step in particular.
@@ -74,7 +74,7 @@ func newRun(e *env, fault int) *run {
 		r.posted[e.server.recv(b)] = len(r.rooms)
 		r.rooms = append(r.rooms, b)
 	}
-	r.oracle = newOracle(r)
+	r.model = newModel(r)
 	return r
 }
 
@@ -108,8 +108,8 @@ func (r *run) carryOut() {
 			r.watch()
 		}
 	}
-	r.drive("the workload", func() bool { return r.client.settled() })
-	for range 2 { // behind them nothing of the workload is under way
+	r.drive("the workload", func() bool { return r.client.allComplete() })
+	for range 2 { // behind them nothing of the workload is in flight
 		r.markEnd()
 	}
 	for range 100 {
@@ -118,14 +118,14 @@ func (r *run) carryOut() {
 	}
 	if r.client.vi.State() != via.StateConnected || r.server.vi.State() != via.StateConnected {
 		r.drive("both ends to break", r.broken)
-		r.drive("the flush", func() bool { return r.client.settled() && r.server.settled() })
+		r.drive("the flush", func() bool { return r.client.allComplete() && r.server.allComplete() })
 	}
 	r.rest()
 }
 
-// markEnd sends a message behind the workload, and waits until it has arrived or
-// both ends are broken. Where messages may be lost that can need several: the next
-// one follows when the last one seems to be lost, ever later.
+// markEnd sends a message behind the workload, and waits until it has arrived
+// or both ends are broken. Where messages may be lost that can need several:
+// the next one follows when the last one seems to be lost, ever later.
 func (r *run) markEnd() {
 	r.t.Helper()
 	arrived := false
@@ -136,13 +136,13 @@ func (r *run) markEnd() {
 		r.client.sendImmediate(want)
 		next := time.Now().Add(wait)
 		r.drive("the end of the workload", func() bool {
-			arrived = r.broken() || r.oracle.marks[want] && r.client.settled()
+			arrived = r.broken() || r.model.marks[want] && r.client.allComplete()
 			return arrived || r.unreliable() && time.Now().After(next)
 		})
 	}
 }
 
-// firstMark is how long a mark may be under way before it seems to be lost.
+// firstMark is how long a mark may be in flight before it counts as lost.
 const firstMark = 100 * time.Millisecond
 
 // broken reports whether both ends have lost the connection.
@@ -150,7 +150,7 @@ func (r *run) broken() bool {
 	return r.client.vi.State() == via.StateError && r.server.vi.State() == via.StateError
 }
 
-// drive gives both ends turns, and the oracle a look after each, until cond holds.
+// drive polls both ends, and lets the model check each, until cond holds.
 func (r *run) drive(what string, cond func() bool) {
 	r.t.Helper()
 	r.untilBy(what, func() bool {
@@ -159,29 +159,29 @@ func (r *run) drive(what string, cond func() bool) {
 	})
 }
 
-// watch gives each end a turn and shows the oracle what completed in it.
+// watch polls each end and passes its completions to the model.
 func (r *run) watch() {
 	r.t.Helper()
 	r.client.poll()
 	for ; r.watched[0] < len(r.client.done); r.watched[0]++ {
-		r.oracle.sent(&r.client.done[r.watched[0]])
+		r.model.sent(&r.client.done[r.watched[0]])
 	}
 	r.server.poll()
 	for ; r.watched[1] < len(r.server.done); r.watched[1]++ {
-		r.oracle.received(&r.server.done[r.watched[1]])
+		r.model.received(&r.server.done[r.watched[1]])
 	}
 }
 
-// rest checks that memory does not change once nothing is under way.
+// rest checks that memory does not change once nothing is in flight.
 func (r *run) rest() {
 	r.t.Helper()
 	before := bytes.Clone(r.server.arena.Bytes()[descriptorBytes : descriptorBytes+r.server.used])
 	done := len(r.server.done)
 	r.quietly()
 	if !bytes.Equal(r.server.arena.Bytes()[descriptorBytes:descriptorBytes+r.server.used], before) {
-		r.t.Errorf("memory changes although nothing is under way")
+		r.t.Errorf("memory changes although nothing is in flight")
 	}
 	if len(r.server.done) != done {
-		r.t.Errorf("receives complete although nothing is under way")
+		r.t.Errorf("receives complete although nothing is in flight")
 	}
 }

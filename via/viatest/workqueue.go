@@ -13,13 +13,13 @@ var workQueueCases = []kitCase{
 	{"WaitTimesOut", EarlyAdopter, "a wait without a completion ends with its timeout and takes nothing", anyLevel, 0, waitTimesOut},
 	{"WaitSleepsUntilDone", EarlyAdopter, "a wait without a timeout ends with the completion", anyLevel, 0, waitSleepsUntilDone},
 	{"WaitEndsWithTheConnection", Functional, "a wait ends when the connection does", anyLevel, 0, waitEndsWithConnection},
-	{"WaitNeedsAnOwnQueue", EarlyAdopter, "a work queue that has a completion queue is waited for there", anyLevel, 0, waitNeedsOwnQueue},
+	{"WaitNeedsPrivateQueue", EarlyAdopter, "a work queue that has a completion queue is waited for there", anyLevel, 0, waitNeedsPrivateQueue},
 	{"OneQueueAnnounced", EarlyAdopter, "of a VI's queues, one may have a completion queue and the other none", anyLevel, 0, oneQueueAnnounced},
 	{"DestroyUntakenQueue", EarlyAdopter, "a VI whose own queues hold completions is not empty", anyLevel, 0, destroyUntakenQueue},
 }
 
-// connectBare connects a VI of the client without completion queues to one of the
-// server with: the kit polls the server alone.
+// connectBare connects a VI of the client without completion queues to one of
+// the server with: the kit polls the server alone.
 func (e *env) connectBare() {
 	e.t.Helper()
 	e.client.vi = e.client.newViOn(e.client.attributes(), via.ViConfig{SendDepth: queueDepth, RecvDepth: queueDepth})
@@ -113,12 +113,12 @@ func recvDoneTakesHead(e *env) {
 	e.empty(vi.RecvDone)
 }
 
-// served waits until a descriptor of the server completes, while the bare client
-// takes its turns with Done calls that find nothing.
+// served waits until a descriptor of the server completes, while the bare
+// client polls with Done calls that find nothing.
 func (e *env) served(d *via.Descriptor) {
 	e.t.Helper()
 	e.untilBy("the server's send", func() bool {
-		_, _ = e.client.vi.RecvDone() // a turn: its queue has nothing to take
+		_, _ = e.client.vi.RecvDone() // progress: its queue is empty
 		_, ok := e.server.seen[d]
 		return ok
 	}, e.server)
@@ -155,7 +155,7 @@ func waitTimesOut(e *env) {
 	r := e.bareRecv()
 	for _, timeout := range []time.Duration{0, time.Millisecond} {
 		d, err := vi.RecvWait(timeout)
-		e.wants(err, via.ErrTimeout, "wait for a message that nobody sends")
+		e.wants(err, via.ErrTimeout, "wait for a message that is not sent")
 		if d != nil {
 			e.t.Errorf("a wait that timed out took a descriptor")
 		}
@@ -226,7 +226,7 @@ func waitEndsWithConnection(e *env) {
 	}
 }
 
-func waitNeedsOwnQueue(e *env) {
+func waitNeedsPrivateQueue(e *env) {
 	e.connect()
 	vi := e.client.vi
 	_, err := vi.SendWait(0)

@@ -15,7 +15,8 @@ import (
 	"github.com/viablk/viablk/via/vipl"
 )
 
-// all are the functions of VIPL, in the order of the Developer's Guide's header.
+// all are the functions of VIPL, in the order of the Developer's Guide's
+// header.
 var all = []any{
 	vipl.VipOpenNic, vipl.VipCloseNic,
 	vipl.VipCreateVi, vipl.VipDestroyVi,
@@ -72,8 +73,8 @@ func TestFunctions(t *testing.T) {
 	}
 }
 
-// Whatever is nil, the answer is a code: every function is called with nothing,
-// and with every pointer but one.
+// Nil arguments are answered with a code: every function is called with
+// nothing, and with every pointer but one.
 func TestNils(t *testing.T) {
 	for i, f := range all {
 		v := reflect.ValueOf(f)
@@ -100,26 +101,26 @@ func TestNilArguments(t *testing.T) {
 	other, r := vipl.VipRegisterMem(e.nic, e.arena.Bytes()[:64], &via.MemAttributes{Ptag: e.tag})
 	s.ok("VipRegisterMem", r)
 	codes := map[string]vipl.Return{
-		"post no descriptor":            vipl.VipPostSend(e.vi, nil, e.mem),
-		"post in no region":             vipl.VipPostSend(e.vi, d, nil),
-		"post in another region":        vipl.VipPostSend(e.vi, d, other),
-		"post no receive":               vipl.VipPostRecv(e.vi, nil, e.mem),
-		"post a receive in no region":   vipl.VipPostRecv(e.vi, d, nil),
-		"set no attributes":             vipl.VipSetViAttributes(e.vi, nil),
-		"set no memory attributes":      vipl.VipSetMemAttributes(e.nic, e.mem.Addr(), e.mem, nil),
-		"call nobody":                   vipl.VipConnectPeerRequest(e.vi, &clientAddr, nil, 1),
-		"call in no time":               vipl.VipConnectPeerRequest(e.vi, &clientAddr, &hostAddr, 0),
-		"accept without a vi":           vipl.VipConnectAccept(&via.ConnRequest{}, nil),
-		"notify nobody of sends":        vipl.VipSendNotify(e.vi, nil, nil),
-		"notify nobody of receives":     vipl.VipRecvNotify(e.vi, nil, nil),
-		"a name service that is none":   vipl.VipNSInit(e.nic, nil),
-		"what has no address to a name": second(vipl.VipNSGetHostByAddr(e.nic, nil)),
-		"connect to nobody":             second(vipl.VipConnectRequest(e.vi, &clientAddr, nil, 1)),
-		"connect in no time":            second(vipl.VipConnectRequest(e.vi, &clientAddr, &hostAddr, 0)),
-		"another kind of information":   second(vipl.VipQuerySystemManagementInfo(e.nic, 2, 1)),
-		"no hops":                       second(vipl.VipQuerySystemManagementInfo(e.nic, vipl.SmiAutodiscovery, 0)),
-		"register with no attributes":   second(vipl.VipRegisterMem(e.nic, e.arena.Bytes(), nil)),
-		"create with no attributes":     second(vipl.VipCreateVi(e.nic, nil, nil, nil)),
+		"post no descriptor":                   vipl.VipPostSend(e.vi, nil, e.mem),
+		"post in no region":                    vipl.VipPostSend(e.vi, d, nil),
+		"post in another region":               vipl.VipPostSend(e.vi, d, other),
+		"post no receive":                      vipl.VipPostRecv(e.vi, nil, e.mem),
+		"post a receive in no region":          vipl.VipPostRecv(e.vi, d, nil),
+		"set no attributes":                    vipl.VipSetViAttributes(e.vi, nil),
+		"set no memory attributes":             vipl.VipSetMemAttributes(e.nic, e.mem.Addr(), e.mem, nil),
+		"peer request without an address":      vipl.VipConnectPeerRequest(e.vi, &clientAddr, nil, 1),
+		"call in no time":                      vipl.VipConnectPeerRequest(e.vi, &clientAddr, &hostAddr, 0),
+		"accept without a vi":                  vipl.VipConnectAccept(&via.ConnRequest{}, nil),
+		"notify of sends without a handler":    vipl.VipSendNotify(e.vi, nil, nil),
+		"notify of receives without a handler": vipl.VipRecvNotify(e.vi, nil, nil),
+		"a nil name service":                   vipl.VipNSInit(e.nic, nil),
+		"what has no address to a name":        second(vipl.VipNSGetHostByAddr(e.nic, nil)),
+		"connect without an address":           second(vipl.VipConnectRequest(e.vi, &clientAddr, nil, 1)),
+		"connect in no time":                   second(vipl.VipConnectRequest(e.vi, &clientAddr, &hostAddr, 0)),
+		"another kind of information":          second(vipl.VipQuerySystemManagementInfo(e.nic, 2, 1)),
+		"no hops":                              second(vipl.VipQuerySystemManagementInfo(e.nic, vipl.SmiAutodiscovery, 0)),
+		"register with no attributes":          second(vipl.VipRegisterMem(e.nic, e.arena.Bytes(), nil)),
+		"create with no attributes":            second(vipl.VipCreateVi(e.nic, nil, nil, nil)),
 	}
 	for name, r := range codes {
 		if r != vipl.Return(via.ErrInvalidParameter) {
@@ -138,7 +139,7 @@ func TestRefusedClose(t *testing.T) {
 	s := &session{t: t, net: loopback.New(), done: make(map[string]bool)}
 	s.client, s.host = s.open(), s.open()
 	if _, _, _, r := vipl.VipConnectWait(s.host.nic, &hostAddr, 0); r != vipl.Return(via.ErrTimeout) {
-		t.Fatalf("wait for nobody: %v", r)
+		t.Fatalf("wait without a caller: %v", r)
 	}
 	if r := vipl.VipCloseNic(s.host.nic); r != vipl.Return(via.ErrResource) {
 		t.Fatalf("close a nic in use: %v", r)
@@ -161,8 +162,8 @@ func TestRefusedClose(t *testing.T) {
 	}
 }
 
-// What is destroyed or closed is refused, also where package via has no error to
-// return.
+// Destroyed and closed objects are refused, also where package via has no error
+// to return.
 func TestGone(t *testing.T) {
 	s := &session{t: t, net: loopback.New(), done: make(map[string]bool)}
 	e := s.open()

@@ -40,7 +40,8 @@ func VipQueryNic(nic *via.NIC) (name string, limits via.Limits, r Return) {
 	return nic.Name(), nic.Limits(), Success
 }
 
-// VipErrorCallback sets the handler of asynchronous errors; nil restores the default.
+// VipErrorCallback sets the handler of asynchronous errors; nil restores the
+// default.
 func VipErrorCallback(nic *via.NIC, data any, handler func(context any, e via.AsyncError)) Return {
 	if nic.Closed() {
 		return invalid
@@ -57,11 +58,11 @@ func VipErrorCallback(nic *via.NIC, data any, handler func(context any, e via.As
 const SmiAutodiscovery uint32 = 1
 
 // VipQuerySystemManagementInfo returns the hosts within a number of hops.
-func VipQuerySystemManagementInfo(nic *via.NIC, infoType, hops uint32) ([]via.Neighbour, Return) {
+func VipQuerySystemManagementInfo(nic *via.NIC, infoType, hops uint32) ([]via.DiscoveredHost, Return) {
 	if infoType != SmiAutodiscovery {
 		return nil, invalid
 	}
-	return of(nic, func() ([]via.Neighbour, error) { return nic.Discover(context.Background(), int(hops)) })
+	return of(nic, func() ([]via.DiscoveredHost, error) { return nic.Discover(context.Background(), int(hops)) })
 }
 
 // VipNSInit gives the NIC a name service.

@@ -1,7 +1,8 @@
-// Package vipl has the 41 functions of the VI Provider Library under their C names,
-// for programs and readers of the Developer's Guide. Arguments are those of VIPL with
-// Go's types, out parameters are results and the code is the last, handles are the
-// objects of package via. docs/via.md says what each does and where it deviates.
+// Package vipl has the 41 functions of the VI Provider Library under their C
+// names, for programs and readers of the Developer's Guide. Arguments are those
+// of VIPL with Go's types, out parameters are results and the code is the last,
+// handles are the objects of package via, whose comments say what each does.
+// docs/via.md says where they deviate.
 package vipl
 
 import (
@@ -16,9 +17,11 @@ import (
 type Return int
 
 const (
-	// Success is the code that is no error; the others are those of [via.Error].
+	// Success is the code that is no error; the others are those of
+	// [via.Error].
 	Success Return = 0
-	// Infinite is the timeout that never ends (VIP_INFINITE); others are milliseconds.
+	// Infinite is the timeout that never ends (VIP_INFINITE); others are
+	// milliseconds.
 	Infinite uint32 = 0xffffffff
 
 	invalid = Return(via.ErrInvalidParameter) // nil handles and pointers

@@ -97,7 +97,7 @@ func TestSession(t *testing.T) {
 	s.client, s.host = s.open(), s.open()
 	s.ok("VipErrorCallback", vipl.VipErrorCallback(s.host.nic, nil, nil))
 	if _, _, _, r := vipl.VipConnectWait(s.host.nic, &hostAddr, 0); r != vipl.Return(via.ErrTimeout) {
-		t.Errorf("wait for nobody: %v", r)
+		t.Errorf("wait without a caller: %v", r)
 	}
 	s.attributes()
 	s.refuse()
@@ -310,7 +310,7 @@ func (s *session) names() {
 	s.ok("VipNSShutdown", vipl.VipNSShutdown(nic))
 	found, r := vipl.VipQuerySystemManagementInfo(nic, vipl.SmiAutodiscovery, 1)
 	s.ok("VipQuerySystemManagementInfo", r)
-	if !slices.Contains(found, via.Neighbour{Host: "server", Hops: 1}) {
+	if !slices.Contains(found, via.DiscoveredHost{Host: "server", Hops: 1}) {
 		s.t.Errorf("neighbours %v", found)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// VipCreateVi creates a VI; a nil queue stands for the work queue model. Its queues
-// are 1,024 deep, or what the NIC allows: VIPL has no argument for it.
+// VipCreateVi creates a VI; a nil queue stands for the work queue model. Its
+// queues are 1,024 deep, or what the NIC allows: VIPL has no argument for it.
 func VipCreateVi(nic *via.NIC, attrs *via.ViAttributes, sendCQ, recvCQ *via.CQ) (*via.VI, Return) {
 	if nic == nil || attrs == nil {
 		return nil, invalid
@@ -38,8 +38,8 @@ func VipSetViAttributes(vi *via.VI, attrs *via.ViAttributes) Return {
 	return on(vi, func() error { return vi.SetAttributes(*attrs) })
 }
 
-// listening are the addresses that VipConnectWait waited at: they stay open until
-// VipCloseNic, so that requests between two waits are kept for the next.
+// listening are the addresses that VipConnectWait waited at: they stay open
+// until VipCloseNic, so that requests between two waits are kept for the next.
 var (
 	mu        sync.Mutex
 	listening = make(map[waitAddress]*via.Listener) // guarded by mu
@@ -86,7 +86,8 @@ func VipConnectAccept(conn *via.ConnRequest, vi *via.VI) Return {
 // VipConnectReject refuses a request.
 func VipConnectReject(conn *via.ConnRequest) Return { return on(conn, conn.Reject) }
 
-// VipConnectRequest connects an idle VI to the remote address; local is not looked at.
+// VipConnectRequest connects an idle VI to the remote address; local is not
+// looked at.
 func VipConnectRequest(vi *via.VI, local, remote *via.Address, timeout uint32) (via.ViAttributes, Return) {
 	if local == nil || remote == nil || timeout == 0 {
 		return via.ViAttributes{}, invalid

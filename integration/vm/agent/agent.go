@@ -1,5 +1,5 @@
-// Package agent is what a virtual machine does for a test: it runs commands,
-// takes files and gives files, called over a byte stream.
+// Package agent serves a test inside a virtual machine: it runs commands, takes
+// files and gives files, called over a byte stream.
 //
 // The service runs in the guest, its client in the test; net/rpc carries the
 // calls, several at a time. No call but Read waits for a command, and Read
@@ -41,7 +41,7 @@ func Serve(stream io.ReadWriteCloser, powerOff func()) error {
 	if err := server.RegisterName(Name, a); err != nil {
 		return fmt.Errorf("register the agent: %w", err)
 	}
-	server.ServeConn(&watched{stream, a.abandon}) // waits for the calls under way
+	server.ServeConn(&watched{stream, a.abandon}) // waits for the calls in progress
 	return nil
 }
 
@@ -107,8 +107,8 @@ type Output struct {
 	Code           int // the exit code; 128 more than the signal that ended it
 }
 
-// Read waits for output or the end of a command. What is told once is not told
-// again; the number of a command that ended is forgotten.
+// Read waits for output or the end of a command. Read returns each byte once,
+// and forgets the number of a command that ended.
 func (a *Agent) Read(number int, out *Output) error {
 	c, err := a.command(number)
 	if err != nil {
@@ -161,8 +161,8 @@ type Piece struct {
 // maximumPiece bounds what one call reads, bytes.
 const maximumPiece = 1 << 20
 
-// Write writes a piece of a file. The piece at offset 0 makes the file, or makes
-// it empty.
+// Write writes a piece of a file. The piece at offset 0 makes the file, or
+// makes it empty.
 func (a *Agent) Write(p Piece, _ *None) error {
 	flags := os.O_WRONLY
 	if p.Offset == 0 {

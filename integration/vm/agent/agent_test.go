@@ -85,7 +85,8 @@ func TestCommandEnds(t *testing.T) {
 	}
 }
 
-// A command has ended when its process has, whoever still has its output open.
+// A command has ended when its process has, even if another process has its
+// output open.
 func TestCommandLeavesProcessBehind(t *testing.T) {
 	c := serve(t, nil)
 	out := c.finish(c.start("sh", "-c", "sleep 1000 & echo $!"))
@@ -98,7 +99,7 @@ func TestCommandLeavesProcessBehind(t *testing.T) {
 	}
 }
 
-// What is more than the agent holds arrives, in order, as it is read.
+// Output beyond the agent's buffer arrives, in order, as the test reads.
 func TestLongOutput(t *testing.T) {
 	c := serve(t, nil)
 	out := c.finish(c.start("sh", "-c", "seq 1 300000; seq 300000 -1 1 >&2"))
@@ -142,7 +143,7 @@ func TestSignalWhileRunning(t *testing.T) {
 	}
 }
 
-// Commands, and one that nobody reads, do not wait for each other.
+// Commands, and one whose output is not read, do not wait for each other.
 func TestCommandsAtTheSameTime(t *testing.T) {
 	c := serve(t, nil)
 	unread := c.start("cat", "/dev/zero")

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// command is a process that a test started, and what it wrote and nobody read.
+// command is a process that a test started, with its unread output.
 type command struct {
 	process *os.Process
 
@@ -19,7 +19,7 @@ type command struct {
 	stdout, stderr []byte
 	ended          bool
 	code           int
-	abandoned      bool // nobody will read
+	abandoned      bool // no call will read
 }
 
 // maximumHeld is how much of each stream waits for Read before the command has
@@ -65,8 +65,8 @@ func (c *command) routineWait(cmd *exec.Cmd, stdout, stderr *os.File) {
 	if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signaled() {
 		code = 128 + int(status.Signal())
 	}
-	// All that the command wrote is in the pipes. What it left running may keep
-	// them open for ever; nobody waits for that.
+	// All that the command wrote is in the pipes. Processes it left running may
+	// keep them open for ever; the agent does not wait for them.
 	_, _ = stdout.SetReadDeadline(time.Now()), stderr.SetReadDeadline(time.Now())
 	copies.Wait()
 	_, _ = stdout.Close(), stderr.Close()
@@ -136,7 +136,7 @@ func (c *command) signal(s syscall.Signal) error {
 	return nil
 }
 
-// abandon ends the command; nobody is interested any more.
+// abandon ends the command; its test is gone.
 func (c *command) abandon() {
 	_ = c.signal(syscall.SIGKILL)
 	c.mu.Lock()

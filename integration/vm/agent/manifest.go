@@ -13,7 +13,8 @@ const ManifestPath = "/etc/viablk-vm.json"
 type Manifest struct {
 	Load    []string // modules to load at boot, each with its parameters behind it
 	Modules []Module // all that the guest has
-	Init    string   // what becomes the first process in place of the guest; empty for nothing
+	// what becomes the first process in place of the guest; empty for nothing
+	Init string
 }
 
 // Module is a kernel module.

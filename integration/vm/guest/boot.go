@@ -17,7 +17,7 @@ const applets = "/usr/lib/busybox"
 var settings = map[string]string{
 	// Its boot is quiet; what it says from now on is about the test.
 	"/proc/sys/kernel/printk": "7",
-	// An address is usable at once, not when nobody else claimed it for a second.
+	// An address is usable at once, without a second of duplicate detection.
 	"/proc/sys/net/ipv6/conf/all/accept_dad":     "0",
 	"/proc/sys/net/ipv6/conf/default/accept_dad": "0",
 }

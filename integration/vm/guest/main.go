@@ -35,8 +35,9 @@ func main() {
 	}
 }
 
-// first is the first process: it boots, starts the agent, reaps, and returns when
-// the agent has ended; or it becomes the program that the test wants in its place.
+// first is the first process: it boots, starts the agent, reaps, and returns
+// when the agent has ended; or it becomes the program that the test wants in
+// its place.
 func first() error {
 	manifest, err := agent.ReadManifest()
 	if err != nil {

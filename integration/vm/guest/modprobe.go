@@ -23,8 +23,8 @@ func modprobe(args []string) error {
 }
 
 // load loads a module with its parameters, after the modules that it needs. One
-// that is loaded already is no error, nor is one of several of an alias that does
-// not work on this processor.
+// that is loaded already is no error, nor is one of several of an alias that
+// does not work on this processor.
 func load(manifest agent.Manifest, line string) error {
 	name, parameters, _ := strings.Cut(strings.TrimSpace(line), " ")
 	name = strings.ReplaceAll(name, "-", "_")

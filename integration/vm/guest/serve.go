@@ -17,8 +17,8 @@ import (
 // channel is the virtio serial port to the test.
 const channel = "/dev/vport0p1"
 
-// patience is how long the port may take to appear and to be connected.
-const patience = 30 * time.Second
+// portTimeout is how long the port may take to appear and to be connected.
+const portTimeout = time.Minute
 
 // serve is the agent. It returns when the test is gone.
 func serve() error {
@@ -39,7 +39,7 @@ type port struct {
 
 // openPort waits for the port and opens it.
 func openPort() (*port, error) {
-	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(portTimeout); ; time.Sleep(5 * time.Millisecond) {
 		f, err := os.OpenFile(channel, os.O_RDWR, 0)
 		if err == nil {
 			return &port{File: f}, nil
@@ -51,7 +51,7 @@ func openPort() (*port, error) {
 }
 
 func (p *port) Read(data []byte) (int, error) {
-	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(portTimeout); ; time.Sleep(5 * time.Millisecond) {
 		n, err := p.File.Read(data)
 		p.heard = p.heard || n > 0
 		if !errors.Is(err, io.EOF) || p.heard || time.Now().After(deadline) {
@@ -83,7 +83,7 @@ func powerOff() {
 
 // unmount waits a moment for the processes that use a mount and are dying.
 func unmount(point string) error {
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		err := unix.Unmount(point, 0)
 		if !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
 			return err

@@ -26,14 +26,14 @@ type verbsCounters struct {
 // countedSocket is where the disk is whose requests are counted.
 const countedSocket = "/run/counted"
 
-// testCounters counts what a request of 4 KiB costs each end while nothing spins: calls
-// into libibverbs, events of the device, and messages.
+// testCounters counts what a request of 4 KiB costs each end while nothing
+// spins: calls into libibverbs, events of the device, and messages.
 func testCounters(t *testing.T, v *vm.VM) {
 	ctx, cancel := context.WithTimeout(t.Context(), scenario)
 	defer cancel()
 	start := func(says string, command ...string) *vm.Command {
 		t.Helper()
-		c, err := v.Start(ctx, append([]string{"env", "VIABLK_TARGET_SPIN=0", "VIABLK_NBD_SPIN=0", "viablk"}, command...)...)
+		c, err := v.Start(ctx, append([]string{"env", "VIABLK_TARGET_BUSY_POLL=0", "VIABLK_NBD_BUSY_POLL=0", "viablk"}, command...)...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +44,7 @@ func testCounters(t *testing.T, v *vm.VM) {
 	}
 	at := "via+verbs://" + near4 + "/"
 	admins := []string{"/run/target.sock", "/run/initiator.sock"}
-	target := start("via+verbs", "target", "--admin", admins[0], "--heartbeat", "30s", "--listen", at, "--export", "disk=memory:32M")
+	target := start("via+verbs", "target", "--insecure", "--admin", admins[0], "--keepalive", "30s", "--listen", at, "--export", "disk=memory:32M")
 	initiator := start("nbd+unix", "attach", at+"disk", "--admin", admins[1], "--nbd", "nbd+unix:///disk?socket="+countedSocket)
 	count := func() (ends [2]verbsCounters) {
 		for i, admin := range admins {
@@ -90,18 +90,19 @@ func testCounters(t *testing.T, v *vm.VM) {
 	}
 }
 
-// What a request of 4 KiB costs an end at most, while nothing spins. There are two
-// messages to a request, one of each end. A call posts what is to be sent, another the
-// receives if none is left; where requests share a batch they share the calls. A sleep is
-// a call that asks for an event, and behind each are a poll that finds something and one
-// that does not, before the sleep and after it.
+// The maximum cost of a request of 4 KiB at an end, without busy-polling. There
+// are two messages to a request, one of each end. A call posts what is to be
+// sent, another the receives if none is left; where requests share a batch they
+// share the calls. A sleep is a call that asks for an event, and behind each
+// are a poll that finds something and one that does not, before the sleep and
+// after it.
 const (
 	mostPosts, mostPolls, mostArms = 2, 6, 2
 	mostMessages                   = 1
 )
 
-// compareCounters checks the differences of counters, target's first, and returns lines of
-// the table.
+// compareCounters checks the differences of counters, target's first, and
+// returns lines of the table.
 func compareCounters(t *testing.T, rw string, depth int, before, after [2]verbsCounters, n uint64) (table []string) {
 	t.Helper()
 	d, e := before[0].Targets[0].Stats, after[0].Targets[0].Stats

@@ -70,8 +70,9 @@ func (v world) gid(t *testing.T, address string) string {
 	return ""
 }
 
-// play runs a server until it listens, then a client, and wants both to succeed.
-func (v world) play(t *testing.T, server, listens, look, client string) {
+// play runs a server until it listens, then a client, and wants both to
+// succeed.
+func (v world) play(t *testing.T, server, listens, probe, client string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
@@ -79,7 +80,7 @@ func (v world) play(t *testing.T, server, listens, look, client string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := v.Await(ctx, listens, strings.Fields(look)...); err != nil {
+	if err := v.Await(ctx, listens, strings.Fields(probe)...); err != nil {
 		t.Fatalf("%v; the server: %v", err, s.Output())
 	}
 	if r := v.Run(ctx, strings.Fields(client)...); !r.OK() {
@@ -108,14 +109,16 @@ func TestRxe(t *testing.T) {
 				t.Run(fmt.Sprintf("rping server/%d", size), func(t *testing.T) { v.rpingServer(t, at.near, at.far, size) })
 			}
 			gid := v.gid(t, at.near)
-			// Our PSNs wrap where psn says so. Those of the program are random, so that
-			// they wrap by chance; a wrap of the peer's is what package rc simulates.
+			// Our PSNs wrap where psn says so. Those of the program are random,
+			// so that they wrap by chance; a wrap of the peer's is what package
+			// rc simulates.
 			for _, c := range []struct{ size, rounds, mtu, psn int }{
 				{4096, 200, 4096, 0xffff80}, {4001, 200, 1024, 0xffff00}, {20000, 50, 2048, 0xffffe0}, {1, 200, 256, 0},
 			} {
 				t.Run(fmt.Sprintf("ibv_rc_pingpong/%d by %d", c.size, c.mtu), func(t *testing.T) {
 					theirs := fmt.Sprintf("ibv_rc_pingpong -d rxe0 -g %s -m %d -s %d -n %d -r 64 -c", gid, c.mtu, c.size, c.rounds)
-					// The program listens at IPv4 addresses alone, whatever its GID.
+					// The program listens at IPv4 addresses alone, whatever its
+					// GID.
 					more := fmt.Sprintf("-mtu %d -psn %d -exchange ", c.mtu, c.psn)
 					v.play(t, theirs, ":18515 ", "netstat -ltn",
 						ours("pingpong-client", at.far, at.near, 18515, c.rounds, c.size, more+near4))

@@ -15,8 +15,8 @@ import (
 // scenario bounds what one of the tests of this file does in a machine.
 const scenario = 150 * time.Second
 
-// bootVerbs boots a machine with rdma_rxe on one end of a veth pair, as boot does, for
-// programs that use libibverbs.
+// bootVerbs boots a machine with rdma_rxe on one end of a veth pair, as boot
+// does, for programs that use libibverbs.
 func bootVerbs(t *testing.T, files map[string]string, tools ...string) *vm.VM {
 	t.Helper()
 	v := vm.Boot(t, vm.Config{
@@ -29,8 +29,8 @@ func bootVerbs(t *testing.T, files map[string]string, tools ...string) *vm.VM {
 	return v
 }
 
-// TestVerbsConformance runs the conformance kit of via/viatest on rdma_rxe, a part in
-// each machine.
+// TestVerbsConformance runs the conformance kit of via/viatest on rdma_rxe, a
+// part in each machine.
 func TestVerbsConformance(t *testing.T) {
 	kit := vm.DynamicTestProgram(t, modulePath+"/via/verbs", "verbs")
 	for _, part := range []string{
@@ -72,8 +72,8 @@ func runTests(t *testing.T, v *vm.VM, name string) {
 	}
 }
 
-// end is one side of a pair: the provider that it uses, where it runs, and what a URI
-// says of it when it connects.
+// end is one side of a pair: the provider that it uses, where it runs, and what
+// a URI says of it when it connects.
 type end struct{ provider, netns, from string }
 
 // command returns a command of an end.
@@ -84,8 +84,8 @@ func (e end) command(args ...string) []string {
 	return args
 }
 
-// TestVerbsMeetsRoCE serves and attaches a disk through each pair of the providers that
-// speak RoCEv2, and has fio verify what it writes there.
+// TestVerbsMeetsRoCE serves and attaches a disk through each pair of the
+// providers that speak RoCEv2, and has fio verify what it writes there.
 func TestVerbsMeetsRoCE(t *testing.T) {
 	v := bootVerbs(t, map[string]string{
 		"/usr/bin/viablk": vm.DynamicProgram(t, modulePath+"/cmd/viablk", "verbs"),
@@ -118,7 +118,7 @@ func meet(t *testing.T, v *vm.VM, i int, target, initiator end, address string) 
 	listen := fmt.Sprintf("via+%s://%s/", target.provider, address)
 	disk := fmt.Sprintf("via+%s://%s/disk%s", initiator.provider, address, initiator.from)
 	list := strings.Replace(disk, "/disk", "/", 1)
-	served, err := v.Start(ctx, target.command("viablk", "target", "--admin", "none", "--heartbeat", "30s", "--listen", listen, "--export", "disk=memory:32M")...)
+	served, err := v.Start(ctx, target.command("viablk", "target", "--insecure", "--admin", "none", "--keepalive", "30s", "--listen", listen, "--export", "disk=memory:32M")...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,8 +147,8 @@ func meet(t *testing.T, v *vm.VM, i int, target, initiator end, address string) 
 	}
 }
 
-// TestVerbsRefusals is what keeps RDMA from working, each told in one line that says what
-// to do.
+// TestVerbsRefusals is what keeps RDMA from working, each told in one line that
+// says what to do.
 func TestVerbsRefusals(t *testing.T) {
 	v := bootVerbs(t, map[string]string{
 		"/usr/bin/viablk": vm.DynamicProgram(t, modulePath+"/cmd/viablk", "verbs"),
@@ -156,7 +156,7 @@ func TestVerbsRefusals(t *testing.T) {
 	}, "util-linux/setpriv")
 	at := "via+verbs://" + near4 + "/"
 	target := func(uri string) string {
-		return "viablk target --admin none --listen " + uri + " --export disk=memory:1M"
+		return "viablk target --insecure --log-level error --admin none --listen " + uri + " --export disk=memory:1M"
 	}
 	const unlocked = "ulimit -l 16; exec setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock "
 	served, err := v.Start(t.Context(), "sh", "-c", "exec "+target(at))
@@ -166,10 +166,10 @@ func TestVerbsRefusals(t *testing.T) {
 	if err := served.Await(t.Context(), "disk"); err != nil {
 		t.Fatal(err)
 	}
-	if out := v.Must("viablk", "info"); !strings.Contains(out, "rxe0") || !strings.Contains(out, "active") {
+	if out := v.Must("viablk", "devices"); !strings.Contains(out, "rxe0") || !strings.Contains(out, "active") {
 		t.Errorf("the list of devices is %s", out)
 	}
-	if out := v.Must("viablk", "info", "-o", "json"); !strings.Contains(out, `"viablk.devices/v1"`) || !strings.Contains(out, `"mtu": 4096`) {
+	if out := v.Must("viablk", "devices", "-o", "json"); !strings.Contains(out, `"viablk.devices/v1"`) || !strings.Contains(out, `"mtu": 4096`) {
 		t.Errorf("the list of devices is %s", out)
 	}
 	for _, c := range []struct {
@@ -177,16 +177,16 @@ func TestVerbsRefusals(t *testing.T) {
 		code            int
 		says            string
 	}{
-		{"", "plain info", 78, "build it with CGO_ENABLED=1 go build -tags verbs"},
+		{"", "plain devices", 78, "build it with CGO_ENABLED=1 go build -tags verbs"},
 		{"", "plain list " + at, 78, "install libibverbs-dev and librdmacm-dev"},
-		{"", target(at + "?device=rxe7"), 78, `no RDMA device "rxe7": viablk info lists those of this host`},
-		// Nobody has the port of RoCE there.
-		{"", "viablk list --timeout 3s via+verbs://" + far4 + "/", 75, "its connection manager there?"},
+		{"", target(at + "?device=rxe7"), 78, `no RDMA device "rxe7": viablk devices lists those of this host`},
+		// No process has the port of RoCE there.
+		{"", "viablk list --timeout 3s via+verbs://" + far4 + "/", 75, "its connection manager loaded?"},
 		{"", "viablk list --timeout 3s via+verbs://127.0.0.1/", 75, "127.0.0.1"},
 		{"", unlocked + "viablk attach " + at + "disk --nbd nbd://127.0.0.1/", 78, "raise it with ulimit -l"},
 		{"ip link set near down", target(at), 75, "bring its network interface up"},
 		{"rdma link delete rxe0", target(at), 78, "rdma link add rxe0 type rxe netdev INTERFACE"},
-		{"", "viablk info", 78, "rdma link add rxe0 type rxe netdev INTERFACE"},
+		{"", "viablk devices", 78, "rdma link add rxe0 type rxe netdev INTERFACE"},
 	} {
 		if strings.HasPrefix(c.before, "rdma") { // waits for who has the device open
 			_ = served.Signal(15)

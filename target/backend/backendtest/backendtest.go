@@ -7,7 +7,7 @@
 //	}, backendtest.Options{})
 //
 // The kit waits as the owner of a queue does, on its file descriptor, and gives
-// up only after [Options.Patience]; no case depends on how fast a disk is.
+// up only after [Options.Timeout]; no case depends on how fast a disk is.
 package backendtest
 
 import (
@@ -23,21 +23,25 @@ type Options struct {
 	// Forgets means that the disk reads as zeroes whatever was written.
 	Forgets bool
 
-	// Crash, if not nil, loses of the disk what it has not made durable, as a power
-	// cut does; the disk goes on working. Without it the kit sees only that a Flush
-	// succeeds.
+	// Crash, if not nil, loses of the disk what it has not made durable, as a
+	// power cut does; the disk goes on working. Without it the kit sees only
+	// that a Flush succeeds.
 	Crash func(t testing.TB, device block.Device)
 
-	// Broken opens a disk whose every Write fails with EIO and which otherwise works.
-	// If it is nil, the case Errors is skipped.
+	// Broken opens a disk whose every Write fails with EIO and which otherwise
+	// works. If it is nil, the case Errors is skipped.
 	Broken func(t testing.TB) block.Device
+
+	// Slow opens a disk that begins few requests at a time. If it is nil, the
+	// case Abort does not see whether requests are dropped.
+	Slow func(t testing.TB) block.Device
 
 	// Allocations is how many memory allocations a request may cost on average.
 	Allocations float64
 
-	// Patience is how long the kit waits for a request before it reports a lost
+	// Timeout is how long the kit waits for a request before it reports a lost
 	// wake-up. 0 means one minute.
-	Patience time.Duration
+	Timeout time.Duration
 
 	// Skip has the cases that a disk need not pass, by name, with the reason.
 	Skip map[string]string
@@ -75,6 +79,8 @@ var cases = []kitCase{
 	{"Isolation", true, (*kit).isolation},
 	{"Sleep", false, (*kit).sleep},
 	{"Quiet", false, (*kit).quiet},
+	{"Abort", true, (*kit).abort},
+	{"AbortByClose", true, (*kit).abortByClose},
 	{"Close", true, (*kit).close},
 	{"Flush", true, (*kit).flush},
 	{"Errors", true, (*kit).errors},
@@ -85,8 +91,8 @@ var cases = []kitCase{
 // least 8 MiB, whatever it contains, and closes it.
 func Run(t *testing.T, open func(testing.TB) block.Device, options Options) {
 	t.Helper()
-	if options.Patience == 0 {
-		options.Patience = time.Minute
+	if options.Timeout == 0 {
+		options.Timeout = time.Minute
 	}
 	for name := range options.Skip {
 		if !slices.ContainsFunc(cases, func(c kitCase) bool { return c.name == name }) {

@@ -90,7 +90,8 @@ func (m *modelDisk) step(o *owner, random *rand.Rand) error {
 	return m.execute(o, r, off, random.IntN(2) == 0, random.Uint64())
 }
 
-// execute runs r, with memory of the queue or of its own, and follows or checks.
+// execute runs r, with memory of the queue or of its own, and follows or
+// checks.
 func (m *modelDisk) execute(o *owner, r *block.Request, off int64, reserve bool, seed uint64) error {
 	if e := m.info.Check(r.Op, r.Flags, uint64(r.Offset), uint64(r.Length)); e != 0 {
 		return fmt.Errorf("the check refuses %v, flags %b, %d bytes at %d: %w", r.Op, r.Flags, r.Length, r.Offset, e)
@@ -165,12 +166,12 @@ func compare(r *block.Request, want, known []byte) error {
 }
 
 // pipeline runs queues in parallel, each on its own part of the disk, each with
-// many requests under way.
+// many requests in flight.
 func (k *kit) pipeline() {
 	d := k.device()
-	const queues, depth, slot = 4, 16, 64 << 10
+	const queues, depth, part = 4, 16, 64 << 10
 	k.parallel(queues, func(i int, o *owner) error {
-		base := int64(i) * depth * slot
+		base := int64(i) * depth * part
 		requests := make([]block.Request, depth)
 		for round := range 40 {
 			done := func(r *block.Request) error {
@@ -193,7 +194,7 @@ func (k *kit) pipeline() {
 			for s := range requests {
 				r := &requests[s]
 				n := int64(4096 << (uint(s+round/2) % 5))
-				*r = block.Request{Op: op, Offset: base + int64(s)*slot, Length: n, User: uint64(s)}
+				*r = block.Request{Op: op, Offset: base + int64(s)*part, Length: n, User: uint64(s)}
 				if err := o.reserve(r, done); err != nil {
 					return err
 				}
@@ -215,8 +216,8 @@ func (k *kit) pipeline() {
 	}, d, depth)
 }
 
-// overlap has queues write and read the same blocks. Whatever is read was written
-// there by somebody.
+// overlap has queues write and read the same blocks. A read returns content
+// that a queue wrote there.
 func (k *kit) overlap() {
 	d := k.device()
 	const queues, depth, blocks, size = 4, 8, 16, 4096 // bytes
@@ -236,7 +237,7 @@ func (k *kit) overlap() {
 		for b := 0; r.Op == block.Read && !k.options.Forgets && b < size; b += 8 {
 			word := binary.LittleEndian.Uint64(r.Data[b:])
 			if word&^0xff00 != stamp(0, int(r.User)) || word>>8&0xff >= queues {
-				return fmt.Errorf("block %d holds %#x, which nobody wrote there", r.User, word)
+				return fmt.Errorf("block %d holds %#x, which was never written there", r.User, word)
 			}
 		}
 		o.queue.Release(r)

@@ -8,8 +8,8 @@ import (
 )
 
 // status checks what the disk tells of its own parts: of every range something,
-// without gap and not beyond it, as much as the caller has memory for, and nothing
-// that is not so.
+// without gap and not beyond it, as much as the caller has memory for, and
+// nothing that is not so.
 func (k *kit) status() {
 	d := k.device()
 	o := k.owner(d, 4)

@@ -8,8 +8,8 @@ import (
 	"github.com/viablk/viablk/internal/block"
 )
 
-// close checks that a queue can be closed with requests under way, and that the
-// device touches no memory of theirs afterwards.
+// close checks that a queue can be closed with requests in flight, and that the
+// device touches none of their memory afterwards.
 func (k *kit) close() {
 	d := k.device()
 	const depth, size = 16, 64 << 10
@@ -47,7 +47,7 @@ func (k *kit) close() {
 			q.Arm()
 		}
 		if err := q.Close(); err != nil {
-			k.Errorf("close a queue with requests under way: %v", err)
+			k.Errorf("close a queue with requests in flight: %v", err)
 		}
 		promised := bytes.Clone(written)
 		pattern(written, 1000)

@@ -102,11 +102,11 @@ func (s *spoiled) Reserve(r *block.Request) bool {
 	return s.reserve(s.Queue, r)
 }
 
-// ownMemory marks what a spoiled Reserve provides.
-const ownMemory = 1 << 40
+// spoiledMemory marks what a spoiled Reserve provides.
+const spoiledMemory = 1 << 40
 
 func (s *spoiled) Release(r *block.Request) {
-	if r.Memory == ownMemory {
+	if r.Memory == spoiledMemory {
 		r.Data, r.Memory = nil, 0
 	}
 	s.Queue.Release(r)
@@ -148,7 +148,7 @@ func try(t *testing.T, name string, open func(testing.TB) block.Device, options 
 	if i < 0 {
 		t.Fatalf("there is no case %q", name)
 	}
-	options.Patience = 50 * time.Millisecond
+	options.Timeout = 50 * time.Millisecond
 	r := &recorder{TB: t}
 	finished := make(chan struct{})
 	go func() {
@@ -338,7 +338,7 @@ var badAnswers = []badDisk{
 func badQueues(t *testing.T) []badDisk {
 	shared := make([]byte, 16<<20)
 	share := func(_ block.Queue, r *block.Request) bool {
-		r.Data, r.Memory = shared[:r.Length:r.Length], ownMemory
+		r.Data, r.Memory = shared[:r.Length:r.Length], spoiledMemory
 		return true
 	}
 	return []badDisk{
@@ -355,7 +355,7 @@ func badQueues(t *testing.T) []badDisk {
 	}
 }
 
-func TestBadDisksAreFound(t *testing.T) {
+func TestFaultyDisksAreDetected(t *testing.T) {
 	for _, bad := range slices.Concat(badContent, badAnswers, badQueues(t)) {
 		t.Run(bad.name+"/"+bad.kase, func(t *testing.T) {
 			failures := try(t, bad.kase, newDisk(bad.spoil), Options{})
@@ -367,7 +367,7 @@ func TestBadDisksAreFound(t *testing.T) {
 	}
 }
 
-func TestLyingDiskIsFound(t *testing.T) {
+func TestDiskIgnoringFlushIsDetected(t *testing.T) {
 	crash := func(_ testing.TB, d block.Device) { clear(d.(*disk).bytes) }
 	if failures := try(t, "Flush", newDisk(nil), Options{Crash: crash}); len(failures) == 0 {
 		t.Error("the case Flush does not notice a disk that keeps nothing")
@@ -390,8 +390,8 @@ func (f *forgetful) FD() int                    { return f.fd }
 func (f *forgetful) Reap([]*block.Request) int  { return 0 }
 func (f *forgetful) Arm() (time.Duration, bool) { return -1, true }
 
-// readable returns a file descriptor that always is readable; unreadable one that
-// never is.
+// readable returns a file descriptor that always is readable; unreadable one
+// that never is.
 func readable(t *testing.T) int   { return pipe(t, true) }
 func unreadable(t *testing.T) int { return pipe(t, false) }
 

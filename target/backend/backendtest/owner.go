@@ -14,8 +14,8 @@ import (
 // errors, because owners run on goroutines where a test must not end.
 type owner struct {
 	queue    block.Queue
-	patience time.Duration
-	under    int // requests under way
+	limit    time.Duration
+	inFlight int // requests
 
 	dst     [32]*block.Request
 	poll    [1]unix.PollFd
@@ -34,27 +34,27 @@ func (k *kit) owner(d block.Device, depth int) *owner {
 			k.Errorf("close a queue: %v", err)
 		}
 	})
-	return &owner{queue: q, patience: k.options.Patience}
+	return &owner{queue: q, limit: k.options.Timeout}
 }
 
 // submit submits r, which the queue must take.
 func (o *owner) submit(r *block.Request) error {
 	if !o.queue.Submit(r) {
-		return fmt.Errorf("the queue refuses a %v with %d requests under way", r.Op, o.under)
+		return fmt.Errorf("the queue refuses a %v with %d requests in flight", r.Op, o.inFlight)
 	}
-	o.under++
+	o.inFlight++
 	return nil
 }
 
 // next returns at least one finished request; the slice is valid until the next
 // call. It sleeps by the protocol: Reap, Arm, poll.
 func (o *owner) next() ([]*block.Request, error) {
-	deadline := time.Now().Add(o.patience)
+	deadline := time.Now().Add(o.limit)
 	for {
 		if n := o.queue.Reap(o.dst[:]); n > 0 {
-			o.under -= n
-			if o.under < 0 {
-				return nil, fmt.Errorf("the queue returned %d requests too many", -o.under)
+			o.inFlight -= n
+			if o.inFlight < 0 {
+				return nil, fmt.Errorf("the queue returned %d requests too many", -o.inFlight)
 			}
 			return o.dst[:n], nil
 		}
@@ -63,11 +63,11 @@ func (o *owner) next() ([]*block.Request, error) {
 			continue // Reap has something to return or to do
 		}
 		if o.queue.FD() < 0 && d < 0 {
-			return nil, fmt.Errorf("%d requests are under way in a queue without a file descriptor", o.under)
+			return nil, fmt.Errorf("%d requests are in flight in a queue without a file descriptor", o.inFlight)
 		}
 		left := time.Until(deadline)
 		if left <= 0 {
-			return nil, fmt.Errorf("%d requests made no progress within %v: a wake-up is lost", o.under, o.patience)
+			return nil, fmt.Errorf("%d requests made no progress within %v: a wake-up is lost", o.inFlight, o.limit)
 		}
 		if d >= 0 {
 			left = min(left, d)
@@ -89,10 +89,10 @@ func (o *owner) sleep(d time.Duration) (bool, error) {
 	return n > 0, nil
 }
 
-// drain waits for everything under way and calls done with each request.
+// drain waits for every request in flight and calls done with each request.
 func (o *owner) drain(done func(*block.Request) error) error {
 	o.queue.Kick()
-	for o.under > 0 {
+	for o.inFlight > 0 {
 		finished, err := o.next()
 		if err != nil {
 			return err
@@ -110,8 +110,8 @@ func (o *owner) drain(done func(*block.Request) error) error {
 	return nil
 }
 
-// reserve reserves memory for r, after everything under way is done if there is
-// none before.
+// reserve reserves memory for r, after every request in flight is done if there
+// is none before.
 func (o *owner) reserve(r *block.Request, done func(*block.Request) error) error {
 	if o.queue.Reserve(r) {
 		return nil
@@ -120,12 +120,12 @@ func (o *owner) reserve(r *block.Request, done func(*block.Request) error) error
 		return err
 	}
 	if !o.queue.Reserve(r) {
-		return fmt.Errorf("no memory for %d bytes with nothing under way", r.Length)
+		return fmt.Errorf("no memory for %d bytes with no request in flight", r.Length)
 	}
 	return nil
 }
 
-// run runs one request with nothing else under way and returns its result.
+// run runs one request with no other request in flight and returns its result.
 func (o *owner) run(r *block.Request) error {
 	if err := o.submit(r); err != nil {
 		return err
@@ -133,7 +133,7 @@ func (o *owner) run(r *block.Request) error {
 	var result error
 	err := o.drain(func(got *block.Request) error {
 		if got != r {
-			return fmt.Errorf("the queue returned a request that is not under way")
+			return fmt.Errorf("the queue returned a request that is not in flight")
 		}
 		result = got.Err
 		return nil
@@ -177,8 +177,9 @@ func pattern(p []byte, seed uint64) []byte {
 	return p
 }
 
-// scatter fills a piece of memory of its caller's, and returns what follows z. The
-// race detector, which would look at every word, sees the copy of the piece.
+// scatter fills a piece of memory of its caller's, and returns what follows z.
+// The race detector, which would look at every word, sees the copy of the
+// piece.
 //
 //go:norace
 func scatter(piece *[4096]byte, z uint64) uint64 {

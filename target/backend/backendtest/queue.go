@@ -91,7 +91,8 @@ func (k *kit) grants(o *owner, longest int64) {
 	}
 }
 
-// exclusive checks that reserved memory is nobody else's, until none is left.
+// exclusive checks that reserved memory is not reserved twice, until none is
+// left.
 func (k *kit) exclusive(o *owner, n int64) {
 	k.Helper()
 	var held []*block.Request
@@ -153,7 +154,7 @@ func (k *kit) isolation() {
 	if err != nil {
 		k.Fatal(err)
 	}
-	spill(&owner{queue: q, patience: k.options.Patience})
+	spill(&owner{queue: q, limit: k.options.Timeout})
 	if err := q.Close(); err != nil {
 		k.Error(err)
 	}
@@ -188,9 +189,9 @@ func (k *kit) sleep() {
 				}
 			}
 			o.queue.Kick()
-			for random.IntN(2) == 0 && o.under > 0 {
+			for random.IntN(2) == 0 && o.inFlight > 0 {
 				k := o.queue.Reap(o.dst[:])
-				o.under -= k
+				o.inFlight -= k
 			}
 			if err := o.drain(nil); err != nil {
 				return err
@@ -200,7 +201,7 @@ func (k *kit) sleep() {
 	}, d, 16)
 }
 
-// quiet checks that a queue with nothing under way lets its owner sleep.
+// quiet checks that a queue with no request in flight lets its owner sleep.
 func (k *kit) quiet() {
 	d := k.device()
 	o := k.owner(d, 16)
@@ -218,14 +219,15 @@ func (k *kit) quiet() {
 		if o.queue.FD() != fd {
 			k.Fatalf("FD changes from %d to %d", fd, o.queue.FD())
 		}
-		// What is left from sleeps before may wake the owner a few times more.
+		// Pending wake-ups of earlier sleeps may wake the owner a few times
+		// more.
 		for tries := 0; ; tries++ {
 			if got := o.queue.Reap(o.dst[:]); got != 0 {
-				k.Fatalf("Reap returns %d requests with none under way", got)
+				k.Fatalf("Reap returns %d requests with none in flight", got)
 			}
 			d, ok := o.queue.Arm()
 			if !ok || d == 0 {
-				k.Fatalf("Arm answers %v, %v with nothing under way", d, ok)
+				k.Fatalf("Arm answers %v, %v with no request in flight", d, ok)
 			}
 			if fd < 0 {
 				break
@@ -238,7 +240,7 @@ func (k *kit) quiet() {
 				break
 			}
 			if tries == 100 {
-				k.Fatal("the queue stays readable with nothing under way")
+				k.Fatal("the queue stays readable with no request in flight")
 			}
 			time.Sleep(time.Millisecond)
 		}
@@ -251,7 +253,7 @@ func (k *kit) allocations() {
 	o := k.owner(d, 16)
 	i := d.Info()
 	n := max(4096, grain(i))
-	own := make([]byte, 16*n)
+	caller := make([]byte, 16*n)
 	requests := make([]block.Request, 16)
 	release := func(r *block.Request) error {
 		o.queue.Release(r)
@@ -269,7 +271,7 @@ func (k *kit) allocations() {
 					k.Fatal(err)
 				}
 			} else {
-				r.Data = own[int64(s)*n : int64(s+1)*n]
+				r.Data = caller[int64(s)*n : int64(s+1)*n]
 			}
 			if err := o.submit(r); err != nil {
 				k.Fatal(err)

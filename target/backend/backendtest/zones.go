@@ -17,12 +17,13 @@ import (
 // Zones check that requests which overlap are atomic, block by block of
 // [block.AtomicUnit].
 //
-// Anybody who can reach the disk writes and reads a few parts of it, the zones, at the
-// same time as others. Every write has a number, and all of its bytes say so. It
-// covers a whole zone, or whole blocks in one; so what a read returns of a block has
-// one number, or the block is torn. And the numbers of a block must have come in some
-// order in which every read returns the write before it: a read that began after
-// another write had ended does not return what was there earlier.
+// Each client of the disk writes and reads a few parts of it, the zones, at the
+// same time as others. Every write has a number, and all of its bytes say so.
+// It covers a whole zone, or whole blocks in one; so what a read returns of a
+// block has one number, or the block is torn. And the numbers of a block must
+// have come in some order in which every read returns the write before it: a
+// read that began after another write had ended does not return what was there
+// earlier.
 //
 // All methods are safe for concurrent use.
 type Zones struct {
@@ -31,7 +32,8 @@ type Zones struct {
 	clock  atomic.Int64 // counts beginnings and ends
 	number atomic.Uint64
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// +checklocks:mu
 	history map[int64][]event // of some blocks, by the offset of the part in a zone
 }
 
@@ -61,8 +63,9 @@ type event struct {
 // watched is of how many blocks of a zone the order is checked.
 const watched = 6
 
-// NewZones lays zones out on a disk of 8 MiB or more. Some begin in the middle of a
-// block, if the disk allows it, and some are longer than most peers move at a time.
+// NewZones lays zones out on a disk of 8 MiB or more. Some begin in the middle
+// of a block, if the disk allows it, and some are longer than most peers move
+// at a time.
 func NewZones(info block.Info) *Zones {
 	least := int64(info.MinimumBlock)
 	unit, odd := max(least, block.AtomicUnit), int64(0)
@@ -144,8 +147,8 @@ func (z *Zones) Begin(a *Access, p []byte) {
 	a.began = z.clock.Add(1)
 }
 
-// End is called when the request is answered, with its memory. It returns an error
-// if a block is torn.
+// End is called when the request is answered, with its memory. It returns an
+// error if a block is torn.
 func (z *Zones) End(a *Access, p []byte) error {
 	ended := z.clock.Add(1)
 	for part := range blocksOf(span{a.Offset, a.Length}) {
@@ -178,7 +181,7 @@ func (z *Zones) tag(zone int, part span, p []byte) (uint64, error) {
 		return 0, fmt.Errorf("the block at %d is torn: %s", part.off, content(p))
 	}
 	if first&0xff != uint64(zone) || first>>8 == 0 || first>>8 > z.number.Load() {
-		return 0, fmt.Errorf("the block at %d holds %#x, which nobody wrote there", part.off, first)
+		return 0, fmt.Errorf("the block at %d holds %#x, which was never written there", part.off, first)
 	}
 	return first >> 8, nil
 }
@@ -214,10 +217,10 @@ func (z *Zones) Check() error {
 	return nil
 }
 
-// life is how long a number was in a block, as far as is known: from is the first end
-// of a request that wrote or saw it, to the last beginning of one. If from is before
-// to, the number was there in between, and no other. If not, one moment between to
-// and from is enough.
+// life is how long a number was in a block, as far as is known: from is the
+// first end of a request that wrote or saw it, to the last beginning of one. If
+// from is before to, the number was there in between, and no other. If not, one
+// moment between to and from is enough.
 type life struct {
 	number   uint64
 	from, to int64

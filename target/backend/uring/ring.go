@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ring is reads and writes of one file under way in the kernel. One goroutine at a
+// Ring submits reads and writes of one file to the kernel. One goroutine at a
 // time uses it, on whatever thread.
 //
 // Memory of an operation is the kernel's from the call that names it until Next
-// returned its result, or Withdraw took it back: whoever calls keeps it alive.
+// returned its result, or Withdraw took it back: the caller keeps it alive.
 type Ring struct {
 	fd      int
 	file    int32
@@ -80,12 +80,12 @@ const (
 	featureNoDrop    = 1 << 1
 )
 
-// New returns a ring for operations on the file fd, of which there are at most depth
-// (1 to 4096) at a time. The file stays open as long as the ring.
+// New returns a ring for operations on the file fd, of which there are at most
+// depth (1 to 4096) at a time. The file stays open as long as the ring.
 //
-// It is not registered with the ring (IORING_REGISTER_FILES). The kernel would keep it
-// open until some time after Close, and with it what the last close gives up: locks,
-// and the right to a block device.
+// It is not registered with the ring (IORING_REGISTER_FILES). The kernel would
+// keep it open until some time after Close, and with it what the last close
+// gives up: locks, and the right to a block device.
 func New(fd, depth int) (*Ring, error) {
 	if fd < 0 {
 		return nil, fmt.Errorf("set an io_uring up for file %d: %w", fd, unix.EBADF)
@@ -97,7 +97,7 @@ func New(fd, depth int) (*Ring, error) {
 	}
 	r := &Ring{fd: ring, file: int32(fd)}
 	if err := r.prepare(&p); err != nil {
-		_ = r.Close() // it has nothing under way
+		_ = r.Close() // it has nothing in flight
 		return nil, fmt.Errorf("set an io_uring up: %w", err)
 	}
 	return r, nil
@@ -129,13 +129,14 @@ var Probe = sync.OnceValue(func() error {
 	return nil
 })
 
-// Read puts a read of len(p) bytes at off in. It reports false if depth operations
-// are in already. user comes back with the result.
+// Read puts a read of len(p) bytes at off in. It reports false if depth
+// operations are in already. user comes back with the result.
 func (r *Ring) Read(p []byte, off int64, user uint64) bool {
 	return r.put(opRead, 0, p, off, user)
 }
 
-// Write puts a write in. With durable the result comes when the data is (RWF_DSYNC).
+// Write puts a write in. With durable the result comes when the data is
+// (RWF_DSYNC).
 func (r *Ring) Write(p []byte, off int64, durable bool, user uint64) bool {
 	flags := uint32(0)
 	if durable {
@@ -156,12 +157,12 @@ func (r *Ring) put(opcode uint8, rwFlags uint32, p []byte, off int64, user uint6
 	return true
 }
 
-// Submit hands what was put in over to the kernel. With an error the kernel has not
-// taken all of it: it is tried again, or taken back with Withdraw.
+// Submit hands what was put in over to the kernel. With an error the kernel has
+// not taken all of it: it is tried again, or taken back with Withdraw.
 func (r *Ring) Submit() error {
 	r.sqTail.Store(r.tail)
 	for r.handed != r.tail {
-		n, err := enter(r.fd, r.tail-r.handed, 0, 0)
+		n, err := ioUringEnter(r.fd, r.tail-r.handed, 0, 0)
 		r.handed += uint32(n)
 		switch {
 		case err == unix.EINTR:
@@ -174,8 +175,8 @@ func (r *Ring) Submit() error {
 	return nil
 }
 
-// Withdraw takes back the operation that was put in last, unless the kernel has it,
-// and returns its user.
+// Withdraw takes back the operation that was put in last, unless the kernel has
+// it, and returns its user.
 func (r *Ring) Withdraw() (user uint64, ok bool) {
 	if r.tail == r.handed {
 		return 0, false
@@ -203,7 +204,7 @@ func (r *Ring) Next() (user uint64, result int, ok bool) {
 // Wait blocks until there is a result. Something has been submitted.
 func (r *Ring) Wait() error {
 	for !r.Ready() {
-		if _, err := enter(r.fd, 0, 1, getEvents); err != nil && err != unix.EINTR {
+		if _, err := ioUringEnter(r.fd, 0, 1, getEvents); err != nil && err != unix.EINTR {
 			return fmt.Errorf("wait for an io_uring: %w", err)
 		}
 	}
@@ -213,7 +214,7 @@ func (r *Ring) Wait() error {
 // FD is readable while there are results.
 func (r *Ring) FD() int { return r.fd }
 
-// Close releases the ring, in which nothing is under way.
+// Close releases the ring, in which nothing is in flight.
 func (r *Ring) Close() error {
 	err := r.unmap()
 	if e := unix.Close(r.fd); err == nil {

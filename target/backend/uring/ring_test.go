@@ -37,8 +37,8 @@ func newRing(t testing.TB, depth int) (*Ring, *os.File) {
 	return r, f
 }
 
-// Whatever is put in comes back once, with its result, and reads and writes are those
-// of the file.
+// Each operation comes back once, with its result, and reads and writes are
+// those of the file.
 func TestRingAgainstModel(t *testing.T) {
 	const depth, grain = 8, 4096
 	r, f := newRing(t, depth)
@@ -131,8 +131,8 @@ func TestFileDescriptorTellsOfResults(t *testing.T) {
 	}
 }
 
-// A ring takes as many as it has places; what the kernel has not seen is withdrawn,
-// the last first.
+// A ring takes as many as it has places; what the kernel has not seen is
+// withdrawn, the last first.
 func TestWithdraw(t *testing.T) {
 	r, _ := newRing(t, 4)
 	p := make([]byte, 512)

@@ -10,8 +10,8 @@ import (
 
 // setup is io_uring_setup(2).
 func setup(entries uint32, p *parameters) (int, error) {
-	// Safety: the kernel reads and writes 120 bytes, which parameters has, and keeps
-	// no reference.
+	// Safety: the kernel reads and writes 120 bytes, which parameters has, and
+	// keeps no reference.
 	fd, _, errno := unix.Syscall(unix.SYS_IO_URING_SETUP, uintptr(entries), uintptr(unsafe.Pointer(p)), 0)
 	if errno != 0 {
 		return -1, errno
@@ -20,8 +20,8 @@ func setup(entries uint32, p *parameters) (int, error) {
 	return int(fd), nil
 }
 
-// enter is io_uring_enter(2).
-func enter(fd int, submit, wait, flags uint32) (int, error) {
+// ioUringEnter is io_uring_enter(2).
+func ioUringEnter(fd int, submit, wait, flags uint32) (int, error) {
 	n, _, errno := unix.Syscall6(unix.SYS_IO_URING_ENTER, uintptr(fd), uintptr(submit), uintptr(wait), uintptr(flags), 0, 0)
 	if errno != 0 {
 		return 0, errno
@@ -43,8 +43,8 @@ func supports(ring int, opcodes ...int) (bool, error) {
 		_            [14]byte
 		operations   [operations]operation
 	}
-	// Safety: the kernel writes to the 16 bytes of the head and to as many operations
-	// as it is told there are, and keeps no reference.
+	// Safety: the kernel writes to the 16 bytes of the head and to as many
+	// operations as it is told there are, and keeps no reference.
 	_, _, errno := unix.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(ring), registerProbe, uintptr(unsafe.Pointer(&probe)), operations, 0, 0)
 	if errno != 0 {
 		return false, errno
@@ -69,9 +69,9 @@ func (r *Ring) share(p *parameters) error {
 	if err != nil {
 		return fmt.Errorf("map the operations: %w", err)
 	}
-	// Safety: the mappings are as long as the counts say, aligned to a page, stay until
-	// unmap, and both structures are the kernel's, whose offsets are aligned. What both
-	// sides write is only accessed atomically.
+	// Safety: the mappings are as long as the counts say, aligned to a page,
+	// stay until unmap, and both structures are the kernel's, whose offsets are
+	// aligned. Words that both sides write are only accessed atomically.
 	base := unsafe.Pointer(unsafe.SliceData(r.mapping))
 	word := func(offset uint32) *atomic.Uint32 { return (*atomic.Uint32)(unsafe.Add(base, offset)) }
 	r.sqHead, r.sqTail = word(p.sq.head), word(p.sq.tail)
@@ -103,8 +103,10 @@ func (r *Ring) unmap() error {
 	return err
 }
 
-// addressOf returns where p begins. The Ring's contract keeps it there, and alive.
+// addressOf returns where p begins. The Ring's contract keeps it there, and
+// alive.
 func addressOf(p []byte) uint64 {
-	// Safety: the number goes to the kernel, and is never turned into a pointer again.
+	// Safety: the number goes to the kernel, and is never turned into a pointer
+	// again.
 	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(p))))
 }

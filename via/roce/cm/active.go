@@ -7,15 +7,15 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// What REQs say of the fabric.
+// Values of REQs that describe the fabric.
 const (
 	maxCMRetries = 15
 	hopLimit     = 64
 	flowLabels   = 1<<20 - 1
 )
 
-// request makes the REQ of a connection.
-func (m *Manager) request(c *connection, r *Request) (*wire.REQ, error) {
+// newREQ makes the REQ of a connection.
+func (m *Manager) newREQ(c *connection, r *Request) (*wire.REQ, error) {
 	service := wire.RC
 	if r.Unreliable {
 		service = wire.UC
@@ -23,15 +23,15 @@ func (m *Manager) request(c *connection, r *Request) (*wire.REQ, error) {
 	req := &wire.REQ{
 		TID: c.tid, LocalID: uint32(c.id), VendorID: VendorID,
 		ServiceID: r.Service, LocalGUID: m.cfg.GUID, LocalQP: r.End.QP,
-		ResponderResources: r.End.Resources, InitiatorDepth: r.End.Depth, LocalEECN: r.End.Room,
-		RemoteTimeout: m.patience, LocalTimeout: m.patience, MaxCMRetries: maxCMRetries,
+		ResponderResources: r.End.Resources, InitiatorDepth: r.End.Depth, LocalEECN: r.End.Room, Tag: r.End.Tag,
+		RemoteTimeout: m.responseTimeout, LocalTimeout: m.responseTimeout, MaxCMRetries: maxCMRetries,
 		Transport: service, StartingPSN: r.End.Expects,
 		RetryCount: r.Retries, RNRRetryCount: r.End.RNRRetries,
 		PKey: m.cfg.PKey, MTU: r.MTU,
 		Primary: wire.Path{
 			LocalLID: wire.NoLID, RemoteLID: wire.NoLID,
 			LocalGID: m.gid, RemoteGID: plain(r.Remote.Addr()).As16(),
-			FlowLabel: uint32(m.cfg.Random())%flowLabels + 1, // Linux makes the UDP source port of it
+			FlowLabel: uint32(m.cfg.Random())%flowLabels + 1, // Linux derives the UDP source port from it
 			HopLimit:  hopLimit, TrafficClass: r.TrafficClass, AckTimeout: r.AckTimeout,
 		},
 	}
@@ -46,89 +46,90 @@ func (m *Manager) request(c *connection, r *Request) (*wire.REQ, error) {
 	return req, putPrivate(user, r.Private, false)
 }
 
-// receiveREP takes the peer's yes.
+// receiveREP handles a REP.
 func (m *Manager) receiveREP(from netip.AddrPort, b []byte, now time.Duration) {
 	var rep wire.REP
 	if rep.Decode(b) != wire.Accepted {
 		m.counters.Malformed++
 		return
 	}
-	private, own := openPrivate(rep.Private[:])
+	private, sameKind := openPrivate(rep.Private[:])
 	c := m.table.byID[ID(rep.RemoteID)]
 	switch {
 	case c == nil:
-		m.counters.Stray++
-		m.refuseREP(from, own, &rep)
-	case !c.active, !c.isFrom(from), rep.TID != c.tid, own && from.Port() != c.peer.Port():
-		m.counters.Forged++
-	case c.state == asking:
-		m.grant(c, own, &rep, private, now)
-	case rep.LocalID != c.remoteID, c.state == timeWait && !c.spoken:
-		m.counters.Stray++ // the REQ that came twice was taken for two
-		m.refuseREP(from, own, &rep)
-	case c.state == granted:
+		m.counters.UnknownID++
+		m.rejectUnknownREP(from, sameKind, &rep)
+	case !c.active, !c.isFrom(from), rep.TID != c.tid, sameKind && from.Port() != c.peer.Port():
+		m.counters.BadSource++
+	case c.state == reqSent:
+		m.receiveGrant(c, sameKind, &rep, private, now)
+	case rep.LocalID != c.remoteID, c.state == timeWait && !c.hasMessage:
+		m.counters.UnknownID++ // the peer took a repeated REQ for a second one
+		m.rejectUnknownREP(from, sameKind, &rep)
+	case c.state == repReceived:
 		m.counters.Duplicates++
-		m.plead(c, now)
+		m.sendMRA(c, now)
 	default:
 		m.counters.Duplicates++
-		m.repeat(c) // the RTU, or the REJ
+		m.transmit(c) // the RTU, or the REJ
 	}
 }
 
-// grant asks the consumer what it makes of the peer's yes.
-func (m *Manager) grant(c *connection, own bool, rep *wire.REP, private []byte, now time.Duration) {
-	c.own, c.remoteID, c.peerQP, c.guid = own, rep.LocalID, rep.LocalQP, rep.LocalGUID
+// receiveGrant reports the peer's REP to the consumer.
+func (m *Manager) receiveGrant(c *connection, sameKind bool, rep *wire.REP, private []byte, now time.Duration) {
+	c.sameKind, c.remoteID, c.peerQP, c.guid = sameKind, rep.LocalID, rep.LocalQP, rep.LocalGUID
 	if !isQueuePair(rep.LocalQP) || rep.LocalID == 0 {
-		m.refuseGrant(c, wire.RejectUnsupported, now)
+		m.rejectREP(c, wire.RejectUnsupported, now)
 		return
 	}
 	if old := m.table.byQP[c.remoteQP()]; old != nil {
-		m.refuseGrant(c, wire.RejectStale, now)
-		m.stale(old, now)
+		m.rejectREP(c, wire.RejectStale, now)
+		m.endStale(old, now)
 		return
 	}
 	m.table.byQP[c.remoteQP()] = c
-	c.state = granted
-	c.spoken = false
-	c.patience = m.cfg.Patience
-	m.think(c, m.patience.Duration()/2, now)
+	c.state = repReceived
+	c.hasMessage = false
+	c.timeout = m.cfg.Timeout
+	m.awaitConsumer(c, m.responseTimeout.Duration()/2, now)
 	m.report(c, Event{
-		Kind: Granted, From: c.peer, Own: c.own, GUID: c.guid,
+		Kind: Granted, From: c.peer, SameKind: c.sameKind, GUID: c.guid,
 		Peer: End{
 			QP: rep.LocalQP, Expects: rep.StartingPSN,
 			Resources: rep.ResponderResources, Depth: rep.InitiatorDepth, RNRRetries: rep.RNRRetryCount,
-			Room: roomOf(rep.LocalEECN, own),
+			Room: roomOf(rep.LocalEECN, sameKind), Tag: replyTag(rep, sameKind),
 		},
 		Private: private,
 	})
 }
 
-// refuseREP answers a REP that is about no connection.
-func (m *Manager) refuseREP(from netip.AddrPort, own bool, rep *wire.REP) {
+// rejectUnknownREP answers a REP of an unknown connection.
+func (m *Manager) rejectUnknownREP(from netip.AddrPort, sameKind bool, rep *wire.REP) {
 	rej := &wire.REJ{
 		TID: rep.TID, LocalID: rep.RemoteID, RemoteID: rep.LocalID,
 		Answered: wire.AnsweredREP, Reason: wire.RejectInvalidID,
 	}
-	putPrivate(rej.Private[:], nil, own)
-	m.send(answerTo(from, own), rej)
+	putPrivate(rej.Private[:], nil, sameKind)
+	m.send(answerTo(from, sameKind), rej)
 }
 
-// refuseGrant refuses the peer's yes without asking the consumer.
-func (m *Manager) refuseGrant(c *connection, reason wire.Reason, now time.Duration) {
+// rejectREP rejects a REP without asking the consumer.
+func (m *Manager) rejectREP(c *connection, reason wire.Reason, now time.Duration) {
 	m.counters.Refused++
 	rej := &wire.REJ{
 		TID: c.tid, LocalID: uint32(c.id), RemoteID: c.remoteID,
 		Answered: wire.AnsweredREP, Reason: reason,
 	}
-	putPrivate(rej.Private[:], nil, c.own)
-	c.say(rej)
-	m.repeat(c)
+	putPrivate(rej.Private[:], nil, c.sameKind)
+	c.setMessage(rej)
+	m.transmit(c)
 	m.report(c, Event{Kind: Rejected, Reason: reason})
-	m.end(c, now)
+	m.enterTimeWait(c, now)
 }
 
-// receiveMRA waits longer for an answer. It goes on asking, seldom: the answer
-// may be a REJ, which nobody repeats unless asked.
+// receiveMRA extends the timeout and slows the repetitions. They continue,
+// because the answer may be a REJ, which the peer repeats only for a repeated
+// message.
 func (m *Manager) receiveMRA(from netip.AddrPort, b []byte, now time.Duration) {
 	var mra wire.MRA
 	if mra.Decode(b) != wire.Accepted {
@@ -140,18 +141,20 @@ func (m *Manager) receiveMRA(from netip.AddrPort, b []byte, now time.Duration) {
 		return
 	}
 	about := wire.AnsweredREQ
-	if c.state == answered {
+	if c.state == repSent {
 		about = wire.AnsweredREP
 	}
-	if c.state != asking && c.state != answered || mra.Answered != about {
+	if c.state != reqSent && c.state != repSent || mra.Answered != about {
 		m.counters.Duplicates++
 		return
 	}
-	c.wait = m.slowest()
-	c.again = now + c.wait
-	c.deadline = now + min(mra.ServiceTimeout.Duration(), maxThink) + m.cfg.Patience
+	c.proven = true // it has the ID of a REP
+	c.interval = m.maxInterval()
+	c.retransmitAt = now + c.interval
+	c.deadline = now + min(mra.ServiceTimeout.Duration(), maxServiceTimeout) + m.cfg.Timeout
 	m.timers.set(c)
 }
 
-// maxThink bounds what is believed of an MRA. The peer can send another.
-const maxThink = 2 * time.Minute
+// maxServiceTimeout bounds the delay that one MRA is granted. The peer can send
+// another.
+const maxServiceTimeout = 2 * time.Minute

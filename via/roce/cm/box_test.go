@@ -10,7 +10,7 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// box is a Manager and what it is known by.
+// box is a Manager with its address, its GUID and its time.
 type box struct {
 	t    *testing.T
 	m    *cm.Manager
@@ -64,7 +64,7 @@ var answer = &cm.Answer{
 	Private: []byte("welcome"),
 }
 
-// carry hands everything that a has sent to b.
+// carry delivers all datagrams of a Manager to this one.
 func (b *box) carry(from *box) (n int) {
 	b.t.Helper()
 	var d cm.Datagram
@@ -77,7 +77,7 @@ func (b *box) carry(from *box) (n int) {
 	return n
 }
 
-// receive hands a datagram over as a port does.
+// receive decodes a datagram and passes it to Receive.
 func (b *box) receive(from netip.AddrPort, raw []byte) {
 	b.t.Helper()
 	var p wire.Packet
@@ -87,7 +87,7 @@ func (b *box) receive(from netip.AddrPort, raw []byte) {
 	b.m.Receive(from, &p, b.now)
 }
 
-// event takes the next event, which must be of a kind.
+// event polls the next event and requires its kind.
 func (b *box) event(want cm.Kind) cm.Event {
 	b.t.Helper()
 	var e cm.Event
@@ -97,7 +97,7 @@ func (b *box) event(want cm.Kind) cm.Event {
 	return e
 }
 
-// quiet checks that there is no event.
+// quiet requires that there is no event.
 func (b *box) quiet() {
 	b.t.Helper()
 	var e cm.Event
@@ -106,7 +106,7 @@ func (b *box) quiet() {
 	}
 }
 
-// wait lets time pass, in one leap.
+// wait advances the time in one step.
 func (b *box) wait(d time.Duration) {
 	b.now += d
 	b.m.Timeout(b.now)

@@ -13,52 +13,59 @@ import (
 
 // Config describes a Manager.
 type Config struct {
-	// Local is the address that datagrams are sent from and received at. Its IP
-	// address is our GID, so it is a concrete one.
+	// Local is the address at which datagrams are sent and received. Its IP
+	// address is the GID of this end, so it is not a wildcard.
 	Local netip.AddrPort
 
-	// GUID names the endpoint: random, not 0, another one each time it is opened.
-	// Peers tell by it and by the queue pair which connections are stale.
+	// GUID identifies the endpoint: random, not 0, new each time it is opened.
+	// By GUID and queue pair, peers detect stale connections.
 	GUID uint64
 
 	PKey uint16   // 0 is wire.DefaultPKey
 	MTU  wire.MTU // the largest path MTU; REQs with a larger one are refused
 
-	// Random returns unpredictable numbers, for communication and transaction IDs.
-	// nil is the system's.
+	// Random returns unpredictable numbers for communication and transaction
+	// IDs. nil is the system's generator.
 	Random func() uint64
 
-	// Interval is when a message is first repeated; each further wait is twice as
-	// long, up to 1 s. 0 is 50 ms.
+	// Interval is the time before a message is first repeated; each further
+	// wait doubles, up to 1 s. 0 is 50 ms.
 	Interval time.Duration
 
-	// Patience is how long a silent peer is waited for. 0 is 8 s.
-	Patience time.Duration
+	// Timeout is how long a peer may be silent. 0 is 8 s.
+	Timeout time.Duration
 
-	// Think is what our MRAs ask for while a consumer thinks about a REQ or REP.
-	// A peer that asks again is told again. 0 is 17 s.
-	Think time.Duration
+	// ServiceTimeout is the delay that this end's MRAs announce while a
+	// consumer decides on a REQ or REP. A repeated message gets another MRA. 0
+	// is 17 s.
+	ServiceTimeout time.Duration
 
-	// TimeWait is how long an ended connection is remembered. 0 is 2 s.
+	// TimeWait is how long an ended connection is kept. 0 is 2 s.
 	TimeWait time.Duration
 
 	// Pending bounds the requests of peers that are not established connections
-	// yet, PendingPerAddr those from one IP address. A new one takes the place of
-	// the oldest that nobody has answered. 0 is 256, and 32.
+	// yet, PendingPerAddr those from one IP address. A new one evicts the
+	// oldest unanswered one. 0 is 256, and 32.
 	Pending, PendingPerAddr int
+
+	// Unproven is how many requests of peers are in progress before further
+	// ones need a cookie: a proof that the sender receives at its address. 0 is
+	// 32.
+	Unproven int
 }
 
 const (
 	defaultInterval       = 50 * time.Millisecond
-	maxInterval           = time.Second
-	defaultPatience       = 8 * time.Second
-	defaultThink          = 17 * time.Second
+	intervalLimit         = time.Second
+	defaultTimeout        = 8 * time.Second
+	defaultServiceTimeout = 17 * time.Second
 	defaultTimeWait       = 2 * time.Second
 	defaultPending        = 256
 	defaultPendingPerAddr = 32
+	defaultUnproven       = 32
 )
 
-// withDefaults returns a copy without zeros that mean something else.
+// withDefaults returns a copy with the defaults in place of zeros.
 func (c Config) withDefaults() Config {
 	if c.PKey == 0 {
 		c.PKey = wire.DefaultPKey
@@ -71,8 +78,8 @@ func (c Config) withDefaults() Config {
 		value time.Duration
 	}{
 		{&c.Interval, defaultInterval},
-		{&c.Patience, defaultPatience},
-		{&c.Think, defaultThink},
+		{&c.Timeout, defaultTimeout},
+		{&c.ServiceTimeout, defaultServiceTimeout},
 		{&c.TimeWait, defaultTimeWait},
 	} {
 		if *d.field == 0 {
@@ -85,6 +92,9 @@ func (c Config) withDefaults() Config {
 	if c.PendingPerAddr == 0 {
 		c.PendingPerAddr = min(defaultPendingPerAddr, c.Pending)
 	}
+	if c.Unproven == 0 {
+		c.Unproven = defaultUnproven
+	}
 	return c
 }
 
@@ -94,7 +104,7 @@ func systemRandom() uint64 {
 	return binary.NativeEndian.Uint64(b[:])
 }
 
-// Validate tells everything that is wrong with the configuration.
+// Validate reports everything that is wrong with the configuration.
 func (c Config) Validate() error {
 	var all []error
 	check := func(ok bool, format string, args ...any) {
@@ -105,8 +115,9 @@ func (c Config) Validate() error {
 	check(c.Local.IsValid() && !c.Local.Addr().IsUnspecified() && c.Local.Port() != 0, "local address %v", c.Local)
 	check(c.GUID != 0, "GUID 0")
 	check(c.MTU.IsValid(), "path MTU code %d", c.MTU)
-	check(c.Interval >= 0 && c.Patience >= 0 && c.Think >= 0 && c.TimeWait >= 0,
-		"interval %v, patience %v, think %v, time-wait %v", c.Interval, c.Patience, c.Think, c.TimeWait)
-	check(c.Pending >= 0 && c.PendingPerAddr >= 0, "pending %d, per address %d", c.Pending, c.PendingPerAddr)
+	check(c.Interval >= 0 && c.Timeout >= 0 && c.ServiceTimeout >= 0 && c.TimeWait >= 0,
+		"interval %v, timeout %v, service timeout %v, time-wait %v", c.Interval, c.Timeout, c.ServiceTimeout, c.TimeWait)
+	check(c.Pending >= 0 && c.PendingPerAddr >= 0 && c.Unproven >= 0,
+		"pending %d, per address %d, unproven %d", c.Pending, c.PendingPerAddr, c.Unproven)
 	return errors.Join(all...)
 }

@@ -7,73 +7,98 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// state is where a connection stands.
+// state is the state of a connection.
 //
-//	active    asking ──REP──▶ granted ──Establish──▶ established
-//	passive   requested ──Accept──▶ answered ──RTU──▶ established
+//	active    reqSent ──REP──▶ repReceived ──Establish──▶ established
+//	passive   reqReceived ──Accept──▶ repSent ──RTU──▶ established
 //
-//	established ──Disconnect──▶ disconnecting ──DREP──▶ timeWait ──▶ gone
-//	any ──REJ, DREQ, silence, Reject, Abandon──▶ timeWait
+//	established ──Disconnect──▶ dreqSent ──DREP──▶ timeWait ──▶ released
+//	any ──REJ, DREQ, timeout, Reject, Abandon──▶ timeWait
 type state uint8
 
 const (
-	asking        state = iota // REQ sent
-	requested                  // REQ received; the consumer thinks
-	answered                   // REP sent
-	granted                    // REP received; the consumer thinks
-	established                // nothing is under way
-	disconnecting              // DREQ sent
-	timeWait                   // ended; late messages are answered
+	reqSent     state = iota // REQ sent
+	reqReceived              // REQ received; waits for the consumer
+	repSent                  // REP sent
+	repReceived              // REP received; waits for the consumer
+	established              // no message is in flight
+	dreqSent                 // DREQ sent
+	timeWait                 // ended; late messages are answered
 )
 
 // connection is one end of a connection, from the REQ to the end of time-wait.
 type connection struct {
-	id       ID
-	remoteID uint32 // the peer's; 0 until it is known
-	state    state
-	active   bool // this end has asked
-	own      bool // the peer is of our own kind
-	service  wire.ServiceID
-	peer     netip.AddrPort
-	tid      uint64 // of the handshake
-	endTID   uint64 // of our DREQ
-	farewell []byte // private data of our DREQ
-	qp       uint32 // ours; 0 until it is known
-	peerQP   uint32
-	guid     uint64 // the peer's
-	patience time.Duration
+	id          ID
+	remoteID    uint32 // the peer's; 0 until it is known
+	state       state
+	active      bool // this end sent the REQ
+	sameKind    bool // the peer is a viablk end
+	tagged      bool // passive end: the REQ states a tag
+	challenges  int  // active end: cookies that the REQ had
+	repeats     int  // active end: RTUs to repeat
+	answers     int  // passive end before the RTU: messages that it may send
+	service     wire.ServiceID
+	peer        netip.AddrPort
+	tid         uint64 // of the handshake
+	endTID      uint64 // of our DREQ
+	dreqPrivate []byte // private data of our DREQ
+	qp          uint32 // ours; 0 until it is known
+	peerQP      uint32
+	guid        uint64 // the peer's
+	timeout     time.Duration
 
-	// message is what is said again: the REQ, REP or DREQ that waits for its answer,
-	// the RTU, or the REJ that was the last word.
-	message [wire.MADSize]byte
-	spoken  bool // message is set
-	unknown bool // the consumer was never told of the connection
+	// message is repeated: the REQ, REP or DREQ that waits for its answer, the
+	// RTU, or the final REJ.
+	message    [wire.MADSize]byte
+	hasMessage bool // message is set
+	proven     bool // passive end: an RTU or data has arrived
+	unreported bool // no event of the connection was polled
 
-	since           time.Duration // when the REP was sent first
-	wait            time.Duration // until message is repeated the next time
-	again, deadline time.Duration // when it is repeated; when it is over
-	alarm           int           // place among the timers, from 1 on; 0 is none
+	since                  time.Duration // when the REP was first sent
+	interval               time.Duration // current wait between repetitions
+	retransmitAt, deadline time.Duration // next repetition; end of the state
+	timerIndex             int           // 1-based index in timers; 0: not in timers
 }
 
-// say sets the message that is repeated from now on.
-func (c *connection) say(m wire.Message) {
+// setMessage sets the message to repeat.
+func (c *connection) setMessage(m wire.Message) {
 	m.Encode(c.message[:])
-	c.spoken = true
+	c.hasMessage = true
 }
 
-// ask sends the message and repeats it until it is answered.
-func (m *Manager) ask(c *connection, now time.Duration) {
-	c.wait = m.cfg.Interval
-	c.again, c.deadline = now+c.wait, now+m.cfg.Patience
+// startRetransmit sends the message and repeats it until it is answered.
+func (m *Manager) startRetransmit(c *connection, now time.Duration) {
+	c.interval = m.cfg.Interval
+	c.retransmitAt, c.deadline = now+c.interval, now+m.cfg.Timeout
 	m.timers.set(c)
-	m.repeat(c)
+	m.transmit(c)
 }
 
-// repeat sends the message of a connection, if it has one.
-func (m *Manager) repeat(c *connection) {
-	if c.spoken && !m.out.add(c.peer, &c.message) {
+// transmit sends the current message of a connection, if any.
+func (m *Manager) transmit(c *connection) {
+	if c.hasMessage && c.pay() && !m.out.add(c.peer, &c.message) {
 		m.counters.Dropped++
 	}
+}
+
+// answersPerMessage is how many messages a passive end sends for each of the
+// peer, before an RTU shows that the peer receives them: the address of a REQ
+// may be that of another host.
+const answersPerMessage = 2
+
+// earn counts a message of the peer.
+func (c *connection) earn() { c.answers = answersPerMessage }
+
+// pay reports whether a message may be sent, and counts it.
+func (c *connection) pay() bool {
+	if c.active || c.proven {
+		return true
+	}
+	if c.answers == 0 {
+		return false
+	}
+	c.answers--
+	return true
 }
 
 // send sends a message that is not repeated.
@@ -85,103 +110,137 @@ func (m *Manager) send(to netip.AddrPort, msg wire.Message) {
 	}
 }
 
-// think waits for the consumer. The peer is told when half of its patience is
-// over, and the request is forgotten when the peer seems to be.
-func (m *Manager) think(c *connection, half, now time.Duration) {
-	c.again, c.deadline = now+half, now+c.patience
+// awaitConsumer waits for the consumer's decision. The peer gets an MRA after
+// half of its timeout; a request whose peer is silent for too long is dropped.
+func (m *Manager) awaitConsumer(c *connection, half, now time.Duration) {
+	c.retransmitAt, c.deadline = now+half, now+c.timeout
 	m.timers.set(c)
 }
 
-// plead asks the peer to wait for the consumer.
-func (m *Manager) plead(c *connection, now time.Duration) {
-	service := wire.TimeoutFor(m.cfg.Think)
+// sendMRA asks the peer to wait for the consumer.
+func (m *Manager) sendMRA(c *connection, now time.Duration) {
+	service := wire.TimeoutFor(m.cfg.ServiceTimeout)
 	about := wire.AnsweredREQ
 	if c.active {
 		about = wire.AnsweredREP
 	}
-	m.send(c.peer, &wire.MRA{
-		TID: c.tid, LocalID: uint32(c.id), RemoteID: c.remoteID,
-		Answered: about, ServiceTimeout: service,
-	})
-	c.again, c.deadline = never, now+patientThinks*service.Duration()+c.patience
+	if c.pay() {
+		m.send(c.peer, &wire.MRA{
+			TID: c.tid, LocalID: uint32(c.id), RemoteID: c.remoteID,
+			Answered: about, ServiceTimeout: service,
+		})
+	}
+	c.retransmitAt, c.deadline = never, now+maxSilentMRAs*service.Duration()+c.timeout
 	m.timers.set(c)
 }
 
-// patientThinks is how many times of an MRA a peer may be silent before its
-// request is forgotten: it asks again after each, and such a message can be lost.
-const patientThinks = 3
+// maxSilentMRAs bounds the silence of a requester, in service timeouts: it
+// repeats its request after each, and such a message can be lost.
+const maxSilentMRAs = 3
 
-// expire does what is due of a connection.
+// expire handles the expired timer of a connection.
 func (m *Manager) expire(c *connection, now time.Duration) {
-	thinks := c.state == requested || c.state == granted
+	awaiting := c.state == reqReceived || c.state == repReceived
 	switch {
 	case c.state == timeWait:
 		m.release(c)
+	case c.state == established:
+		m.repeatRTU(c, now)
 	case now >= c.deadline:
 		m.giveUp(c, now)
-	case thinks:
-		m.plead(c, now)
+	case awaiting:
+		m.sendMRA(c, now)
+	case !c.active && !c.proven && c.answers == 0:
+		c.retransmitAt = never // the peer repeats its REQ, or sends its RTU
+		m.timers.set(c)
 	default:
 		m.counters.Retransmitted++
-		c.wait = min(2*c.wait, m.slowest())
-		c.again = now + c.wait
+		c.interval = min(2*c.interval, m.maxInterval())
+		c.retransmitAt = now + c.interval
 		m.timers.set(c)
-		m.repeat(c)
+		m.transmit(c)
 	}
 }
 
-// slowest returns the longest wait between two repetitions.
-func (m *Manager) slowest() time.Duration { return max(maxInterval, m.cfg.Interval) }
+// maxInterval returns the longest wait between two repetitions.
+func (m *Manager) maxInterval() time.Duration { return max(intervalLimit, m.cfg.Interval) }
 
 // giveUp ends a connection whose peer is silent.
 func (m *Manager) giveUp(c *connection, now time.Duration) {
 	m.counters.TimedOut++
-	if c.state == disconnecting {
+	if c.state == dreqSent {
 		m.report(c, Event{Kind: Disconnected})
 	} else {
 		m.report(c, Event{Kind: TimedOut})
 	}
-	m.leave(c)
-	m.end(c, now)
+	m.notifyPeer(c)
+	m.enterTimeWait(c, now)
 }
 
-// leave tells the peer, once, that this end goes. If that is a REJ, it is also
-// the answer to what the peer sends late.
-func (m *Manager) leave(c *connection) {
+// notifyPeer notifies the peer, once, that this end closes the connection. A
+// REJ is also the answer to the peer's late messages.
+func (m *Manager) notifyPeer(c *connection) {
 	switch c.state {
-	case disconnecting:
+	case dreqSent:
 	case established:
-		m.send(c.peer, m.disconnection(c))
+		m.send(c.peer, m.newDREQ(c))
 	default:
-		c.say(m.timeoutRefusal(c))
-		m.repeat(c)
+		c.setMessage(m.newTimeoutREJ(c))
+		m.transmit(c)
 	}
 }
 
-// establish ends the handshake.
+// establish completes the handshake.
 func (m *Manager) establish(c *connection) {
-	m.table.settle(c)
-	c.state = established
-	c.spoken = c.active // the RTU, for a REP that is repeated
+	m.table.removePending(c)
+	c.state, c.proven = established, true
+	c.hasMessage = c.active // the RTU, for a REP that is repeated
 	m.timers.clear(c)
 }
 
-// end begins the time-wait.
-func (m *Manager) end(c *connection, now time.Duration) {
-	switch c.state {
-	case established, disconnecting:
-		c.spoken = false // the RTU or DREQ is no last word
+// rtuRepeats is how often an active end repeats its RTU: a viablk peer that
+// misses it repeats its REP only once.
+const rtuRepeats = 4
+
+// startRepeats schedules the repetitions of the RTU.
+func (m *Manager) startRepeats(c *connection, now time.Duration) {
+	if !c.sameKind {
+		return
 	}
-	old := m.table.bury(c, m.cfg.Pending)
+	c.repeats, c.interval = rtuRepeats, m.cfg.Interval
+	c.retransmitAt = now + c.interval
+	m.timers.set(c)
+}
+
+// repeatRTU resends the RTU.
+func (m *Manager) repeatRTU(c *connection, now time.Duration) {
+	m.counters.Retransmitted++
+	m.transmit(c)
+	c.repeats--
+	c.interval *= 2
+	c.retransmitAt = now + c.interval
+	if c.repeats == 0 {
+		c.retransmitAt = never
+	}
+	m.timers.set(c)
+}
+
+// enterTimeWait begins the time-wait.
+func (m *Manager) enterTimeWait(c *connection, now time.Duration) {
+	switch c.state {
+	case established, dreqSent:
+		c.hasMessage = false // neither the RTU nor the DREQ is repeated now
+	}
+	old := m.table.addEnded(c, m.cfg.Pending)
 	c.state = timeWait
-	c.again, c.deadline = never, now+m.cfg.TimeWait
+	c.retransmitAt, c.deadline = never, now+m.cfg.TimeWait
 	m.timers.set(c)
 	if old != nil {
 		m.release(old)
 	}
 }
 
-// release forgets a connection.
+// release removes a connection.
 func (m *Manager) release(c *connection) {
 	m.timers.clear(c)
 	m.table.remove(c)

@@ -13,7 +13,8 @@ import (
 	"github.com/viablk/viablk/via/roce/cm"
 )
 
-// readTables returns the tables of docs/roce.md by heading, and its text.
+// readTables returns the indented lines of docs/roce.md as words, by heading,
+// and its text.
 func readTables(t *testing.T) (tables map[string][][]string, text string) {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "roce.md"))
@@ -22,16 +23,10 @@ func readTables(t *testing.T) (tables map[string][][]string, text string) {
 	}
 	tables, heading := make(map[string][][]string), ""
 	for line := range strings.Lines(string(b)) {
-		line = strings.TrimSpace(line)
-		switch {
-		case strings.HasPrefix(line, "#"):
-			heading = strings.TrimLeft(line, "# ")
-		case strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "|---"):
-			cells := strings.Split(strings.Trim(line, "|"), "|")
-			for i := range cells {
-				cells[i] = strings.TrimSpace(cells[i])
-			}
-			tables[heading] = append(tables[heading], cells)
+		if strings.HasPrefix(line, "#") {
+			heading = strings.TrimSpace(strings.TrimLeft(line, "# "))
+		} else if row, ok := strings.CutPrefix(line, "    "); ok {
+			tables[heading] = append(tables[heading], strings.Fields(row))
 		}
 	}
 	return tables, strings.Join(strings.Fields(string(b)), " ")
@@ -41,7 +36,7 @@ func readTables(t *testing.T) (tables map[string][][]string, text string) {
 func TestDocumentation(t *testing.T) {
 	tables, text := readTables(t)
 	var states []string
-	for _, row := range tables["States"][1:] {
+	for _, row := range tables["States"] {
 		states = append(states, row[0])
 	}
 	want := slices.Clone(cm.States())
@@ -51,7 +46,10 @@ func TestDocumentation(t *testing.T) {
 		t.Errorf("states %q, want %q", states, want)
 	}
 	defaults := reflect.ValueOf(cm.Defaults())
-	for _, row := range tables["Times"][1:] {
+	if len(tables["Times"]) != 4 {
+		t.Errorf("%d times, want 4", len(tables["Times"]))
+	}
+	for _, row := range tables["Times"] {
 		field := defaults.FieldByName(row[0])
 		if !field.IsValid() || time.Duration(field.Int()).String() != row[1] {
 			t.Errorf("%s is documented as %s", row[0], row[1])

@@ -8,8 +8,8 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// refusal makes the REJ that a consumer wants.
-func (m *Manager) refusal(c *connection, r *Refusal) (*wire.REJ, error) {
+// newREJ makes the REJ of a consumer.
+func (m *Manager) newREJ(c *connection, r *Refusal) (*wire.REJ, error) {
 	rej := &wire.REJ{
 		TID: c.tid, LocalID: uint32(c.id), RemoteID: c.remoteID,
 		Answered: wire.AnsweredREQ, Reason: r.Reason,
@@ -23,12 +23,12 @@ func (m *Manager) refusal(c *connection, r *Refusal) (*wire.REJ, error) {
 	if rej.Reason == wire.RejectInvalidMTU {
 		rej.ARI[0], rej.ARILength = byte(r.MTU), 1
 	}
-	return rej, putPrivate(rej.Private[:], r.Private, c.own)
+	return rej, putPrivate(rej.Private[:], r.Private, c.sameKind)
 }
 
-// timeoutRefusal makes the REJ that says that this end has given up. Who knows
-// only its own name of the connection finds it by name and GUID.
-func (m *Manager) timeoutRefusal(c *connection) *wire.REJ {
+// newTimeoutREJ makes the REJ of a timeout. A sender that does not know the
+// peer's ID is identified by its own ID and its GUID.
+func (m *Manager) newTimeoutREJ(c *connection) *wire.REJ {
 	rej := &wire.REJ{
 		TID: c.tid, LocalID: uint32(c.id), RemoteID: c.remoteID,
 		Answered: wire.AnsweredOther, Reason: wire.RejectTimeout, ARILength: 8,
@@ -37,49 +37,70 @@ func (m *Manager) timeoutRefusal(c *connection) *wire.REJ {
 	return rej
 }
 
-// disconnection makes the DREQ of a connection.
-func (m *Manager) disconnection(c *connection) *wire.DREQ {
+// newDREQ makes the DREQ of a connection.
+func (m *Manager) newDREQ(c *connection) *wire.DREQ {
 	c.endTID = m.cfg.Random()
 	dreq := &wire.DREQ{TID: c.endTID, LocalID: uint32(c.id), RemoteID: c.remoteID, RemoteQP: c.peerQP}
-	putPrivate(dreq.Private[:], c.farewell, c.own)
+	putPrivate(dreq.Private[:], c.dreqPrivate, c.sameKind)
 	return dreq
 }
 
-// refuseREQ answers a request without keeping it.
-func (m *Manager) refuseREQ(c *connection, reason wire.Reason, ari []byte) {
-	rej := &wire.REJ{TID: c.tid, RemoteID: c.remoteID, Answered: wire.AnsweredREQ, Reason: reason}
-	rej.ARILength = uint8(copy(rej.ARI[:], ari))
+// rejectREQ rejects a request without keeping state.
+func (m *Manager) rejectREQ(c *connection, reason wire.Reason, ari []byte) {
 	m.counters.Refused++
-	putPrivate(rej.Private[:], nil, c.own)
-	m.send(c.peer, rej)
+	m.sendREJ(c, reason, ari, nil)
 }
 
-// stale deals with a connection whose peer says that its queue pair has begun
-// another one. A peer of our own kind never does, so it was somebody else.
-func (m *Manager) stale(c *connection, now time.Duration) {
-	if c.own || c.state != established {
+// sendREJ sends a REJ to a request that has no state. It allocates nothing.
+func (m *Manager) sendREJ(c *connection, reason wire.Reason, ari, private []byte) {
+	rej := wire.REJ{TID: c.tid, RemoteID: c.remoteID, Answered: wire.AnsweredREQ, Reason: reason}
+	rej.ARILength = uint8(copy(rej.ARI[:], ari))
+	_ = putPrivate(rej.Private[:], private, c.sameKind) // a cookie fits
+	var mad [wire.MADSize]byte
+	rej.Encode(mad[:])
+	if !m.out.add(c.peer, &mad) {
+		m.counters.Dropped++
+	}
+}
+
+// suspect handles a REQ from a queue pair that has a connection already. A
+// viablk peer never reuses one with the same GUID, so another host sent this
+// REQ; of another peer any host may have sent it.
+func (m *Manager) suspect(c *connection) {
+	if !c.sameKind && c.state == established {
+		m.report(c, Event{Kind: Suspected})
+	}
+}
+
+// endStale handles a REP from a queue pair that has a connection already. Only
+// the peer knows what the REP has to have, so that connection has ended.
+func (m *Manager) endStale(c *connection, now time.Duration) {
+	if c.sameKind || c.state != established {
 		return
 	}
 	m.report(c, Event{Kind: Disconnected, Reason: wire.RejectStale})
-	m.leave(c)
-	m.end(c, now)
+	m.notifyPeer(c)
+	m.enterTimeWait(c, now)
 }
 
-// receiveREJ takes the peer's no.
+// receiveREJ handles a REJ.
 func (m *Manager) receiveREJ(from netip.AddrPort, b []byte, now time.Duration) {
 	var rej wire.REJ
 	if rej.Decode(b) != wire.Accepted {
 		m.counters.Malformed++
 		return
 	}
-	c := m.refused(from, &rej)
+	c := m.findRejected(from, &rej)
 	if c == nil {
 		return
 	}
 	e := Event{Kind: Rejected, Reason: rej.Reason}
 	private, marked := openPrivate(rej.Private[:])
-	if marked || !c.own {
+	if marked || !c.sameKind {
 		e.Private = private
+	}
+	if m.answerChallenge(c, &rej, private, now) {
+		return
 	}
 	if rej.Reason == wire.RejectInvalidMTU && rej.ARILength > 0 && wire.MTU(rej.ARI[0]).IsValid() {
 		e.MTU = wire.MTU(rej.ARI[0])
@@ -88,49 +109,49 @@ func (m *Manager) receiveREJ(from netip.AddrPort, b []byte, now time.Duration) {
 	case timeWait:
 		m.counters.Duplicates++
 		return
-	case established, disconnecting:
+	case established, dreqSent:
 		e = Event{Kind: Disconnected, Reason: rej.Reason}
 	}
 	m.report(c, e)
-	c.spoken = false
-	if c.state == asking && rej.Reason != wire.RejectStale {
-		m.release(c) // the peer keeps nothing, and may be asked again at once
+	c.hasMessage = false
+	if c.state == reqSent && rej.Reason != wire.RejectStale {
+		m.release(c) // the peer keeps no state: no time-wait is needed
 		return
 	}
-	m.end(c, now)
+	m.enterTimeWait(c, now)
 }
 
-// refused returns the connection that a REJ is about. Who gave up before it knew
-// our ID has said its GUID.
-func (m *Manager) refused(from netip.AddrPort, rej *wire.REJ) *connection {
+// findRejected returns the connection of a REJ. An active end that timed out
+// before it knew our ID identifies itself by its GUID.
+func (m *Manager) findRejected(from netip.AddrPort, rej *wire.REJ) *connection {
 	if rej.RemoteID != 0 || rej.Reason != wire.RejectTimeout {
 		return m.find(from, rej.RemoteID, rej.LocalID, rej.TID)
 	}
 	c := m.table.byREQ[remoteID{plain(from.Addr()), binary.BigEndian.Uint64(rej.ARI[:]), rej.LocalID}]
 	if c == nil {
-		m.counters.Stray++
+		m.counters.UnknownID++
 		return nil
 	}
 	return m.find(from, uint32(c.id), rej.LocalID, rej.TID)
 }
 
-// receiveDREQ takes the peer's wish to disconnect.
+// receiveDREQ handles a DREQ.
 func (m *Manager) receiveDREQ(from netip.AddrPort, b []byte, now time.Duration) {
 	var dreq wire.DREQ
 	if dreq.Decode(b) != wire.Accepted {
 		m.counters.Malformed++
 		return
 	}
-	private, own := openPrivate(dreq.Private[:])
+	private, sameKind := openPrivate(dreq.Private[:])
 	drep := &wire.DREP{TID: dreq.TID, LocalID: dreq.RemoteID, RemoteID: dreq.LocalID}
 	c := m.table.byID[ID(dreq.RemoteID)]
 	if c == nil {
-		m.counters.Stray++
-		m.send(answerTo(from, own), drep)
+		m.counters.UnknownID++
+		m.send(answerTo(from, sameKind), drep)
 		return
 	}
-	if !c.isFrom(from) || c.state == asking || c.state == requested || c.remoteID != dreq.LocalID || c.qp != dreq.RemoteQP {
-		m.counters.Forged++
+	if !c.isFrom(from) || c.state == reqSent || c.state == reqReceived || c.remoteID != dreq.LocalID || c.qp != dreq.RemoteQP {
+		m.counters.BadSource++
 		return
 	}
 	m.send(c.peer, drep)
@@ -138,16 +159,16 @@ func (m *Manager) receiveDREQ(from netip.AddrPort, b []byte, now time.Duration) 
 		m.counters.Duplicates++
 		return
 	}
-	c.spoken = false
+	c.hasMessage = false
 	e := Event{Kind: Disconnected}
-	if c.own && own {
+	if c.sameKind && sameKind {
 		e.Private = private
 	}
 	m.report(c, e)
-	m.end(c, now)
+	m.enterTimeWait(c, now)
 }
 
-// receiveDREP takes the answer to our DREQ.
+// receiveDREP handles a DREP.
 func (m *Manager) receiveDREP(from netip.AddrPort, b []byte, now time.Duration) {
 	var drep wire.DREP
 	if drep.Decode(b) != wire.Accepted {
@@ -157,13 +178,13 @@ func (m *Manager) receiveDREP(from netip.AddrPort, b []byte, now time.Duration) 
 	c := m.table.byID[ID(drep.RemoteID)]
 	switch {
 	case c == nil:
-		m.counters.Stray++
+		m.counters.UnknownID++
 	case !c.isFrom(from) || c.remoteID != drep.LocalID || c.endTID != drep.TID:
-		m.counters.Forged++
-	case c.state != disconnecting:
+		m.counters.BadSource++
+	case c.state != dreqSent:
 		m.counters.Duplicates++
 	default:
 		m.report(c, Event{Kind: Disconnected})
-		m.end(c, now)
+		m.enterTimeWait(c, now)
 	}
 }

@@ -7,15 +7,15 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// Kind is what happened to a connection.
+// Kind is the kind of an Event.
 type Kind uint8
 
-// The events. Of Rejected, TimedOut, Unreachable and Disconnected a connection
-// has one, unless its own consumer ended it before by Reject or Abandon: then it
-// has none. Released is always last.
+// The events. A connection has one of Rejected, TimedOut, Unreachable and
+// Disconnected, unless its own consumer ended it before by Reject or Abandon.
+// Released is always the last.
 const (
-	// Requested: a peer asks for a connection. Accept or Reject answers. Set: all
-	// but Reason.
+	// Requested: a peer asks for a connection. Accept or Reject answers. Set:
+	// all but Reason.
 	Requested Kind = 1 + iota
 
 	// Granted: the peer has accepted; its queue pair can receive. Establish
@@ -23,33 +23,38 @@ const (
 	// Private.
 	Granted
 
-	// Established: the RTU has arrived, or what stands for it. At the passive end
-	// only, and not if Establish was faster.
+	// Established: the RTU or data has arrived. At the passive end only, and
+	// not if Establish was called before.
 	Established
 
-	// Rejected: the peer has refused, or given up, before the connection was
+	// Rejected: the peer has rejected or given up before the connection was
 	// established. Set: Reason, MTU, Private.
 	Rejected
 
-	// TimedOut: the peer is silent; or its request had to give way to others.
+	// TimedOut: the peer is silent, or its request was evicted.
 	TimedOut
 
-	// Unreachable: the network says that nobody is there.
+	// Unreachable: ICMP reports the peer's address as unreachable.
 	Unreachable
 
-	// Disconnected: the connection is over. The peer has disconnected, or has
-	// confirmed our Disconnect, or is silent. Set: Reason and Private, if the peer
-	// gave any.
+	// Disconnected: the connection has ended. The peer has disconnected, has
+	// confirmed our Disconnect, or is silent. Set: Reason and Private, if the
+	// peer sent any.
 	Disconnected
 
-	// Released: nothing of the connection is under way any more; its ID is void
-	// and its queue pair number may be used again.
+	// Suspected: a REQ names the peer's queue pair, as after a restart of the
+	// peer. Any host may have sent it: the consumer checks whether the queue pair
+	// exists. The connection is unchanged.
+	Suspected
+
+	// Released: time-wait is over. The ID is invalid, and the queue pair number
+	// may be used again.
 	Released
 )
 
 var kinds = [...]string{
 	Requested: "requested", Granted: "granted", Established: "established", Rejected: "rejected",
-	TimedOut: "timed-out", Unreachable: "unreachable", Disconnected: "disconnected", Released: "released",
+	TimedOut: "timed-out", Unreachable: "unreachable", Disconnected: "disconnected", Suspected: "suspected", Released: "released",
 }
 
 // String returns the name.
@@ -60,24 +65,25 @@ func (k Kind) String() string {
 	return "event-" + strconv.Itoa(int(k))
 }
 
-// Event is what happened, and what the peer told of itself. Private is the
-// receiver's to keep.
+// Event reports a change of a connection, with data of the peer. The receiver
+// may keep Private.
 type Event struct {
 	Kind Kind
 	ID   ID
 
-	From    netip.AddrPort // where the peer receives; data packets go there too
-	Own     bool           // the peer is of our own kind
-	GUID    uint64         // the peer's
-	Service wire.ServiceID // that the peer asks for
-	CMA     wire.CMA       // who connects to whom, if Service is of the TCP port space
-	Peer    End            // the peer's queue pair
+	From     netip.AddrPort // where the peer receives; data packets go there too
+	SameKind bool           // the peer is a viablk end
+	GUID     uint64         // the peer's
+	Service  wire.ServiceID // that the peer asks for
+	CMA      wire.CMA       // who connects to whom, if Service is of the TCP port space
+	Peer     End            // the peer's queue pair
 
 	MTU        wire.MTU // of the path; of a Rejected: one that would do, or 0
 	Unreliable bool     // UC instead of RC
 	Retries    uint8    // 3 bits: how often we are to repeat a packet
 	AckTimeout wire.Timeout
 
-	Reason  wire.Reason
-	Private []byte // between own ends as long as it was, but for Requested: as long as the field
+	Reason wire.Reason
+	// as sent between viablk ends, but for Requested; else as long as the field
+	Private []byte
 }

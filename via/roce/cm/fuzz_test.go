@@ -9,12 +9,12 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// FuzzReceive plays peers that say anything, to a Manager with a consumer that
-// does anything. Each step is 6 bytes of the input: what happens, to which
-// connection, from where, which fields are wrong, a value for them, how much time
-// passes. Behind a step 10 the next 240 bytes are a message as they are. Nothing
-// panics; each connection has the events that it may have; what is kept is
-// bounded; and in the end nothing is.
+// FuzzReceive plays hostile peers against a Manager whose consumer makes any
+// call at any time. Each step is 6 bytes of the input: the message or call, the
+// connection, the source, the wrong fields, a value for them, the time that
+// passes. After a step 10 the next 240 bytes are a raw message. Nothing panics,
+// each connection has only the events that may follow each other, the state is
+// bounded, and in the end empty.
 func FuzzReceive(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte) {
 		x := newAnything(t)
@@ -39,15 +39,15 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
-// anything is a Manager, a consumer that remembers, and peers.
+// anything is a Manager with hostile peers and a consumer that makes any call.
 type anything struct {
 	*script
 	conns map[cm.ID]*conn
-	ids   []cm.ID          // all that there ever were
+	ids   []cm.ID          // of all connections so far
 	tids  map[cm.ID]uint64 // of the handshakes
 	ends  map[cm.ID]uint64 // of our DREQs
 	qps   map[cm.ID]uint32 // our queue pairs
-	w     *world           // where failures are noted
+	w     *world           // that records failures
 	next  uint32           // queue pair
 	addrs []netip.AddrPort // of peers
 }
@@ -65,7 +65,7 @@ func newAnything(t *testing.T) *anything {
 	return x
 }
 
-// step is one thing that a peer says or the consumer does.
+// step executes one step of the input.
 func (x *anything) step(in []byte) {
 	x.peer = x.addrs[in[2]&3]
 	x.peerID, x.peerQP, x.guid = 0x100+uint32(in[1]>>4), 0x200+uint32(in[1]>>4), 0x300+uint64(in[2]&1)
@@ -89,11 +89,11 @@ func (x *anything) step(in []byte) {
 	if wrong&8 != 0 {
 		x.peerQP, x.qp = uint32(value), uint32(value)
 	}
-	x.say(in[0]%24, wrong, value)
+	x.sendMessage(in[0]%24, wrong, value)
 }
 
-// say is what a peer says; other things are left to the consumer.
-func (x *anything) say(what, wrong, value byte) {
+// sendMessage sends a message of a peer, or leaves the step to the consumer.
+func (x *anything) sendMessage(what, wrong, value byte) {
 	switch what {
 	case 0, 11, 12:
 		req := x.req()
@@ -107,36 +107,36 @@ func (x *anything) say(what, wrong, value byte) {
 		if wrong&64 != 0 {
 			req.Primary.LocalGID[15] ^= value
 		}
-		x.hear(x.peer, req)
+		x.deliver(x.peer, req)
 	case 1, 13:
 		rep := x.rep()
 		if wrong&16 != 0 {
 			copy(rep.Private[:], "vbk")
 			rep.Private[3] = value
 		}
-		x.hear(x.peer, rep)
+		x.deliver(x.peer, rep)
 	case 2, 14:
-		x.hear(x.peer, x.rtu())
+		x.deliver(x.peer, x.rtu())
 	case 3:
 		rej := x.rej(wire.Reason(value))
 		rej.ARILength, rej.ARI[0] = wrong, value
-		x.hear(x.peer, rej)
+		x.deliver(x.peer, rej)
 	case 4:
-		x.hear(x.peer, x.gone())
+		x.deliver(x.peer, x.gone())
 	case 5:
 		mra := x.mra(wire.Answered(wrong >> 6))
 		mra.ServiceTimeout = wire.Timeout(value)
-		x.hear(x.peer, mra)
+		x.deliver(x.peer, mra)
 	case 6:
-		x.hear(x.peer, x.dreq())
+		x.deliver(x.peer, x.dreq())
 	case 7:
-		x.hear(x.peer, x.drep())
+		x.deliver(x.peer, x.drep())
 	default:
 		x.consume(what)
 	}
 }
 
-// consume is what the consumer does to a connection, whether it may or not.
+// consume makes a call of the consumer, valid in the state or not.
 func (x *anything) consume(what byte) {
 	c := x.conns[x.id]
 	if what == 8 || what == 9 {
@@ -168,7 +168,7 @@ func (x *anything) consume(what byte) {
 		}
 	case 21:
 		if !c.over {
-			c.over, c.quit = true, x.m.State(c.id) != "established" && x.m.State(c.id) != "disconnecting"
+			c.over, c.quit = true, x.m.State(c.id) != "established" && x.m.State(c.id) != "dreq-sent"
 		}
 		x.m.Disconnect(c.id, x.now)
 	case 22:
@@ -193,7 +193,7 @@ func (x *anything) connect() {
 	x.next++
 }
 
-// raw hands over a message that may be anything behind its header.
+// raw sends a message with an arbitrary body.
 func (x *anything) raw(attribute byte, body []byte) {
 	b := envelop(&wire.RTU{})
 	mad := b[len(b)-wire.MADSize:]
@@ -203,7 +203,7 @@ func (x *anything) raw(attribute byte, body []byte) {
 	x.receive(x.addrs[0], b)
 }
 
-// drain takes all that the Manager has to say.
+// drain emits all datagrams and polls all events.
 func (x *anything) drain() {
 	var d cm.Datagram
 	for x.m.Emit(&d) {
@@ -228,7 +228,7 @@ func (x *anything) drain() {
 		if c == nil {
 			x.t.Fatalf("%v of no connection", e.Kind)
 		}
-		if c.judge(x.w, e.Kind); len(x.w.failures) != 0 {
+		if c.validate(x.w, e.Kind); len(x.w.failures) != 0 {
 			x.t.Fatal(x.w.failures[0])
 		}
 		switch {
@@ -242,7 +242,8 @@ func (x *anything) drain() {
 	}
 }
 
-// check verifies that what is kept is what the consumer knows, and a few strangers.
+// check requires that the Manager holds only the consumer's connections and a
+// bounded number of others.
 func (x *anything) check() {
 	connections, _, _, _, _, events, messages := x.m.Footprint()
 	if c := x.m.Counters(); connections != len(x.conns) || c.Pending > 6 || events != 0 || messages != 0 {
@@ -251,7 +252,7 @@ func (x *anything) check() {
 	}
 }
 
-// finish ends all, and checks that nothing is left.
+// finish ends all connections and requires that no state remains.
 func (x *anything) finish() {
 	for id, c := range x.conns {
 		if !c.terminal {

@@ -24,7 +24,7 @@ func TestConnectAndDisconnect(t *testing.T) {
 	b.carry(a)
 	asked := b.event(cm.Requested)
 	want := cm.Event{
-		Kind: cm.Requested, ID: asked.ID, From: a.addr, Own: true, GUID: a.guid, Service: service,
+		Kind: cm.Requested, ID: asked.ID, From: a.addr, SameKind: true, GUID: a.guid, Service: service,
 		CMA:  wire.CMA{SrcPort: a.addr.Port(), Src: a.addr.Addr(), Dst: b.addr.Addr()},
 		Peer: a.request(b).End, MTU: wire.MTU1024, Retries: 6, AckTimeout: 17,
 		Private: append([]byte("hello"), make([]byte, wire.UserSize-5)...),
@@ -38,7 +38,7 @@ func TestConnectAndDisconnect(t *testing.T) {
 	a.carry(b)
 	granted := a.event(cm.Granted)
 	want = cm.Event{
-		Kind: cm.Granted, ID: id, From: b.addr, Own: true, GUID: b.guid, Peer: answer.End, Private: answer.Private,
+		Kind: cm.Granted, ID: id, From: b.addr, SameKind: true, GUID: b.guid, Peer: answer.End, Private: answer.Private,
 	}
 	if !reflect.DeepEqual(granted, want) {
 		t.Errorf("granted\n%+v, want\n%+v", granted, want)
@@ -57,7 +57,7 @@ func TestConnectAndDisconnect(t *testing.T) {
 		x.quiet()
 		x.wait(3 * time.Second)
 		x.event(cm.Released)
-		if c := x.m.Counters(); c.Connections != 0 || c.Stray != 0 || c.Forged != 0 || c.Malformed != 0 {
+		if c := x.m.Counters(); c.Connections != 0 || c.UnknownID != 0 || c.BadSource != 0 || c.Malformed != 0 {
 			t.Errorf("%+v", c)
 		}
 	}
@@ -82,7 +82,7 @@ func capture(t *testing.T, name string) []byte {
 	return out
 }
 
-// captured is a capture as a message.
+// captured decodes a captured message.
 func captured[M wire.Message](t *testing.T, name string, m M) M {
 	t.Helper()
 	if r := m.Decode(capture(t, name)); r != wire.Accepted {
@@ -91,7 +91,7 @@ func captured[M wire.Message](t *testing.T, name string, m M) M {
 	return m
 }
 
-// numbers returns these random numbers, and then others.
+// numbers returns a source of random numbers that begins with the given ones.
 func numbers(first ...uint64) func() uint64 {
 	return func() uint64 {
 		n := first[0]
@@ -104,15 +104,15 @@ func numbers(first ...uint64) func() uint64 {
 	}
 }
 
-// librdmacm asks for a connection, and ends it: its own messages, as they were.
+// librdmacm connects and disconnects: its messages are a capture.
 func TestCapturedPassive(t *testing.T) {
 	b := newBox(t, "10.77.0.1:4791", func(c *cm.Config) { c.Random = numbers(0x55667788) })
 	b.m.Listen(wire.TCPService(7174))
 	s := &script{box: b}
 	linux := netip.MustParseAddrPort("10.77.0.2:52718")
-	s.hear(linux, captured(t, "req-librdmacm", new(wire.REQ)))
+	s.deliver(linux, captured(t, "req-librdmacm", new(wire.REQ)))
 	e := b.event(cm.Requested)
-	if e.Own || e.Peer != (cm.End{QP: 0x11, Expects: 0x886bac, Resources: 1, Depth: 1, RNRRetries: 7}) ||
+	if e.SameKind || e.Peer != (cm.End{QP: 0x11, Expects: 0x886bac, Resources: 1, Depth: 1, RNRRetries: 7}) ||
 		e.MTU != wire.MTU1024 || e.CMA.SrcPort != 0xce3e || e.CMA.Src != linux.Addr() || e.From.Port() != wire.Port ||
 		!bytes.Equal(e.Private, make([]byte, wire.UserSize)) || e.AckTimeout != 19 || e.Retries != 7 || e.Unreliable {
 		t.Errorf("%+v", e)
@@ -123,27 +123,28 @@ func TestCapturedPassive(t *testing.T) {
 	}
 	want := captured(t, "rep-answered", new(wire.REP))
 	want.LocalGUID = b.guid
-	if got := took[*wire.REP](s); !reflect.DeepEqual(got, want) {
+	if got := received[*wire.REP](s); !reflect.DeepEqual(got, want) {
 		t.Errorf("REP\n%+v, want\n%+v", got, want)
 	}
-	s.hear(linux, captured(t, "rtu-librdmacm", new(wire.RTU)))
+	s.deliver(linux, captured(t, "rtu-librdmacm", new(wire.RTU)))
 	b.event(cm.Established)
 	dreq := captured(t, "dreq-librdmacm", new(wire.DREQ))
-	s.hear(linux, dreq)
+	s.deliver(linux, dreq)
 	b.event(cm.Disconnected)
-	if got := took[*wire.DREP](s); got.TID != dreq.TID || got.LocalID != dreq.RemoteID || got.RemoteID != dreq.LocalID {
+	if got := received[*wire.DREP](s); got.TID != dreq.TID || got.LocalID != dreq.RemoteID || got.RemoteID != dreq.LocalID {
 		t.Errorf("DREP %+v", got)
 	}
-	if c := b.m.Counters(); c.Forged+c.Stray+c.Malformed+c.Duplicates != 0 {
+	if c := b.m.Counters(); c.BadSource+c.UnknownID+c.Malformed+c.Duplicates != 0 {
 		t.Errorf("%+v", c)
 	}
 }
 
-// What asks librdmacm looks like librdmacm, but for what tells the ends apart.
+// REQs that imitate librdmacm equal those of librdmacm, except for the values
+// that identify the ends.
 func TestCapturedActive(t *testing.T) {
 	b := newBox(t, "10.77.0.2:4791", func(c *cm.Config) {
 		c.Random = numbers(0x11223344, 0x1122334455667788, 0x91587)
-		c.Patience = 16 * wire.Timeout(20).Duration()
+		c.Timeout = 16 * wire.Timeout(20).Duration()
 		c.GUID = 0x505400fffe770002
 	})
 	s := &script{box: b}
@@ -159,30 +160,30 @@ func TestCapturedActive(t *testing.T) {
 	want.VendorID, want.LocalID, want.TID = cm.VendorID, 0x11223344, 0x1122334455667788
 	cma := wire.CMA{SrcPort: wire.Port, Src: b.addr.Addr(), Dst: netip.MustParseAddr("10.77.0.1")}
 	cma.Encode(want.Private[:])
-	if got := took[*wire.REQ](s); !reflect.DeepEqual(got, want) {
+	if got := received[*wire.REQ](s); !reflect.DeepEqual(got, want) {
 		t.Errorf("REQ\n%+v, want\n%+v", got, want)
 	}
-	s.hear(netip.MustParseAddrPort("10.77.0.1:60007"), captured(t, "rep-rxe", new(wire.REP)))
+	s.deliver(netip.MustParseAddrPort("10.77.0.1:60007"), captured(t, "rep-rxe", new(wire.REP)))
 	e := b.event(cm.Granted)
-	if e.Own || e.From != netip.MustParseAddrPort("10.77.0.1:4791") ||
+	if e.SameKind || e.From != netip.MustParseAddrPort("10.77.0.1:4791") ||
 		e.Peer != (cm.End{QP: 0x14, Expects: 0x046e61, Resources: 4, Depth: 4, RNRRetries: 7}) || len(e.Private) != 196 {
 		t.Errorf("%+v", e)
 	}
 	if err := b.m.Establish(id, b.now); err != nil {
 		t.Fatal(err)
 	}
-	if got := took[*wire.RTU](s); got.TID != 0x1122334455667788 || got.LocalID != 0x11223344 || got.RemoteID != 0x50dc2bdd {
+	if got := received[*wire.RTU](s); got.TID != 0x1122334455667788 || got.LocalID != 0x11223344 || got.RemoteID != 0x50dc2bdd {
 		t.Errorf("RTU %+v", got)
 	}
 	b.m.Disconnect(id, b.now)
-	if got := took[*wire.DREQ](s); got.RemoteQP != 0x14 || got.TID == 0x1122334455667788 || got.Private != (wire.DREQ{}).Private {
+	if got := received[*wire.DREQ](s); got.RemoteQP != 0x14 || got.TID == 0x1122334455667788 || got.Private != (wire.DREQ{}).Private {
 		t.Errorf("DREQ %+v", got)
 	}
 }
 
-// Between own ends all go to the port they come from, and private data has its
-// length.
-func TestOwnEnds(t *testing.T) {
+// Between viablk ends every message goes to the port that the peer sends from,
+// and private data keeps its length.
+func TestSameKindPeers(t *testing.T) {
 	a, b := pair(t)
 	for _, c := range []struct {
 		name    string
@@ -214,7 +215,8 @@ func TestOwnEnds(t *testing.T) {
 	}
 }
 
-// A service that is not of an IP port space has all private data, and no header.
+// A service outside the IP port spaces has no CMA header: all private data is
+// the consumer's.
 func TestServiceWithoutHeader(t *testing.T) {
 	a, b := pair(t)
 	b.m.Listen(0x1234)
@@ -230,15 +232,15 @@ func TestServiceWithoutHeader(t *testing.T) {
 	}
 }
 
-// The mark names only what has it whole.
+// A truncated or wrong mark is private data of another implementation.
 func TestForeignPrivateData(t *testing.T) {
 	for _, private := range []string{"vb", "vbk\xff", "", "hello"} {
 		s := newScript(t)
 		s.asking()
 		rep := s.rep()
 		copy(rep.Private[:], private)
-		s.hear(s.peer, rep)
-		if e := s.event(cm.Granted); e.Own || !bytes.Equal(e.Private, rep.Private[:]) {
+		s.deliver(s.peer, rep)
+		if e := s.event(cm.Granted); e.SameKind || !bytes.Equal(e.Private, rep.Private[:]) {
 			t.Errorf("%q: %+v", private, e)
 		}
 	}
@@ -246,15 +248,15 @@ func TestForeignPrivateData(t *testing.T) {
 	s.asking()
 	rep := s.rep()
 	copy(rep.Private[:], "vbk\x02abc")
-	s.hear(s.peer, rep) // who has the mark sends from where it receives
+	s.deliver(s.peer, rep) // a viablk end sends from the port that it receives at
 	s.quiet()
-	s.hear(s.foreign(), rep)
-	if e := s.event(cm.Granted); !e.Own || string(e.Private) != "ab" {
+	s.deliver(s.foreign(), rep)
+	if e := s.event(cm.Granted); !e.SameKind || string(e.Private) != "ab" {
 		t.Errorf("%+v", e)
 	}
 }
 
-// The peer refuses a path MTU, and says which one would do.
+// The peer rejects a path MTU and suggests another.
 func TestInvalidMTU(t *testing.T) {
 	a, b := pair(t)
 	b2 := newBox(t, "10.0.0.3:4791", func(c *cm.Config) { c.MTU = wire.MTU2048 })
@@ -266,7 +268,7 @@ func TestInvalidMTU(t *testing.T) {
 			t.Fatal(err)
 		}
 		to.carry(a)
-		if to == b { // the consumer knows better than the configuration
+		if to == b { // the consumer, not the configuration, rejects it
 			e := b.event(cm.Requested)
 			refusal := &cm.Refusal{Reason: wire.RejectInvalidMTU, MTU: wire.MTU2048}
 			if err := b.m.Reject(e.ID, refusal, b.now); err != nil {
@@ -278,7 +280,7 @@ func TestInvalidMTU(t *testing.T) {
 			t.Errorf("%+v", e)
 		}
 		a.event(cm.Released)
-		r.MTU = wire.MTU2048 // the same queue pair may ask again
+		r.MTU = wire.MTU2048 // the same queue pair may connect again
 		if _, err := a.m.Connect(r, a.now); err != nil {
 			t.Fatal(err)
 		}
@@ -290,7 +292,7 @@ func TestInvalidMTU(t *testing.T) {
 	}
 }
 
-// Establish at the passive end stands for the RTU.
+// Establish at the passive end replaces a lost RTU.
 func TestDataBeforeRTU(t *testing.T) {
 	s := newScript(t)
 	s.answered()
@@ -299,7 +301,7 @@ func TestDataBeforeRTU(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.hear(s.peer, s.rtu())
+	s.deliver(s.peer, s.rtu())
 	if got := s.effects(); got != "established" {
 		t.Error(got)
 	}
@@ -309,7 +311,7 @@ func TestDataBeforeRTU(t *testing.T) {
 	}
 }
 
-// Both ends may be at the same endpoint.
+// Both ends of a connection may be at one endpoint.
 func TestSelf(t *testing.T) {
 	b := newBox(t, "10.0.0.1:50000", nil)
 	b.m.Listen(service)

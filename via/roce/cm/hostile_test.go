@@ -10,13 +10,14 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// stranger makes the script's peer the n-th one, at the n-th address.
-func (s *script) stranger(n int) {
+// unknownPeer makes the script's peer the n-th one, at the n-th address.
+func (s *script) unknownPeer(n int) {
 	s.peer = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 9, byte(n >> 8), byte(n)}), 50000)
 	s.peerID, s.peerQP, s.guid, s.tid = uint32(n+1), uint32(n+2), uint64(n+1), uint64(n)
 }
 
-// bounded checks that the Manager keeps no more than the configuration grants.
+// bounded requires that the Manager holds no more state than its configuration
+// permits.
 func (s *script) bounded(pending int) {
 	s.t.Helper()
 	connections, names, queuePairs, lists, alarms, events, messages := s.m.Footprint()
@@ -27,15 +28,18 @@ func (s *script) bounded(pending int) {
 	}
 }
 
-// Requests of any number of strangers, nobody being asked in between, take no
-// more room than there is; the newest are there.
+// proven has all requesters count as if they had cookies.
+func proven(c *cm.Config) { c.Unproven = 1 << 20 }
+
+// Any number of requests without an answer of the consumer takes bounded state;
+// the newest remain.
 func TestFlood(t *testing.T) {
-	s := newScript(t)
+	s := newScriptOf(t, proven)
 	for n := range 10000 {
-		s.stranger(n)
-		s.hear(s.peer, s.req())
+		s.unknownPeer(n)
+		s.deliver(s.peer, s.req())
 		if n%2 == 0 {
-			s.hear(s.peer, s.gone()) // and some go by themselves
+			s.deliver(s.peer, s.gone()) // some peers give up
 		}
 		s.bounded(256)
 	}
@@ -45,15 +49,15 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// Requests from one address push each other out, and no others.
+// Requests from one address evict each other and no others.
 func TestFloodFromOneAddress(t *testing.T) {
-	s := newScript(t)
+	s := newScriptOf(t, proven)
 	s.requested()
 	first := s.id
 	for n := range 10000 {
-		s.stranger(n)
+		s.unknownPeer(n)
 		s.peer = netip.MustParseAddrPort("10.9.9.9:1")
-		s.hear(s.peer, s.req())
+		s.deliver(s.peer, s.req())
 	}
 	if got := s.m.Counters().Pending; got != 33 {
 		t.Errorf("%d requests are pending", got)
@@ -65,15 +69,14 @@ func TestFloodFromOneAddress(t *testing.T) {
 	s.legitimate()
 }
 
-// Strangers that are answered and do not answer: a newcomer finds no room as long
-// as their RTUs may come, and then takes the place of the oldest, whose consumer
-// is told.
+// Peers that never send their RTU: a new request is dropped while the RTUs may
+// still arrive, and then evicts the oldest, whose consumer gets an event.
 func TestFloodOfAnsweredRequests(t *testing.T) {
-	s := newScript(t)
+	s := newScriptOf(t, proven)
 	accepted := make(map[cm.ID]bool)
 	flood := func(n int) {
-		s.stranger(n)
-		s.hear(s.peer, s.req())
+		s.unknownPeer(n)
+		s.deliver(s.peer, s.req())
 		var e cm.Event
 		for s.m.Poll(&e) {
 			switch e.Kind {
@@ -98,7 +101,7 @@ func TestFloodOfAnsweredRequests(t *testing.T) {
 		t.Errorf("%d accepted, %+v", len(accepted), c)
 	}
 	s.now += time.Second
-	s.hear(s.peer, s.req())
+	s.deliver(s.peer, s.req())
 	if e := s.event(cm.TimedOut); !accepted[e.ID] {
 		t.Error("who was never accepted has timed out")
 	}
@@ -110,8 +113,8 @@ func TestFloodOfAnsweredRequests(t *testing.T) {
 	}
 }
 
-// legitimate checks that somebody who means it gets a connection, whoever else is
-// waiting. It asks as often as a Manager does.
+// legitimate requires that a genuine requester connects despite the flood. It
+// repeats its REQ like a Manager.
 func (s *script) legitimate() {
 	s.t.Helper()
 	var e cm.Event
@@ -121,7 +124,7 @@ func (s *script) legitimate() {
 	for s.m.Emit(&d) {
 	}
 	s.peerID, s.peerQP, s.guid, s.tid = 0x5a5a5a5a, 0x5a5a5a, 0x5a5a, 0x5a5a
-	s.hear(s.peer, s.req())
+	s.deliver(s.peer, s.req())
 	for s.m.Poll(&e) {
 		if e.Kind == cm.Requested && e.GUID == s.guid {
 			s.id = e.ID
@@ -130,22 +133,22 @@ func (s *script) legitimate() {
 	if err := s.m.Accept(s.id, answer, s.now); err != nil {
 		s.t.Fatal(err)
 	}
-	s.hear(s.peer, s.rtu())
+	s.deliver(s.peer, s.rtu())
 	if got := s.m.State(s.id); got != "established" {
 		s.t.Errorf("the legitimate one is %s", got)
 	}
 }
 
-// What time-wait holds is bounded, too, however fast connections come and go.
+// Time-wait is bounded however many connections end in a short time.
 func TestFloodOfShortConnections(t *testing.T) {
 	s := newScript(t)
 	for n := range 6000 {
-		s.stranger(n)
+		s.unknownPeer(n)
 		s.requested()
 		if err := s.m.Accept(s.id, answer, s.now); err != nil {
 			t.Fatal(err)
 		}
-		s.hear(s.peer, s.rej(wire.RejectConsumer))
+		s.deliver(s.peer, s.rej(wire.RejectConsumer))
 		var d cm.Datagram
 		for s.m.Emit(&d) {
 		}
@@ -162,14 +165,14 @@ func TestFloodOfShortConnections(t *testing.T) {
 	}
 }
 
-// Strangers that make the Manager speak fill no more than its way out.
+// Unauthenticated peers that cause answers fill at most the output queue.
 func TestFloodOfAnswers(t *testing.T) {
 	s := newScript(t)
 	for n := range 5000 {
-		s.stranger(n)
-		s.hear(s.peer, s.dreq())
+		s.unknownPeer(n)
+		s.deliver(s.peer, s.dreq())
 	}
-	if c := s.m.Counters(); c.Dropped != 5000-1024 || c.Stray != 5000 {
+	if c := s.m.Counters(); c.Dropped != 5000-1024 || c.UnknownID != 5000 {
 		t.Errorf("%+v", c)
 	}
 	var d cm.Datagram
@@ -181,8 +184,8 @@ func TestFloodOfAnswers(t *testing.T) {
 	s.silent()
 }
 
-// A request replayed after its connection is long over is taken for a new one;
-// what comes of it tells that it is none.
+// A replayed REQ of a released connection is a new request. Its genuine sender
+// does not know the connection and rejects the REP.
 func TestReplay(t *testing.T) {
 	a, b := pair(t)
 	if _, err := a.m.Connect(a.request(b), a.now); err != nil {
@@ -214,7 +217,7 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// What is no message to queue pair 1 is counted, and nothing else.
+// Packets that are not messages to queue pair 1 are counted and dropped.
 func TestMalformedPackets(t *testing.T) {
 	for name, change := range map[string]func(*wire.Packet){
 		"another queue pair": func(p *wire.Packet) { p.DestQP = 2 },
@@ -254,7 +257,7 @@ func TestConfig(t *testing.T) {
 		"no port":          func(c *cm.Config) { c.Local = netip.MustParseAddrPort("10.0.0.1:0") },
 		"no GUID":          func(c *cm.Config) { c.GUID = 0 },
 		"no MTU":           func(c *cm.Config) { c.MTU = 0 },
-		"negative time":    func(c *cm.Config) { c.Think = -1 },
+		"negative time":    func(c *cm.Config) { c.ServiceTimeout = -1 },
 		"negative pending": func(c *cm.Config) { c.Pending = -1 },
 	} {
 		c := good
@@ -265,7 +268,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// What no message can carry is refused before anything is kept.
+// Connect refuses values that no message can carry, and keeps no state.
 func TestInvalidRequests(t *testing.T) {
 	for name, change := range map[string]func(*cm.Request){
 		"no address":   func(r *cm.Request) { r.Remote = netip.AddrPort{} },
@@ -310,7 +313,7 @@ func TestInvalidRequests(t *testing.T) {
 	}
 }
 
-// The system's random numbers are used where none are handed in.
+// Without Config.Random the Manager uses the system's generator.
 func TestSystemRandom(t *testing.T) {
 	b := newBox(t, "10.0.0.1:4791", func(c *cm.Config) { c.Random = nil })
 	to := &box{addr: netip.MustParseAddrPort("10.0.0.2:4791")}

@@ -7,55 +7,58 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// receiveREQ takes a peer's request.
+// receiveREQ handles a REQ.
 func (m *Manager) receiveREQ(from netip.AddrPort, b []byte, now time.Duration) {
 	var req wire.REQ
 	if req.Decode(b) != wire.Accepted {
 		m.counters.Malformed++
 		return
 	}
-	c := &connection{
-		remoteID: req.LocalID, state: requested, own: req.VendorID == VendorID,
+	var seen connection
+	c := &seen // a request that is not taken costs no allocation
+	seen = connection{
+		remoteID: req.LocalID, state: reqReceived, sameKind: req.VendorID == VendorID,
 		service: req.ServiceID, peer: answerTo(from, req.VendorID == VendorID), tid: req.TID,
-		peerQP: req.LocalQP, guid: req.LocalGUID,
+		peerQP: req.LocalQP, guid: req.LocalGUID, tagged: requestTag(&req) != 0,
 	}
 	if known := m.table.byREQ[c.remoteName()]; known != nil && known.tid == req.TID && known.peerQP == req.LocalQP {
-		m.receiveAgain(known, now)
+		m.receiveDuplicateREQ(known, now)
 		return
 	} else if known != nil {
-		m.refuseREQ(c, wire.RejectDuplicateID, nil)
+		m.rejectREQ(c, wire.RejectDuplicateID, nil)
 		return
 	}
 	if old := m.table.byQP[c.remoteQP()]; old != nil {
-		m.refuseREQ(c, wire.RejectStale, nil)
-		m.stale(old, now)
+		m.rejectREQ(c, wire.RejectStale, nil)
+		m.suspect(old)
 		return
 	}
-	if reason, ari := m.judge(from, &req); reason != 0 {
-		m.refuseREQ(c, reason, ari)
+	if reason, ari := m.validate(from, &req); reason != 0 {
+		m.rejectREQ(c, reason, ari)
 		return
 	}
-	if !m.makeRoom(plain(from.Addr()), now) {
+	if !m.welcomes(from, c, &req, now) || !m.makeRoom(plain(from.Addr()), now) {
 		return
 	}
-	m.admit(c, &req, now)
-	m.report(c, c.describe(&req))
+	c = m.addRequest(seen, &req, now)
+	m.report(c, c.requestEvent(&req))
 }
 
-// receiveAgain answers a REQ that was received before.
-func (m *Manager) receiveAgain(c *connection, now time.Duration) {
+// receiveDuplicateREQ answers a repeated REQ.
+func (m *Manager) receiveDuplicateREQ(c *connection, now time.Duration) {
 	m.counters.Duplicates++
+	c.earn()
 	switch c.state {
-	case requested:
-		m.plead(c, now)
-	case answered, timeWait:
-		m.repeat(c) // the REP, or the REJ
+	case reqReceived:
+		m.sendMRA(c, now)
+	case repSent, timeWait:
+		m.transmit(c) // the REP, or the REJ
 	}
 }
 
-// judge returns why a request is refused that the consumer need not see, and
-// what would do.
-func (m *Manager) judge(from netip.AddrPort, req *wire.REQ) (reason wire.Reason, ari []byte) {
+// validate returns why a request is rejected without asking the consumer, and
+// an acceptable value.
+func (m *Manager) validate(from netip.AddrPort, req *wire.REQ) (reason wire.Reason, ari []byte) {
 	var header wire.CMA
 	_, isIP := req.ServiceID.TCPPort()
 	switch {
@@ -75,50 +78,53 @@ func (m *Manager) judge(from netip.AddrPort, req *wire.REQ) (reason wire.Reason,
 	return 0, nil
 }
 
-// makeRoom makes room for a request. The oldest that nobody has answered gives
-// way: its peer asks again by itself, unless it is none. Else one that has a REP
-// for so long that its RTU should have come; else there is no room.
+// makeRoom makes room for a request. It evicts the oldest unanswered one: its
+// peer repeats it, if genuine. Otherwise it evicts one whose RTU is overdue;
+// failing that, there is no room.
 func (m *Manager) makeRoom(addr netip.Addr, now time.Duration) bool {
-	crowd := m.table.crowded(addr, m.cfg.Pending, m.cfg.PendingPerAddr)
-	if crowd == nil {
+	candidates := m.table.evictable(addr, m.cfg.Pending, m.cfg.PendingPerAddr)
+	if candidates == nil {
 		return true
 	}
 	m.counters.Evicted++
-	for _, c := range crowd {
-		if c.state == requested {
+	for _, c := range candidates {
+		if c.state == reqReceived {
 			m.report(c, Event{Kind: TimedOut})
 			m.release(c)
 			return true
 		}
 	}
-	for _, c := range crowd {
-		if now-c.since >= m.slowest() {
+	for _, c := range candidates {
+		if now-c.since >= m.maxInterval() {
 			m.report(c, Event{Kind: TimedOut})
-			m.leave(c)
-			m.end(c, now)
+			m.notifyPeer(c)
+			m.enterTimeWait(c, now)
 			return true
 		}
 	}
 	return false
 }
 
-// admit enters a request.
-func (m *Manager) admit(c *connection, req *wire.REQ, now time.Duration) {
+// addRequest adds a request and returns its connection.
+func (m *Manager) addRequest(seen connection, req *wire.REQ, now time.Duration) *connection {
+	c := &seen
 	asks := time.Duration(req.MaxCMRetries) + 1
-	c.patience = min(max(req.RemoteTimeout.Duration()*asks, m.cfg.Patience), maxThink)
+	c.timeout = min(max(req.RemoteTimeout.Duration()*asks, m.cfg.Timeout), maxServiceTimeout)
 	c.id = m.newID()
+	c.earn()
 	m.table.add(c)
-	m.think(c, min(req.RemoteTimeout.Duration(), maxThink)/2, now)
+	m.awaitConsumer(c, min(req.RemoteTimeout.Duration(), maxServiceTimeout)/2, now)
+	return c
 }
 
-// describe returns what the consumer hears of a request that was judged.
-func (c *connection) describe(req *wire.REQ) Event {
+// requestEvent returns the event of a validated request.
+func (c *connection) requestEvent(req *wire.REQ) Event {
 	e := Event{
-		Kind: Requested, From: c.peer, Own: c.own, GUID: c.guid, Service: c.service,
+		Kind: Requested, From: c.peer, SameKind: c.sameKind, GUID: c.guid, Service: c.service,
 		Peer: End{
 			QP: req.LocalQP, Expects: req.StartingPSN,
 			Resources: req.ResponderResources, Depth: req.InitiatorDepth, RNRRetries: req.RNRRetryCount,
-			Room: roomOf(req.LocalEECN, c.own),
+			Room: roomOf(req.LocalEECN, c.sameKind), Tag: requestTag(req),
 		},
 		MTU: req.MTU, Unreliable: req.Transport == wire.UC,
 		Retries: req.RetryCount, AckTimeout: req.Primary.AckTimeout,
@@ -132,8 +138,8 @@ func (c *connection) describe(req *wire.REQ) Event {
 	return e
 }
 
-// answer makes the REP of a connection.
-func (m *Manager) answer(c *connection, a *Answer) (*wire.REP, error) {
+// newREP makes the REP of a connection.
+func (m *Manager) newREP(c *connection, a *Answer) (*wire.REP, error) {
 	if err := a.End.check(); err != nil {
 		return nil, err
 	}
@@ -143,13 +149,18 @@ func (m *Manager) answer(c *connection, a *Answer) (*wire.REP, error) {
 		ResponderResources: a.End.Resources, InitiatorDepth: a.End.Depth,
 		TargetAckDelay: a.AckDelay, RNRRetryCount: a.End.RNRRetries, LocalGUID: m.cfg.GUID,
 	}
-	if c.own {
-		rep.LocalEECN = a.End.Room
+	if !c.sameKind {
+		return rep, putPrivate(rep.Private[:], a.Private, false)
 	}
-	return rep, putPrivate(rep.Private[:], a.Private, c.own)
+	rep.LocalEECN = a.End.Room
+	at := len(rep.Private) - wire.TagSize
+	if c.tagged {
+		wire.PutTag(rep.Private[at:], a.End.Tag)
+	}
+	return rep, putPrivate(rep.Private[:at], a.Private, true)
 }
 
-// receiveRTU completes the handshake.
+// receiveRTU handles an RTU: it completes the handshake.
 func (m *Manager) receiveRTU(from netip.AddrPort, b []byte) {
 	var rtu wire.RTU
 	if rtu.Decode(b) != wire.Accepted {
@@ -159,13 +170,14 @@ func (m *Manager) receiveRTU(from netip.AddrPort, b []byte) {
 	c := m.find(from, rtu.RemoteID, rtu.LocalID, rtu.TID)
 	switch {
 	case c == nil:
-	case c.state == answered:
+	case c.state == repSent:
 		m.establish(c)
 		m.report(c, Event{Kind: Established})
 	default:
 		m.counters.Duplicates++
 		if c.state == timeWait && !c.active {
-			m.repeat(c) // the REJ that crossed the RTU, or was lost
+			c.earn()
+			m.transmit(c) // the REJ that crossed the RTU, or was lost
 		}
 	}
 }

@@ -2,6 +2,6 @@
 
 package cm_test
 
-// defaultSeeds is few under the race detector, which sees one goroutine. "make
-// simulate" runs more.
+// defaultSeeds is small under the race detector: a simulation is a single
+// goroutine. "make simulate" runs more.
 const defaultSeeds = 60

@@ -7,10 +7,10 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// Receive takes a packet to queue pair 1 that arrived from an address, with a
-// right ICRC and accepted by [wire.Packet.Decode]. What is no message of the
-// connection manager, or not from the end that it should be from, is counted and
-// dropped. The packet is the caller's again when Receive returns.
+// Receive handles a packet to queue pair 1 from an address, with a right ICRC
+// and accepted by [wire.Packet.Decode]. It counts and drops packets that are
+// not messages of the connection manager or not from the right end. The caller
+// owns the packet again when Receive returns.
 func (m *Manager) Receive(from netip.AddrPort, p *wire.Packet, now time.Duration) {
 	m.counters.Received++
 	if p.Opcode != wire.UDSendOnly || p.DestQP != wire.GSI ||
@@ -41,31 +41,30 @@ func (m *Manager) Receive(from netip.AddrPort, p *wire.Packet, now time.Duration
 	}
 }
 
-// find returns the connection that a message of the handshake is about, or nil
-// if there is none or the message is not from its peer. The peer may not have
-// told its ID yet.
+// find returns the connection of a handshake message, or nil if there is none
+// or the message is not from its peer. The peer's ID may be unknown yet.
 func (m *Manager) find(from netip.AddrPort, local, remote uint32, tid uint64) *connection {
 	c := m.table.byID[ID(local)]
 	switch {
 	case c == nil:
-		m.counters.Stray++
+		m.counters.UnknownID++
 		return nil
 	case !c.isFrom(from), c.tid != tid, c.remoteID != 0 && remote != c.remoteID:
-		m.counters.Forged++
+		m.counters.BadSource++
 		return nil
 	}
 	return c
 }
 
-// isFrom reports whether an address is the peer's. Own ends send from where they
-// receive, others from any port.
+// isFrom reports whether an address is the peer's. Viablk ends send from where
+// they receive, others from any port.
 func (c *connection) isFrom(from netip.AddrPort) bool {
-	return plain(from.Addr()) == plain(c.peer.Addr()) && (!c.own || from.Port() == c.peer.Port())
+	return plain(from.Addr()) == plain(c.peer.Addr()) && (!c.sameKind || from.Port() == c.peer.Port())
 }
 
 // answerTo returns where the sender of a message receives.
-func answerTo(from netip.AddrPort, own bool) netip.AddrPort {
-	if own {
+func answerTo(from netip.AddrPort, sameKind bool) netip.AddrPort {
+	if sameKind {
 		return from
 	}
 	return netip.AddrPortFrom(from.Addr(), wire.Port)

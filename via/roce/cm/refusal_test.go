@@ -11,9 +11,9 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// What the consumer need not see is refused, with what would do.
+// The Manager rejects bad REQs without the consumer, with an acceptable value.
 func TestRefusedREQ(t *testing.T) {
-	own := netip.MustParseAddr("10.0.0.1").As16()
+	sameKind := netip.MustParseAddr("10.0.0.1").As16()
 	for _, c := range []struct {
 		name   string
 		change func(*wire.REQ)
@@ -25,9 +25,9 @@ func TestRefusedREQ(t *testing.T) {
 		{"extended transport", func(m *wire.REQ) { m.Transport = 3 }, wire.RejectInvalidTransport, nil},
 		{"no MTU", func(m *wire.REQ) { m.MTU = 0 }, wire.RejectInvalidMTU, []byte{5}},
 		{"unknown MTU", func(m *wire.REQ) { m.MTU = 6 }, wire.RejectInvalidMTU, []byte{5}},
-		{"GID of another", func(m *wire.REQ) { m.Primary.LocalGID[15]++ }, wire.RejectInvalidGID, own[:]},
-		{"GID of no IP address", func(m *wire.REQ) { m.Primary.LocalGID[10] = 0 }, wire.RejectInvalidGID, own[:]},
-		{"GID for another", func(m *wire.REQ) { m.Primary.RemoteGID[15]++ }, wire.RejectInvalidGID, own[:]},
+		{"GID of another", func(m *wire.REQ) { m.Primary.LocalGID[15]++ }, wire.RejectInvalidGID, sameKind[:]},
+		{"GID of no IP address", func(m *wire.REQ) { m.Primary.LocalGID[10] = 0 }, wire.RejectInvalidGID, sameKind[:]},
+		{"GID for another", func(m *wire.REQ) { m.Primary.RemoteGID[15]++ }, wire.RejectInvalidGID, sameKind[:]},
 		{"queue pair 0", func(m *wire.REQ) { m.LocalQP = 0 }, wire.RejectUnsupported, nil},
 		{"queue pair 1", func(m *wire.REQ) { m.LocalQP = 1 }, wire.RejectUnsupported, nil},
 		{"ID 0", func(m *wire.REQ) { m.LocalID = 0 }, wire.RejectUnsupported, nil},
@@ -39,10 +39,10 @@ func TestRefusedREQ(t *testing.T) {
 			s := newScript(t)
 			req := s.req()
 			c.change(req)
-			for range 2 { // nothing is kept
-				s.hear(s.peer, req)
+			for range 2 { // the Manager keeps no state
+				s.deliver(s.peer, req)
 				s.quiet()
-				rej := took[*wire.REJ](s)
+				rej := received[*wire.REJ](s)
 				if rej.TID != req.TID || rej.LocalID != 0 || rej.RemoteID != req.LocalID || rej.Answered != wire.AnsweredREQ ||
 					rej.Reason != c.reason || !bytes.Equal(rej.ARI[:rej.ARILength], c.ari) || rej.Private != (wire.REJ{}).Private {
 					t.Errorf("REJ %+v", rej)
@@ -55,7 +55,8 @@ func TestRefusedREQ(t *testing.T) {
 	}
 }
 
-// The active end refuses a REP that makes no sense, and says why to both.
+// The active end rejects an invalid REP and reports the reason to both
+// consumers.
 func TestRefusedREP(t *testing.T) {
 	for name, change := range map[string]func(*wire.REP){
 		"queue pair": func(m *wire.REP) { m.LocalQP = 1 },
@@ -65,19 +66,19 @@ func TestRefusedREP(t *testing.T) {
 		s.asking()
 		rep := s.rep()
 		change(rep)
-		s.hear(s.peer, rep)
+		s.deliver(s.peer, rep)
 		if got := s.effects(); got != "REJ 5, rejected, time-wait" {
 			t.Errorf("%s: %s", name, got)
 		}
-		s.hear(s.peer, rep)
+		s.deliver(s.peer, rep)
 		if got := s.effects(); got != "REJ 5, time-wait" {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
 }
 
-// An ID that names another connection already is refused: another handshake, or
-// another queue pair.
+// A REQ with the ID of another connection is rejected: it has another
+// transaction or another queue pair.
 func TestDuplicateID(t *testing.T) {
 	for name, change := range map[string]func(*script){
 		"transaction": func(s *script) { s.tid++ },
@@ -86,24 +87,24 @@ func TestDuplicateID(t *testing.T) {
 		s := newScript(t)
 		s.establishedPassive()
 		change(s)
-		s.hear(s.peer, s.req())
+		s.deliver(s.peer, s.req())
 		if got := s.effects(); got != "REJ 30, established" {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
 }
 
-// A peer that begins a connection with a queue pair of another one has forgotten
-// that: it is refused once, and both know. Ends of our own kind never do so: then
-// somebody else wants to break the connection.
+// A peer that reuses the queue pair of a connection has lost its state: the
+// Manager rejects the REQ and disconnects the connection. A viablk peer never
+// does so: another host sent the REQ, and the connection stays.
 func TestStaleConnection(t *testing.T) {
 	for _, c := range []struct{ way, want string }{
-		{"requested", "REJ 10, requested"},
-		{"answered", "REJ 10, answered"},
-		{"granted", "REJ 10, granted"},
-		{"established, active", "REJ 10, DREQ, disconnected, time-wait"},
-		{"established, passive", "REJ 10, DREQ, disconnected, time-wait"},
-		{"disconnecting, active", "REJ 10, disconnecting"},
+		{"req-received", "REJ 10, req-received"},
+		{"rep-sent", "REJ 10, rep-sent"},
+		{"rep-received", "REJ 10, rep-received"},
+		{"established, active", "REJ 10, suspected, established"},
+		{"established, passive", "REJ 10, suspected, established"},
+		{"dreq-sent, active", "REJ 10, dreq-sent"},
 		{"disconnected", "REJ 10, time-wait"},
 		{"rejected", "other requested, time-wait"},
 		{"withdrawn", "other requested, time-wait"},
@@ -112,7 +113,7 @@ func TestStaleConnection(t *testing.T) {
 		s := newScript(t)
 		ways[c.way](s)
 		s.peerID++
-		s.hear(s.peer, s.req())
+		s.deliver(s.peer, s.req())
 		if got := s.effects(); got != c.want {
 			t.Errorf("%s: %s, want %s", c.way, got, c.want)
 		}
@@ -121,20 +122,20 @@ func TestStaleConnection(t *testing.T) {
 	s.vendor, s.peer = cm.VendorID, s.foreign()
 	s.establishedPassive()
 	s.peerID++
-	s.hear(s.peer, s.req())
+	s.deliver(s.peer, s.req())
 	if got := s.effects(); got != "REJ 10, established" {
 		t.Errorf("own end: %s", got)
 	}
 }
 
-// The same at the active end: the REP has the queue pair of another connection.
+// At the active end, the REP has the queue pair of another connection.
 func TestStaleREP(t *testing.T) {
 	s := newScript(t)
 	s.established()
 	old := s.id
 	s.peerID++
 	s.asking()
-	s.hear(s.peer, s.rep())
+	s.deliver(s.peer, s.rep())
 	if got := s.effects(); got != "REJ 10, DREQ, rejected, other disconnected, time-wait" {
 		t.Error(got)
 	}
@@ -143,28 +144,29 @@ func TestStaleREP(t *testing.T) {
 	}
 }
 
-// A REQ that came twice was taken for two connections: the second REP is refused.
+// A peer that takes a duplicate REQ for a second one sends two REPs: the second
+// is rejected.
 func TestSecondREP(t *testing.T) {
 	s := newScript(t)
 	s.granted()
 	s.peerID++
-	s.hear(s.peer, s.rep())
-	if rej := took[*wire.REJ](s); rej.Reason != wire.RejectInvalidID || rej.RemoteID != s.peerID || rej.LocalID != uint32(s.id) {
+	s.deliver(s.peer, s.rep())
+	if rej := received[*wire.REJ](s); rej.Reason != wire.RejectInvalidID || rej.RemoteID != s.peerID || rej.LocalID != uint32(s.id) {
 		t.Errorf("%+v", rej)
 	}
-	if got := s.effects(); got != "granted" {
+	if got := s.effects(); got != "rep-received" {
 		t.Error(got)
 	}
 }
 
-// A REJ may say that no MTU would do.
+// A REJ 26 need not suggest a path MTU.
 func TestREJWithoutMTU(t *testing.T) {
 	for ari, want := range map[string]wire.MTU{"": 0, "\x00": 0, "\x09": 0, "\x02": wire.MTU512} {
 		s := newScript(t)
 		s.asking()
 		rej := s.rej(wire.RejectInvalidMTU)
 		rej.ARILength = uint8(copy(rej.ARI[:], ari))
-		s.hear(s.peer, rej)
+		s.deliver(s.peer, rej)
 		if e := s.event(cm.Rejected); e.MTU != want {
 			t.Errorf("% x: %v", ari, e.MTU)
 		}
@@ -182,17 +184,17 @@ func TestListen(t *testing.T) {
 		t.Error(err)
 	}
 	s.peerID, s.peerQP = s.peerID+1, s.peerQP+1
-	s.hear(s.peer, s.req())
-	if got := s.effects(); got != "REP, REJ 8, answered" {
+	s.deliver(s.peer, s.req())
+	if got := s.effects(); got != "REP, REJ 8, rep-sent" {
 		t.Error(got)
 	}
 }
 
-// Calls that come too early or too late.
+// Calls that do not fit the state fail or have no effect.
 func TestCallsInOtherStates(t *testing.T) {
-	accepts := "requested"
-	establishes := "answered granted established, active established, passive"
-	rejects := "requested granted"
+	accepts := "req-received"
+	establishes := "rep-sent rep-received established, active established, passive"
+	rejects := "req-received rep-received"
 	for way, enter := range ways {
 		for name, c := range map[string]struct {
 			in   string

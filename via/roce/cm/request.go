@@ -7,29 +7,35 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// ID names a connection: our communication ID. It is never 0, random, and not
-// used again before the connection is released.
+// ID identifies a connection: the local communication ID. It is random, never
+// 0, and not used again before the connection is released.
 type ID uint32
 
-// End is what one end tells the other of its queue pair.
+// End is what one end tells the other about its queue pair.
 type End struct {
 	QP      uint32   // 24 bits, 2 at least; not used by another connection until Released
-	Expects wire.PSN // of the first packet that it receives: the other end starts with it
+	Expects wire.PSN // first PSN that it receives, the other end sends
 
 	Resources uint8 // RDMA reads that it serves at once
-	Depth     uint8 // RDMA reads that it would have under way; at most the other's Resources
+	// RDMA reads that it would have in flight; at most the other's Resources
+	Depth uint8
 
-	RNRRetries uint8 // 3 bits: RNR NAKs in a row that the other end is to believe; 7 for ever
+	// 3 bits: RNR NAKs in a row before the other end gives up; 7: no limit
+	RNRRetries uint8
 
-	// Room is how many packets the end has room for until it looks at them, between
-	// own ends: the other one has no more under way to it. 0 says nothing; 24 bits.
+	// Room bounds the packets in flight to this end, between viablk ends: it is
+	// what the receive buffer holds. 0 means unknown; 24 bits.
 	Room uint32
+
+	// Tag is what packets to this end carry, between viablk ends that both
+	// state one. 0 is none.
+	Tag uint64
 }
 
-// Request asks for a connection.
+// Request describes a connection to request.
 type Request struct {
-	Remote  netip.AddrPort // of the peer's endpoint; port [wire.Port] unless it is of our own kind
-	Service wire.ServiceID // that listens there
+	Remote  netip.AddrPort // the peer's endpoint; [wire.Port] unless a viablk end
+	Service wire.ServiceID // service of the listener
 	End     End
 	MTU     wire.MTU // of the path
 
@@ -47,16 +53,16 @@ type Request struct {
 // of an IP port space, bytes.
 const MaxPrivate = wire.UserSize + wire.CMASize
 
-// Answer grants a connection.
+// Answer accepts a connection.
 type Answer struct {
 	End      End
 	AckDelay wire.Timeout // the longest time until a packet is acknowledged
 
-	// Private is for the peer's consumer, 192 bytes at most.
+	// Private is for the peer's consumer, 184 bytes at most.
 	Private []byte
 }
 
-// Refusal says why a connection is refused.
+// Refusal is why a connection is rejected.
 type Refusal struct {
 	Reason  wire.Reason // 0 is wire.RejectConsumer
 	MTU     wire.MTU    // with wire.RejectInvalidMTU: one that would do
@@ -78,7 +84,7 @@ func (e *End) check() error {
 	return nil
 }
 
-// isQueuePair reports whether a number can be a connection's queue pair.
+// isQueuePair reports whether a number is valid for a connection's queue pair.
 func isQueuePair(qp uint32) bool { return qp > wire.GSI && qp < 1<<24 }
 
 // check refuses what cannot be sent.

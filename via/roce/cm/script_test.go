@@ -12,26 +12,29 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// script is one Manager, and a peer that says what the test wants.
+// script is a Manager and a scripted peer.
 type script struct {
 	*box
 	id  cm.ID  // the connection
 	tid uint64 // of its handshake
 	end uint64 // of the Manager's DREQ
 
-	peer   netip.AddrPort // of what the peer sends
+	peer   netip.AddrPort // the source of the peer's messages
 	peerID uint32
 	peerQP uint32
-	qp     uint32 // ours
+	qp     uint32 // of this end
 	guid   uint64
 	vendor uint32
 }
 
-// newScript returns a Manager that listens, and a foreign peer: it sends from any
-// port and receives at 4791.
-func newScript(t *testing.T) *script {
+// newScript returns a Manager with a listener, and a peer that is not a viablk
+// end: it sends from any port and receives at 4791.
+func newScript(t *testing.T) *script { return newScriptOf(t, nil) }
+
+// newScriptOf is newScript with another configuration.
+func newScriptOf(t *testing.T, change func(*cm.Config)) *script {
 	s := &script{
-		box: newBox(t, "10.0.0.1:4791", nil), tid: 0x7123456789,
+		box: newBox(t, "10.0.0.1:4791", change), tid: 0x7123456789,
 		peer: netip.MustParseAddrPort("10.0.0.2:51234"), peerID: 0xaabbccdd, peerQP: 0x222, qp: 0x111,
 		guid: 0x505400fffe770002,
 	}
@@ -39,7 +42,7 @@ func newScript(t *testing.T) *script {
 	return s
 }
 
-// foreign is where a foreign peer receives.
+// foreign returns the address at which a peer that is no viablk end receives.
 func (s *script) foreign() netip.AddrPort { return netip.AddrPortFrom(s.peer.Addr(), wire.Port) }
 
 func (s *script) req() *wire.REQ {
@@ -93,13 +96,13 @@ func (s *script) drep() *wire.DREP {
 	return &wire.DREP{TID: s.end, LocalID: s.peerID, RemoteID: uint32(s.id)}
 }
 
-// hear hands over a message from an address.
-func (s *script) hear(from netip.AddrPort, msg wire.Message) {
+// deliver passes a message from an address to the Manager.
+func (s *script) deliver(from netip.AddrPort, msg wire.Message) {
 	s.t.Helper()
 	s.receive(from, envelop(msg))
 }
 
-// envelop makes a packet of a message, without ICRC.
+// envelop returns the packet of a message, without ICRC.
 func envelop(msg wire.Message) []byte {
 	p := wire.Packet{
 		BTH:  wire.BTH{Opcode: wire.UDSendOnly, PKey: wire.DefaultPKey, DestQP: wire.GSI},
@@ -130,8 +133,8 @@ func open(t *testing.T, b []byte) wire.Message {
 	return m
 }
 
-// took returns the next message that the Manager sends, which must be one.
-func took[M wire.Message](s *script) M {
+// received returns the Manager's next message and requires its type.
+func received[M wire.Message](s *script) M {
 	s.t.Helper()
 	var d cm.Datagram
 	if !s.m.Emit(&d) {
@@ -144,7 +147,7 @@ func took[M wire.Message](s *script) M {
 	return m
 }
 
-// silent checks that nothing is sent.
+// silent requires that the Manager sends nothing.
 func (s *script) silent() {
 	s.t.Helper()
 	var d cm.Datagram
@@ -153,7 +156,7 @@ func (s *script) silent() {
 	}
 }
 
-// effects returns what the Manager does: messages, events, then the state of the
+// effects returns the Manager's messages and events, then the state of the
 // connection.
 func (s *script) effects() string {
 	s.t.Helper()
@@ -184,7 +187,7 @@ func (s *script) effects() string {
 	return strings.Join(append(all, s.m.State(s.id)), ", ")
 }
 
-// The ways into the states.
+// Each of these brings the connection into a state.
 
 func (s *script) asking() {
 	s.t.Helper()
@@ -193,13 +196,13 @@ func (s *script) asking() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.id, s.tid = id, took[*wire.REQ](s).TID
+	s.id, s.tid = id, received[*wire.REQ](s).TID
 }
 
 func (s *script) granted() {
 	s.t.Helper()
 	s.asking()
-	s.hear(s.peer, s.rep())
+	s.deliver(s.peer, s.rep())
 	s.event(cm.Granted)
 }
 
@@ -209,12 +212,12 @@ func (s *script) established() {
 	if err := s.m.Establish(s.id, s.now); err != nil {
 		s.t.Fatal(err)
 	}
-	took[*wire.RTU](s)
+	received[*wire.RTU](s)
 }
 
 func (s *script) requested() {
 	s.t.Helper()
-	s.hear(s.peer, s.req())
+	s.deliver(s.peer, s.req())
 	s.id = s.event(cm.Requested).ID
 }
 
@@ -226,13 +229,13 @@ func (s *script) answered() {
 	if err := s.m.Accept(s.id, &a, s.now); err != nil {
 		s.t.Fatal(err)
 	}
-	took[*wire.REP](s)
+	received[*wire.REP](s)
 }
 
 func (s *script) establishedPassive() {
 	s.t.Helper()
 	s.answered()
-	s.hear(s.peer, s.rtu())
+	s.deliver(s.peer, s.rtu())
 	s.event(cm.Established)
 }
 
@@ -240,47 +243,47 @@ func (s *script) disconnecting() {
 	s.t.Helper()
 	s.established()
 	s.m.Disconnect(s.id, s.now)
-	s.end = took[*wire.DREQ](s).TID
+	s.end = received[*wire.DREQ](s).TID
 }
 
 func (s *script) disconnectingPassive() {
 	s.t.Helper()
 	s.establishedPassive()
 	s.m.Disconnect(s.id, s.now)
-	s.end = took[*wire.DREQ](s).TID
+	s.end = received[*wire.DREQ](s).TID
 }
 
-// disconnected is the time-wait behind a connection.
+// disconnected enters time-wait after a connection.
 func (s *script) disconnected() {
 	s.t.Helper()
 	s.disconnecting()
-	s.hear(s.peer, s.drep())
+	s.deliver(s.peer, s.drep())
 	s.event(cm.Disconnected)
 }
 
-// abandoned is the time-wait behind a request that was given up.
+// abandoned enters time-wait after a request that this end abandoned.
 func (s *script) abandoned() {
 	s.t.Helper()
 	s.asking()
 	s.m.Abandon(s.id, s.now)
-	took[*wire.REJ](s)
+	received[*wire.REJ](s)
 }
 
-// rejected is the time-wait behind a peer's request that was refused.
+// rejected enters time-wait after a peer's request that the consumer rejected.
 func (s *script) rejected() {
 	s.t.Helper()
 	s.requested()
 	if err := s.m.Reject(s.id, &cm.Refusal{}, s.now); err != nil {
 		s.t.Fatal(err)
 	}
-	took[*wire.REJ](s)
+	received[*wire.REJ](s)
 }
 
-// withdrawn is the time-wait behind a peer's request that the peer gave up.
+// withdrawn enters time-wait after a peer's request that the peer gave up.
 func (s *script) withdrawn() {
 	s.t.Helper()
 	s.requested()
-	s.hear(s.peer, s.gone())
+	s.deliver(s.peer, s.gone())
 	s.event(cm.Rejected)
 }
 

@@ -16,7 +16,7 @@ var (
 	seedsFlag = flag.Uint64("cm.seeds", defaultSeeds, "seeds of the simulation for each fate")
 )
 
-// fates are what the link of the simulation does: chances from 0 to 1.
+// fates are the faults of the link, as probabilities from 0 to 1.
 var fates = map[string]fate{
 	"clean":     {},
 	"loss 5%":   {drop: 0.05},
@@ -28,9 +28,10 @@ var fates = map[string]fate{
 	"all":       {drop: 0.1, duplicate: 0.1, delay: 0.1, restart: true, outage: true},
 }
 
-// Two hosts connect to each other and disconnect, at random. Whatever the link
-// does, each connection has the events that it may have, in order; both ends have
-// the same parameters; and in the end both have the same connections, or none.
+// Two hosts connect to each other and disconnect, at random. However lossy the
+// link, each connection has only events that may follow each other; both ends
+// agree on the parameters; and in the end both have the same connections, or
+// none.
 func TestSimulation(t *testing.T) {
 	for name, f := range fates {
 		t.Run(name, func(t *testing.T) {
@@ -67,19 +68,20 @@ func simulate(seed uint64, f fate) *world {
 	}
 	w.run(50 * time.Second)
 	w.fate, w.calm = fate{}, true
-	w.run(80 * time.Second) // until everything that is broken has been found
-	w.judgeAgreement()
+	w.run(80 * time.Second) // until keepalives have detected every broken connection
+	w.validateAgreement()
 	for _, h := range w.hosts {
 		for _, c := range h.living() {
 			h.disconnect(c)
 		}
 	}
 	w.run(30 * time.Second)
-	w.judgeEnd(f)
+	w.validateEnd(f)
 	return w
 }
 
-// connect asks the other host for a connection. Its number goes with it.
+// connect requests a connection from the other host. The private data has its
+// number.
 func (h *host) connect(number uint64) {
 	r := h.request(number, h.create())
 	id, err := h.m.Connect(r, h.w.now)
@@ -94,7 +96,7 @@ func (h *host) connect(number uint64) {
 	}
 }
 
-// poll takes all events.
+// poll polls all events.
 func (h *host) poll() {
 	var e cm.Event
 	for h.m.Poll(&e) {
@@ -107,18 +109,18 @@ func (h *host) poll() {
 			h.w.fail("%v of no connection", e.Kind)
 			continue
 		}
-		c.judge(h.w, e.Kind)
+		c.validate(h.w, e.Kind)
 		h.act(c, &e)
 	}
 }
 
-// act does what a consumer does about an event.
+// act responds to an event as a consumer.
 func (h *host) act(c *conn, e *cm.Event) {
 	w := h.w
 	switch e.Kind {
 	case cm.Requested:
 		c.number, c.peer = binary.BigEndian.Uint64(e.Private), e.Peer
-		if want := h.other.request(c.number, e.Peer.QP); e.Peer != want.End || e.MTU != want.MTU || e.From != h.other.addr || !e.Own {
+		if want := h.other.request(c.number, e.Peer.QP); e.Peer != want.End || e.MTU != want.MTU || e.From != h.other.addr || !e.SameKind {
 			w.fail("requested %+v, want %+v", e, want)
 		}
 		w.after(w.thinks(), func() { h.decide(c) })
@@ -127,7 +129,7 @@ func (h *host) act(c *conn, e *cm.Event) {
 		if want := h.other.answer(c.number, e.Peer.QP); e.Peer != want.End || binary.BigEndian.Uint64(e.Private) != c.number {
 			w.fail("granted %+v, want %+v", e, want)
 		}
-		w.after(w.thinks(), func() { h.settle(c) })
+		w.after(w.thinks(), func() { h.complete(c) })
 	case cm.Established:
 		h.establish(c)
 	case cm.Released:
@@ -159,8 +161,8 @@ func (h *host) decide(c *conn) {
 	c.mine, c.open = a.End, true
 }
 
-// settle establishes what the peer has granted.
-func (h *host) settle(c *conn) {
+// complete establishes a granted connection.
+func (h *host) complete(c *conn) {
 	if h.conns[c.id] != c || c.over {
 		return
 	}
@@ -178,13 +180,13 @@ func (h *host) settle(c *conn) {
 	h.establish(c)
 }
 
-// establish begins the life of a connection: data flows, until somebody ends it.
+// establish starts the data phase of a connection, until an end disconnects.
 func (h *host) establish(c *conn) {
 	if c.established {
 		return
 	}
 	c.established, c.heard = true, h.w.now
-	h.beat(c)
+	h.keepalive(c)
 	switch h.w.rng.IntN(5) {
 	case 0, 1:
 		h.w.after(h.w.upTo(5*time.Second), func() { h.disconnect(c) })
@@ -193,9 +195,9 @@ func (h *host) establish(c *conn) {
 	}
 }
 
-// beat sends data over a connection now and then. A connection over which nothing
-// is acknowledged is broken.
-func (h *host) beat(c *conn) {
+// keepalive sends data at intervals. A connection without acknowledgements is
+// broken.
+func (h *host) keepalive(c *conn) {
 	w := h.w
 	if h.conns[c.id] != c || c.over {
 		return
@@ -215,10 +217,10 @@ func (h *host) beat(c *conn) {
 		h.other.establish(p)
 		w.carry(func() { c.heard = w.now })
 	})
-	w.after(500*time.Millisecond, func() { h.beat(c) })
+	w.after(500*time.Millisecond, func() { h.keepalive(c) })
 }
 
-// at returns the connection whose queue pair takes data.
+// at returns the connection whose open queue pair has a number.
 func (h *host) at(qp uint32) *conn {
 	for _, c := range h.conns {
 		if c.open && !c.over && c.mine.QP == qp {
@@ -244,8 +246,8 @@ func (h *host) abandon(c *conn) {
 	}
 }
 
-// judge checks that an event may come now.
-func (c *conn) judge(w *world, k cm.Kind) {
+// validate requires that an event may occur in the connection's state.
+func (c *conn) validate(w *world, k cm.Kind) {
 	bad := c.released
 	switch k {
 	case cm.Requested:
@@ -272,9 +274,9 @@ func (c *conn) judge(w *world, k cm.Kind) {
 	c.seen++
 }
 
-// judgeAgreement checks that each connection that lives has one other end, which
-// has the same parameters.
-func (w *world) judgeAgreement() {
+// validateAgreement requires that each established connection has one other
+// end, with the same parameters.
+func (w *world) validateAgreement() {
 	for _, h := range w.hosts {
 		for _, c := range h.living() {
 			p := h.other.at(c.peer.QP)
@@ -290,8 +292,8 @@ func (w *world) judgeAgreement() {
 	}
 }
 
-// judgeEnd checks that nothing is left.
-func (w *world) judgeEnd(f fate) {
+// validateEnd requires that both hosts released all state.
+func (w *world) validateEnd(f fate) {
 	for _, h := range w.hosts {
 		if len(h.conns) != 0 {
 			w.fail("%d connections are not released", len(h.conns))

@@ -9,22 +9,22 @@ import (
 // table holds the connections that are not released.
 type table struct {
 	byID  map[ID]*connection
-	byREQ map[remoteID]*connection // passive ends, to know a REQ that comes again
-	byQP  map[remoteQP]*connection // of peers whose queue pair is known, to know stale ones
+	byREQ map[remoteID]*connection // passive ends, to detect repeated REQs
+	byQP  map[remoteQP]*connection // peers with known queue pairs, to detect stale ones
 
 	pending []*connection // requests of peers that are not established, oldest first
 	ended   []*connection // in time-wait, oldest first
-	refused []*connection // the same, of requests that had no REP: strangers can cause many
+	refused []*connection // in time-wait without a REP: unknown peers can cause many
 }
 
-// remoteID names a connection as its active end does.
+// remoteID identifies a connection by the ID of its active end.
 type remoteID struct {
 	addr netip.Addr
 	guid uint64
 	id   uint32
 }
 
-// remoteQP names a queue pair of a peer.
+// remoteQP identifies a queue pair of a peer.
 type remoteQP struct {
 	addr netip.Addr
 	guid uint64
@@ -47,8 +47,8 @@ func (c *connection) remoteQP() remoteQP {
 	return remoteQP{plain(c.peer.Addr()), c.guid, c.peerQP}
 }
 
-// add enters a connection: of an active end by its ID, of a passive end by all
-// that the REQ said.
+// add adds a connection: of an active end by its ID, of a passive end by all
+// data of the REQ.
 func (t *table) add(c *connection) {
 	t.byID[c.id] = c
 	if c.active {
@@ -59,16 +59,17 @@ func (t *table) add(c *connection) {
 	t.pending = append(t.pending, c)
 }
 
-// maxEnded bounds the connections in time-wait that this end had a part in.
+// maxEnded bounds the connections in time-wait that this end requested or
+// accepted.
 const maxEnded = 4096
 
-// bury moves a connection that ends to those in time-wait. It returns one whose
-// time has to be over for that, or nil. The peer's queue pair is free at once if
-// the connection never had a REP; room is for as many of these.
-func (t *table) bury(c *connection, room int) *connection {
-	t.settle(c)
+// addEnded moves an ended connection to those in time-wait. It returns a
+// connection to release if there is no room, or nil. A connection that never
+// had a REP frees the peer's queue pair at once; room bounds these connections.
+func (t *table) addEnded(c *connection, room int) *connection {
+	t.removePending(c)
 	list := &t.ended
-	if c.state == requested {
+	if c.state == reqReceived {
 		t.freeQP(c)
 		list = &t.refused
 	} else {
@@ -81,19 +82,19 @@ func (t *table) bury(c *connection, room int) *connection {
 	return nil
 }
 
-// settle takes a connection off the pending ones.
-func (t *table) settle(c *connection) { t.pending = without(t.pending, c) }
+// removePending removes a connection from the pending ones.
+func (t *table) removePending(c *connection) { t.pending = without(t.pending, c) }
 
-// freeQP says that the peer's queue pair was not used by the connection.
+// freeQP removes the peer's queue pair, which the connection did not use.
 func (t *table) freeQP(c *connection) {
 	if t.byQP[c.remoteQP()] == c {
 		delete(t.byQP, c.remoteQP())
 	}
 }
 
-// remove forgets a connection.
+// remove removes a connection.
 func (t *table) remove(c *connection) {
-	t.settle(c)
+	t.removePending(c)
 	t.ended, t.refused = without(t.ended, c), without(t.refused, c)
 	t.freeQP(c)
 	delete(t.byID, c.id)
@@ -102,10 +103,10 @@ func (t *table) remove(c *connection) {
 	}
 }
 
-// crowded returns the requests among which a new one from an address needs room,
-// oldest first: none if there is room, those from the same address if there are
-// too many of them, else all.
-func (t *table) crowded(addr netip.Addr, total, perAddr int) []*connection {
+// evictable returns the requests of which one must be evicted for a new one
+// from an address, oldest first: none if there is room, those of the same
+// address if it has too many, otherwise all.
+func (t *table) evictable(addr netip.Addr, total, perAddr int) []*connection {
 	var same []*connection
 	for _, c := range t.pending {
 		if plain(c.peer.Addr()) == addr {
@@ -121,10 +122,10 @@ func (t *table) crowded(addr netip.Addr, total, perAddr int) []*connection {
 	return nil
 }
 
-// asking returns the connections whose REQ has no answer.
-func (t *table) asking() (all []*connection) {
+// unanswered returns the connections whose REQ has no answer.
+func (t *table) unanswered() (all []*connection) {
 	for _, c := range t.byID {
-		if c.state == asking {
+		if c.state == reqSent {
 			all = append(all, c)
 		}
 	}

@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// never is a time that does not come.
+// never is later than every time.
 const never = time.Duration(1<<63 - 1)
 
-// timers are the connections that wait for a time, the nearest first.
-type timers struct{ heap alarms }
+// timers is a heap of the connections by their next time.
+type timers struct{ heap timerHeap }
 
-type alarms []*connection
+type timerHeap []*connection
 
-// due returns when something is to be done about the connection.
-func (c *connection) due() time.Duration { return min(c.again, c.deadline) }
+// due returns the next time of the connection.
+func (c *connection) due() time.Duration { return min(c.retransmitAt, c.deadline) }
 
-// first returns the nearest time.
+// first returns the earliest time.
 func (t *timers) first() (time.Duration, bool) {
 	if len(t.heap) == 0 {
 		return 0, false
@@ -24,44 +24,44 @@ func (t *timers) first() (time.Duration, bool) {
 	return t.heap[0].due(), true
 }
 
-// set puts a connection where its times belong.
+// set moves a connection to its position by its times.
 func (t *timers) set(c *connection) {
 	switch {
-	case c.due() == never && c.alarm != 0:
-		heap.Remove(&t.heap, c.alarm-1)
+	case c.due() == never && c.timerIndex != 0:
+		heap.Remove(&t.heap, c.timerIndex-1)
 	case c.due() == never:
-	case c.alarm != 0:
-		heap.Fix(&t.heap, c.alarm-1)
+	case c.timerIndex != 0:
+		heap.Fix(&t.heap, c.timerIndex-1)
 	default:
 		heap.Push(&t.heap, c)
 	}
 }
 
-// clear forgets the times of a connection.
+// clear removes a connection.
 func (t *timers) clear(c *connection) {
-	c.again, c.deadline = never, never
+	c.retransmitAt, c.deadline = never, never
 	t.set(c)
 }
 
-func (a alarms) Len() int           { return len(a) }
-func (a alarms) Less(i, j int) bool { return a[i].due() < a[j].due() }
+func (a timerHeap) Len() int           { return len(a) }
+func (a timerHeap) Less(i, j int) bool { return a[i].due() < a[j].due() }
 
-func (a alarms) Swap(i, j int) {
+func (a timerHeap) Swap(i, j int) {
 	a[i], a[j] = a[j], a[i]
-	a[i].alarm, a[j].alarm = i+1, j+1
+	a[i].timerIndex, a[j].timerIndex = i+1, j+1
 }
 
-func (a *alarms) Push(x any) {
+func (a *timerHeap) Push(x any) {
 	c := x.(*connection)
 	*a = append(*a, c)
-	c.alarm = len(*a)
+	c.timerIndex = len(*a)
 }
 
-func (a *alarms) Pop() any {
+func (a *timerHeap) Pop() any {
 	last := len(*a) - 1
 	c := (*a)[last]
 	(*a)[last] = nil
 	*a = (*a)[:last]
-	c.alarm = 0
+	c.timerIndex = 0
 	return c
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// watch lets time pass from deadline to deadline, for as long as d, and returns
-// what the Manager does and when, counted from the start.
+// watch advances the time by d, from deadline to deadline, and returns the
+// Manager's effects with their times since the start.
 func (s *script) watch(d time.Duration) string {
 	s.t.Helper()
 	start, last := s.now, s.m.State(s.id)
@@ -32,7 +32,8 @@ func (s *script) watch(d time.Duration) string {
 	return strings.Join(all, "\n")
 }
 
-// repeats are the times of a message that has no answer, within 8 s.
+// repeats returns the times at which the Manager repeats an unanswered message
+// within 8 s.
 func repeats(message string) string {
 	var all []string
 	for _, at := range []string{"50ms", "150ms", "350ms", "750ms", "1.55s", "2.55s", "3.55s", "4.55s", "5.55s", "6.55s", "7.55s"} {
@@ -46,12 +47,13 @@ func TestSilentPeer(t *testing.T) {
 		name, want string
 		way        func(*script)
 	}{
-		{"asking", repeats("REQ") + "\n8s REJ 4, timed-out, time-wait\n10s released, gone", (*script).asking},
-		{"answered", repeats("REP") + "\n8s REJ 4, timed-out, time-wait\n10s released, gone", (*script).answered},
-		{"disconnecting", repeats("DREQ") + "\n8s disconnected, time-wait\n10s released, gone", (*script).disconnecting},
-		// Half of what the peer waits; three times what the MRA asks for, and its patience.
-		{"requested", "2.147s MRA\n2m2.407s REJ 4, timed-out, time-wait\n2m4.407s released, gone", (*script).requested},
-		{"granted", "268ms MRA\n59.808s REJ 4, timed-out, time-wait\n1m1.808s released, gone", (*script).granted},
+		{"req-sent", repeats("REQ") + "\n8s REJ 4, timed-out, time-wait\n10s released, gone", (*script).asking},
+		{"rep-sent", "50ms REP\n150ms rep-sent\n8s timed-out, time-wait\n10s released, gone", (*script).answered},
+		{"dreq-sent", repeats("DREQ") + "\n8s disconnected, time-wait\n10s released, gone", (*script).disconnecting},
+		// Half of the peer's timeout; three times the MRA's service timeout
+		// plus the peer's timeout.
+		{"req-received", "2.147s MRA\n2m2.407s REJ 4, timed-out, time-wait\n2m4.407s released, gone", (*script).requested},
+		{"rep-received", "268ms MRA\n59.808s REJ 4, timed-out, time-wait\n1m1.808s released, gone", (*script).granted},
 		{"established", "", (*script).established},
 		{"established", "", (*script).establishedPassive},
 	} {
@@ -63,8 +65,8 @@ func TestSilentPeer(t *testing.T) {
 	}
 }
 
-// An MRA is believed: the asker gives up later, and asks seldom meanwhile.
-func TestPatience(t *testing.T) {
+// An MRA extends the timeout and slows the repetitions.
+func TestPeerTimeout(t *testing.T) {
 	for name, c := range map[string]struct {
 		way     func(*script)
 		about   wire.Answered
@@ -80,7 +82,7 @@ func TestPatience(t *testing.T) {
 		c.way(s)
 		mra := s.mra(c.about)
 		mra.ServiceTimeout = c.service
-		s.hear(s.peer, mra)
+		s.deliver(s.peer, mra)
 		lines := strings.Split(s.watch(5*time.Minute), "\n")
 		if got := lines[len(lines)-2]; got != c.last || !strings.HasPrefix(lines[0], "1s RE") || !strings.HasPrefix(lines[1], "2s RE") {
 			t.Errorf("%s: %s, …, %s", name, lines[0], got)
@@ -88,7 +90,7 @@ func TestPatience(t *testing.T) {
 	}
 }
 
-// A consumer may think as long as it likes if the peer is there.
+// A consumer may take any time to decide while the peer repeats its request.
 func TestSlowConsumer(t *testing.T) {
 	a, b := pair(t)
 	id, err := a.m.Connect(a.request(b), a.now)
@@ -127,19 +129,19 @@ func TestSlowConsumer(t *testing.T) {
 	}
 }
 
-// An RTU that is lost is sent again when the REP is.
+// The active end retransmits a lost RTU when the passive end repeats its REP.
 func TestLostRTU(t *testing.T) {
 	s := newScript(t)
 	s.established()
 	for range 3 {
-		s.hear(s.peer, s.rep())
+		s.deliver(s.peer, s.rep())
 		if got := s.effects(); got != "RTU, established" {
 			t.Error(got)
 		}
 	}
 }
 
-// An end that gave up says so again to a peer that has not heard it.
+// An end that gave up repeats its REJ for a peer that missed it.
 func TestLostREJ(t *testing.T) {
 	s := newScript(t)
 	s.granted()
@@ -147,7 +149,7 @@ func TestLostREJ(t *testing.T) {
 	if got := s.effects(); got != "REJ 4, time-wait" {
 		t.Error(got)
 	}
-	s.hear(s.peer, s.rep())
+	s.deliver(s.peer, s.rep())
 	if got := s.effects(); got != "REJ 4, time-wait" {
 		t.Error(got)
 	}
@@ -157,20 +159,20 @@ func TestLostREJ(t *testing.T) {
 	if got := s.effects(); got != "REJ 4, time-wait" {
 		t.Error(got)
 	}
-	s.hear(s.peer, s.rtu())
+	s.deliver(s.peer, s.rtu())
 	if got := s.effects(); got != "REJ 4, time-wait" {
 		t.Error(got)
 	}
 }
 
-// A peer in a hurry is told at once that the consumer thinks; one with all the
-// time in the world is not told for a minute.
+// A peer with a short response time gets an MRA at once; one with the longest
+// gets none for a minute.
 func TestHurry(t *testing.T) {
 	for timeout, first := range map[wire.Timeout]string{0: "0s MRA", 20: "2.147s MRA", 31: "1m0s MRA"} {
 		s := newScript(t)
 		req := s.req()
 		req.RemoteTimeout = timeout
-		s.hear(s.peer, req)
+		s.deliver(s.peer, req)
 		s.id = s.event(cm.Requested).ID
 		if got, _, _ := strings.Cut(s.watch(3*time.Minute), "\n"); got != first {
 			t.Errorf("time-out %d: %s, want %s", timeout, got, first)
@@ -178,13 +180,13 @@ func TestHurry(t *testing.T) {
 	}
 }
 
-// Who disconnects twice is still told of the end.
+// A consumer that disconnects twice still gets Disconnected.
 func TestDisconnectTwice(t *testing.T) {
 	s := newScript(t)
 	s.disconnecting()
 	s.m.Disconnect(s.id, s.now)
 	s.silent()
-	s.hear(s.peer, s.drep())
+	s.deliver(s.peer, s.drep())
 	if got := s.effects(); got != "disconnected, time-wait" {
 		t.Error(got)
 	}
@@ -201,7 +203,7 @@ func TestUnreachable(t *testing.T) {
 	s.asking()
 	s.m.Unreachable(s.peer, s.now) // another port
 	s.m.Unreachable(s.addr, s.now)
-	if got := s.effects(); got != "asking" {
+	if got := s.effects(); got != "req-sent" {
 		t.Error(got)
 	}
 	s.m.Unreachable(s.foreign(), s.now)

@@ -9,24 +9,24 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// ways are how a connection gets into a state.
+// ways bring a connection into each state.
 var ways = map[string]func(*script){
-	"asking":                 (*script).asking,
-	"requested":              (*script).requested,
-	"answered":               (*script).answered,
-	"granted":                (*script).granted,
-	"established, active":    (*script).established,
-	"established, passive":   (*script).establishedPassive,
-	"disconnecting, active":  (*script).disconnecting,
-	"disconnecting, passive": (*script).disconnectingPassive,
-	"disconnected":           (*script).disconnected,
-	"abandoned":              (*script).abandoned,
-	"rejected":               (*script).rejected,
-	"withdrawn":              (*script).withdrawn,
-	"released":               (*script).released,
+	"req-sent":             (*script).asking,
+	"req-received":         (*script).requested,
+	"rep-sent":             (*script).answered,
+	"rep-received":         (*script).granted,
+	"established, active":  (*script).established,
+	"established, passive": (*script).establishedPassive,
+	"dreq-sent, active":    (*script).disconnecting,
+	"dreq-sent, passive":   (*script).disconnectingPassive,
+	"disconnected":         (*script).disconnected,
+	"abandoned":            (*script).abandoned,
+	"rejected":             (*script).rejected,
+	"withdrawn":            (*script).withdrawn,
+	"released":             (*script).released,
 }
 
-// messages are what a peer can say.
+// messages are the messages that a peer can send.
 var messages = map[string]func(*script) wire.Message{
 	"REQ":      func(s *script) wire.Message { return s.req() },
 	"MRA REQ":  func(s *script) wire.Message { return s.mra(wire.AnsweredREQ) },
@@ -40,63 +40,63 @@ var messages = map[string]func(*script) wire.Message{
 	"DREP":     func(s *script) wire.Message { return s.drep() },
 }
 
-// transitions are what each message does in each state: messages to the peer and
-// events, then the state that follows; and what is counted.
+// transitions are the effects of each message in each state: messages to the
+// peer and events, then the next state; and the counters that grow.
 const transitions = `
-asking                 | REQ      | other requested, asking                      |
-asking                 | MRA REQ  | asking                                       |
-asking                 | MRA REP  | asking                                       | duplicate
-asking                 | REJ      | rejected, released, gone                     |
-asking                 | REJ 10   | rejected, time-wait                          |
-asking                 | REJ GUID | asking                                       | stray
-asking                 | REP      | granted, granted                             |
-asking                 | RTU      | asking                                       | duplicate
-asking                 | DREQ     | asking                                       | forged
-asking                 | DREP     | asking                                       | forged
+req-sent               | REQ      | other requested, req-sent                    |
+req-sent               | MRA REQ  | req-sent                                     |
+req-sent               | MRA REP  | req-sent                                     | duplicate
+req-sent               | REJ      | rejected, released, gone                     |
+req-sent               | REJ 10   | rejected, time-wait                          |
+req-sent               | REJ GUID | req-sent                                     | unknown ID
+req-sent               | REP      | granted, rep-received                        |
+req-sent               | RTU      | req-sent                                     | duplicate
+req-sent               | DREQ     | req-sent                                     | bad source
+req-sent               | DREP     | req-sent                                     | bad source
 
-granted                | REQ      | REJ 10, granted                              | refused
-granted                | MRA REQ  | granted                                      | duplicate
-granted                | MRA REP  | granted                                      | duplicate
-granted                | REJ      | rejected, time-wait                          |
-granted                | REJ 10   | rejected, time-wait                          |
-granted                | REJ GUID | granted                                      | stray
-granted                | REP      | MRA, granted                                 | duplicate
-granted                | RTU      | granted                                      | duplicate
-granted                | DREQ     | DREP, disconnected, time-wait                |
-granted                | DREP     | granted                                      | duplicate
+rep-received           | REQ      | REJ 10, rep-received                         | refused
+rep-received           | MRA REQ  | rep-received                                 | duplicate
+rep-received           | MRA REP  | rep-received                                 | duplicate
+rep-received           | REJ      | rejected, time-wait                          |
+rep-received           | REJ 10   | rejected, time-wait                          |
+rep-received           | REJ GUID | rep-received                                 | unknown ID
+rep-received           | REP      | MRA, rep-received                            | duplicate
+rep-received           | RTU      | rep-received                                 | duplicate
+rep-received           | DREQ     | DREP, disconnected, time-wait                |
+rep-received           | DREP     | rep-received                                 | duplicate
 
-established, active    | REQ      | REJ 10, DREQ, disconnected, time-wait        | refused
+established, active    | REQ      | REJ 10, suspected, established               | refused
 established, active    | MRA REQ  | established                                  | duplicate
 established, active    | MRA REP  | established                                  | duplicate
 established, active    | REJ      | disconnected, time-wait                      |
 established, active    | REJ 10   | disconnected, time-wait                      |
-established, active    | REJ GUID | established                                  | stray
+established, active    | REJ GUID | established                                  | unknown ID
 established, active    | REP      | RTU, established                             | duplicate
 established, active    | RTU      | established                                  | duplicate
 established, active    | DREQ     | DREP, disconnected, time-wait                |
 established, active    | DREP     | established                                  | duplicate
 
-requested              | REQ      | MRA, requested                               | duplicate
-requested              | MRA REQ  | requested                                    | duplicate
-requested              | MRA REP  | requested                                    | duplicate
-requested              | REJ      | rejected, time-wait                          |
-requested              | REJ 10   | rejected, time-wait                          |
-requested              | REJ GUID | rejected, time-wait                          |
-requested              | REP      | requested                                    | forged
-requested              | RTU      | requested                                    | duplicate
-requested              | DREQ     | requested                                    | forged
-requested              | DREP     | requested                                    | duplicate
+req-received           | REQ      | MRA, req-received                            | duplicate
+req-received           | MRA REQ  | req-received                                 | duplicate
+req-received           | MRA REP  | req-received                                 | duplicate
+req-received           | REJ      | rejected, time-wait                          |
+req-received           | REJ 10   | rejected, time-wait                          |
+req-received           | REJ GUID | rejected, time-wait                          |
+req-received           | REP      | req-received                                 | bad source
+req-received           | RTU      | req-received                                 | duplicate
+req-received           | DREQ     | req-received                                 | bad source
+req-received           | DREP     | req-received                                 | duplicate
 
-answered               | REQ      | REP, answered                                | duplicate
-answered               | MRA REQ  | answered                                     | duplicate
-answered               | MRA REP  | answered                                     |
-answered               | REJ      | rejected, time-wait                          |
-answered               | REJ 10   | rejected, time-wait                          |
-answered               | REJ GUID | rejected, time-wait                          |
-answered               | REP      | answered                                     | forged
-answered               | RTU      | established, established                     |
-answered               | DREQ     | DREP, disconnected, time-wait                |
-answered               | DREP     | answered                                     | duplicate
+rep-sent               | REQ      | REP, rep-sent                                | duplicate
+rep-sent               | MRA REQ  | rep-sent                                     | duplicate
+rep-sent               | MRA REP  | rep-sent                                     |
+rep-sent               | REJ      | rejected, time-wait                          |
+rep-sent               | REJ 10   | rejected, time-wait                          |
+rep-sent               | REJ GUID | rejected, time-wait                          |
+rep-sent               | REP      | rep-sent                                     | bad source
+rep-sent               | RTU      | established, established                     |
+rep-sent               | DREQ     | DREP, disconnected, time-wait                |
+rep-sent               | DREP     | rep-sent                                     | duplicate
 
 established, passive   | REQ      | established                                  | duplicate
 established, passive   | MRA REQ  | established                                  | duplicate
@@ -104,40 +104,40 @@ established, passive   | MRA REP  | established                                 
 established, passive   | REJ      | disconnected, time-wait                      |
 established, passive   | REJ 10   | disconnected, time-wait                      |
 established, passive   | REJ GUID | disconnected, time-wait                      |
-established, passive   | REP      | established                                  | forged
+established, passive   | REP      | established                                  | bad source
 established, passive   | RTU      | established                                  | duplicate
 established, passive   | DREQ     | DREP, disconnected, time-wait                |
 established, passive   | DREP     | established                                  | duplicate
 
-disconnecting, active  | REQ      | REJ 10, disconnecting                        | refused
-disconnecting, active  | MRA REQ  | disconnecting                                | duplicate
-disconnecting, active  | MRA REP  | disconnecting                                | duplicate
-disconnecting, active  | REJ      | disconnected, time-wait                      |
-disconnecting, active  | REJ 10   | disconnected, time-wait                      |
-disconnecting, active  | REJ GUID | disconnecting                                | stray
-disconnecting, active  | REP      | DREQ, disconnecting                          | duplicate
-disconnecting, active  | RTU      | disconnecting                                | duplicate
-disconnecting, active  | DREQ     | DREP, disconnected, time-wait                |
-disconnecting, active  | DREP     | disconnected, time-wait                      |
+dreq-sent, active      | REQ      | REJ 10, dreq-sent                            | refused
+dreq-sent, active      | MRA REQ  | dreq-sent                                    | duplicate
+dreq-sent, active      | MRA REP  | dreq-sent                                    | duplicate
+dreq-sent, active      | REJ      | disconnected, time-wait                      |
+dreq-sent, active      | REJ 10   | disconnected, time-wait                      |
+dreq-sent, active      | REJ GUID | dreq-sent                                    | unknown ID
+dreq-sent, active      | REP      | DREQ, dreq-sent                              | duplicate
+dreq-sent, active      | RTU      | dreq-sent                                    | duplicate
+dreq-sent, active      | DREQ     | DREP, disconnected, time-wait                |
+dreq-sent, active      | DREP     | disconnected, time-wait                      |
 
-disconnecting, passive | REQ      | disconnecting                                | duplicate
-disconnecting, passive | MRA REQ  | disconnecting                                | duplicate
-disconnecting, passive | MRA REP  | disconnecting                                | duplicate
-disconnecting, passive | REJ      | disconnected, time-wait                      |
-disconnecting, passive | REJ 10   | disconnected, time-wait                      |
-disconnecting, passive | REJ GUID | disconnected, time-wait                      |
-disconnecting, passive | REP      | disconnecting                                | forged
-disconnecting, passive | RTU      | disconnecting                                | duplicate
-disconnecting, passive | DREQ     | DREP, disconnected, time-wait                |
-disconnecting, passive | DREP     | disconnected, time-wait                      |
+dreq-sent, passive     | REQ      | dreq-sent                                    | duplicate
+dreq-sent, passive     | MRA REQ  | dreq-sent                                    | duplicate
+dreq-sent, passive     | MRA REP  | dreq-sent                                    | duplicate
+dreq-sent, passive     | REJ      | disconnected, time-wait                      |
+dreq-sent, passive     | REJ 10   | disconnected, time-wait                      |
+dreq-sent, passive     | REJ GUID | disconnected, time-wait                      |
+dreq-sent, passive     | REP      | dreq-sent                                    | bad source
+dreq-sent, passive     | RTU      | dreq-sent                                    | duplicate
+dreq-sent, passive     | DREQ     | DREP, disconnected, time-wait                |
+dreq-sent, passive     | DREP     | disconnected, time-wait                      |
 
 disconnected           | REQ      | REJ 10, time-wait                            | refused
 disconnected           | MRA REQ  | time-wait                                    | duplicate
 disconnected           | MRA REP  | time-wait                                    | duplicate
 disconnected           | REJ      | time-wait                                    | duplicate
 disconnected           | REJ 10   | time-wait                                    | duplicate
-disconnected           | REJ GUID | time-wait                                    | stray
-disconnected           | REP      | REJ 6, time-wait                             | stray
+disconnected           | REJ GUID | time-wait                                    | unknown ID
+disconnected           | REP      | REJ 6, time-wait                             | unknown ID
 disconnected           | RTU      | time-wait                                    | duplicate
 disconnected           | DREQ     | DREP, time-wait                              | duplicate
 disconnected           | DREP     | time-wait                                    | duplicate
@@ -147,11 +147,11 @@ abandoned              | MRA REQ  | time-wait                                   
 abandoned              | MRA REP  | time-wait                                    | duplicate
 abandoned              | REJ      | time-wait                                    | duplicate
 abandoned              | REJ 10   | time-wait                                    | duplicate
-abandoned              | REJ GUID | time-wait                                    | stray
-abandoned              | REP      | REJ 6, time-wait                             | stray
+abandoned              | REJ GUID | time-wait                                    | unknown ID
+abandoned              | REP      | REJ 6, time-wait                             | unknown ID
 abandoned              | RTU      | time-wait                                    | duplicate
-abandoned              | DREQ     | time-wait                                    | forged
-abandoned              | DREP     | time-wait                                    | forged
+abandoned              | DREQ     | time-wait                                    | bad source
+abandoned              | DREP     | time-wait                                    | bad source
 
 rejected               | REQ      | REJ 28, time-wait                            | duplicate
 rejected               | MRA REQ  | time-wait                                    | duplicate
@@ -159,9 +159,9 @@ rejected               | MRA REP  | time-wait                                   
 rejected               | REJ      | time-wait                                    | duplicate
 rejected               | REJ 10   | time-wait                                    | duplicate
 rejected               | REJ GUID | time-wait                                    | duplicate
-rejected               | REP      | time-wait                                    | forged
+rejected               | REP      | time-wait                                    | bad source
 rejected               | RTU      | REJ 28, time-wait                            | duplicate
-rejected               | DREQ     | time-wait                                    | forged
+rejected               | DREQ     | time-wait                                    | bad source
 rejected               | DREP     | time-wait                                    | duplicate
 
 withdrawn              | REQ      | time-wait                                    | duplicate
@@ -170,21 +170,21 @@ withdrawn              | MRA REP  | time-wait                                   
 withdrawn              | REJ      | time-wait                                    | duplicate
 withdrawn              | REJ 10   | time-wait                                    | duplicate
 withdrawn              | REJ GUID | time-wait                                    | duplicate
-withdrawn              | REP      | time-wait                                    | forged
+withdrawn              | REP      | time-wait                                    | bad source
 withdrawn              | RTU      | time-wait                                    | duplicate
-withdrawn              | DREQ     | time-wait                                    | forged
+withdrawn              | DREQ     | time-wait                                    | bad source
 withdrawn              | DREP     | time-wait                                    | duplicate
 
 released               | REQ      | other requested, gone                        |
-released               | MRA REQ  | gone                                         | stray
-released               | MRA REP  | gone                                         | stray
-released               | REJ      | gone                                         | stray
-released               | REJ 10   | gone                                         | stray
-released               | REJ GUID | gone                                         | stray
-released               | REP      | REJ 6, gone                                  | stray
-released               | RTU      | gone                                         | stray
-released               | DREQ     | DREP, gone                                   | stray
-released               | DREP     | gone                                         | stray
+released               | MRA REQ  | gone                                         | unknown ID
+released               | MRA REP  | gone                                         | unknown ID
+released               | REJ      | gone                                         | unknown ID
+released               | REJ 10   | gone                                         | unknown ID
+released               | REJ GUID | gone                                         | unknown ID
+released               | REP      | REJ 6, gone                                  | unknown ID
+released               | RTU      | gone                                         | unknown ID
+released               | DREQ     | DREP, gone                                   | unknown ID
+released               | DREP     | gone                                         | unknown ID
 `
 
 func TestTransitions(t *testing.T) {
@@ -202,7 +202,7 @@ func TestTransitions(t *testing.T) {
 			s := newScript(t)
 			ways[cells[0]](s)
 			before := s.m.Counters()
-			s.hear(s.peer, messages[cells[1]](s))
+			s.deliver(s.peer, messages[cells[1]](s))
 			if got := s.effects(); got != cells[2] {
 				t.Errorf("%s, want %s", got, cells[2])
 			}
@@ -216,13 +216,12 @@ func TestTransitions(t *testing.T) {
 	}
 }
 
-// Whoever is not the peer of a connection does nothing to it: neither with another
-// address, nor with another transaction, nor with another of the IDs, nor with
-// another queue pair.
-func TestForgedMessagesDoNothing(t *testing.T) {
-	stranger := netip.MustParseAddrPort("10.0.0.3:4791")
+// Messages with another address, transaction, ID or queue pair do not affect a
+// connection.
+func TestMessagesFromBadSourceIgnored(t *testing.T) {
+	unknownPeer := netip.MustParseAddrPort("10.0.0.3:4791")
 	forge := map[string]func(s *script) (from netip.AddrPort, change func()){
-		"address": func(s *script) (netip.AddrPort, func()) { return stranger, func() {} },
+		"address": func(s *script) (netip.AddrPort, func()) { return unknownPeer, func() {} },
 		"transaction": func(s *script) (netip.AddrPort, func()) {
 			return s.peer, func() { s.tid++; s.end++ }
 		},
@@ -241,7 +240,7 @@ func TestForgedMessagesDoNothing(t *testing.T) {
 				if !matters(way, name, how) {
 					continue
 				}
-				s.hear(from, messages[name](s))
+				s.deliver(from, messages[name](s))
 				var e cm.Event
 				for s.m.Poll(&e) {
 					if e.ID == id {
@@ -256,31 +255,31 @@ func TestForgedMessagesDoNothing(t *testing.T) {
 	}
 }
 
-// An own end sends from the port at which it receives, so nobody else does.
-func TestOtherPortOfOwnEnd(t *testing.T) {
+// A viablk end sends from the port at which it receives; messages from other
+// ports are dropped.
+func TestOtherPortOfSameKindPeer(t *testing.T) {
 	for name, message := range messages {
 		s := newScript(t)
 		s.vendor = cm.VendorID
 		s.establishedPassive()
-		s.hear(s.foreign(), message(s))
-		if state := s.m.State(s.id); name != "REQ" && (state != "established" || s.m.Counters().Forged != 1) {
+		s.deliver(s.foreign(), message(s))
+		if state := s.m.State(s.id); name != "REQ" && (state != "established" || s.m.Counters().BadSource != 1) {
 			t.Errorf("%s: %s, %+v", name, state, s.m.Counters())
 		}
 	}
 }
 
-// matters reports whether a message has the field that is forged, in a state that
-// knows its value.
+// matters reports whether a state validates the forged field of a message.
 func matters(way, message, how string) bool {
 	switch {
 	case message == "REQ":
-		return how == "address" // else it is another request
+		return how == "address" // with another field it is another request
 	case how == "transaction":
 		return message != "DREQ" // a new one each time
 	case how == "our ID":
 		return message != "REJ GUID"
 	case how == "its ID":
-		return way != "asking" // which does not know it yet
+		return way != "req-sent" // the state does not know it yet
 	case how == "queue pair":
 		return message == "DREQ"
 	}
@@ -296,8 +295,8 @@ func counted(a, b cm.Counters) string {
 	}{
 		{"duplicate", a.Duplicates, b.Duplicates},
 		{"malformed", a.Malformed, b.Malformed},
-		{"stray", a.Stray, b.Stray},
-		{"forged", a.Forged, b.Forged},
+		{"unknown ID", a.UnknownID, b.UnknownID},
+		{"bad source", a.BadSource, b.BadSource},
 		{"refused", a.Refused, b.Refused},
 	} {
 		if c.after > c.before {

@@ -13,8 +13,8 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// A world is two hosts and the link between them in virtual time. What happens in
-// it is the seed's doing alone.
+// A world is two hosts and the link between them in virtual time. The seed
+// alone determines it.
 type world struct {
 	now      time.Duration
 	rng      *rand.Rand
@@ -23,12 +23,12 @@ type world struct {
 	order    uint64
 	fate     fate
 	outage   [2]time.Duration
-	calm     bool                 // nobody thinks for long
+	calm     bool                 // consumers answer soon
 	seen     [cm.Released + 1]int // events
 	failures []error
 }
 
-// fate is what the link does.
+// fate is the faults of the link.
 type fate struct {
 	drop, duplicate, delay float64
 	outage, restart        bool
@@ -42,20 +42,20 @@ type host struct {
 	addr  netip.AddrPort
 	conns map[cm.ID]*conn
 
-	queuePairs uint32 // that there ever were
+	queuePairs uint32 // created so far
 	free       []uint32
 }
 
-// conn is a connection as a consumer sees it.
+// conn is a connection from the consumer's view.
 type conn struct {
 	id          cm.ID
 	active      bool
 	number      uint64
 	mine, peer  cm.End
-	open        bool // the queue pair takes data
+	open        bool // the queue pair receives data
 	established bool
 	left        bool // by Disconnect
-	quit        bool // the consumer ended it, and hears no more but Released
+	quit        bool // the consumer ended it; only Released follows
 	over        bool
 	terminal    bool
 	released    bool
@@ -63,7 +63,7 @@ type conn struct {
 	heard       time.Duration // when data was acknowledged last
 }
 
-// item is what happens at a time.
+// item is an action at a time.
 type item struct {
 	at    time.Duration
 	order uint64
@@ -100,7 +100,7 @@ func newWorld(seed uint64, f fate) *world {
 	return w
 }
 
-// restart loses all that a host knows.
+// restart drops all state of a host.
 func (h *host) restart() {
 	m, err := cm.New(cm.Config{
 		Local: h.addr, GUID: h.w.rng.Uint64() | 1, MTU: wire.MTU4096, Random: h.w.rng.Uint64,
@@ -112,8 +112,8 @@ func (h *host) restart() {
 	h.m, h.conns, h.free, h.queuePairs = m, make(map[cm.ID]*conn), nil, 0
 }
 
-// request is what a host asks for. All of it but the queue pair follows from the
-// number.
+// request returns the parameters of a connection, all but the queue pair
+// derived from its number.
 func (h *host) request(number uint64, qp uint32) *cm.Request {
 	return &cm.Request{
 		Remote: h.other.addr, Service: service, End: endOf(number, qp), MTU: 1 + wire.MTU(number%5),
@@ -121,7 +121,7 @@ func (h *host) request(number uint64, qp uint32) *cm.Request {
 	}
 }
 
-// answer is what a host answers to a request.
+// answer returns the parameters by which a host accepts a request.
 func (h *host) answer(number uint64, qp uint32) *cm.Answer {
 	return &cm.Answer{End: endOf(^number, qp), Private: binary.BigEndian.AppendUint64(nil, number)}
 }
@@ -133,7 +133,7 @@ func endOf(number uint64, qp uint32) cm.End {
 	}
 }
 
-// create takes a free queue pair, the one that was used last if there is one.
+// create returns a free queue pair, the most recently used one if possible.
 func (h *host) create() uint32 {
 	if n := len(h.free); n > 0 {
 		qp := h.free[n-1]
@@ -144,8 +144,8 @@ func (h *host) create() uint32 {
 	return 1 + h.queuePairs
 }
 
-// living returns the connections that the consumer holds, in an order that is the
-// same in every run.
+// living returns the connections that the consumer holds, in an order that is
+// the same in every run.
 func (h *host) living() (all []*conn) {
 	for _, c := range h.conns {
 		if !c.over {
@@ -158,7 +158,7 @@ func (h *host) living() (all []*conn) {
 
 func (w *world) upTo(d time.Duration) time.Duration { return time.Duration(w.rng.Int64N(int64(d))) }
 
-// thinks is how long a consumer takes.
+// thinks returns how long a consumer takes to decide.
 func (w *world) thinks() time.Duration {
 	switch n := w.rng.IntN(10); {
 	case n == 0 && !w.calm:
@@ -174,7 +174,7 @@ func (w *world) after(d time.Duration, do func()) {
 	heap.Push(&w.agenda, item{w.now + d, w.order, do})
 }
 
-// carry lets something happen at the other side of the link.
+// carry transmits over the link: arrive runs at the other end.
 func (w *world) carry(arrive func()) {
 	chance := func(c float64) bool { return c > 0 && w.rng.Float64() < c }
 	if chance(w.fate.drop) || w.fate.outage && w.now >= w.outage[0] && w.now < w.outage[1] {
@@ -190,11 +190,11 @@ func (w *world) carry(arrive func()) {
 	w.after(d, arrive)
 }
 
-// run lets time go on.
+// run advances the time.
 func (w *world) run(d time.Duration) {
 	for end := w.now + d; w.now < end; {
 		for _, h := range w.hosts {
-			h.turn()
+			h.iterate()
 		}
 		next := end
 		if len(w.agenda) > 0 {
@@ -215,8 +215,8 @@ func (w *world) run(d time.Duration) {
 	}
 }
 
-// turn takes what a Manager has to say.
-func (h *host) turn() {
+// iterate emits all datagrams of a Manager and polls all events.
+func (h *host) iterate() {
 	h.poll()
 	var d cm.Datagram
 	for h.m.Emit(&d) {

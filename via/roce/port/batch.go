@@ -13,16 +13,16 @@ const (
 	batchIovecs   = 1024 // also what the kernel takes for one message
 	stageSize     = 64 << 10
 
-	// What is copied instead of gathered: the kernel takes longer for one more
-	// piece than the copy does.
+	// Payloads up to these limits are copied: the copy is cheaper than one more
+	// iovec.
 	copiedBytes  = 256
 	copiedPieces = 8
 )
 
-// batch is what the next system calls send: messages, each one packet or a run
-// of packets that the kernel cuts apart again. Headers, trailers and short
-// payloads are copied next to each other to a stage, so that a run of small
-// packets is one piece of memory; long payloads are sent from where they lie.
+// batch holds the messages of the next sendmmsg calls: each is one packet, or a
+// run that the kernel segments. Headers, trailers and short payloads are copied
+// contiguously to a stage, so that a run of small packets is one iovec; long
+// payloads are sent in place.
 type batch struct {
 	messages []unix.Mmsghdr
 	controls []segmentControl
@@ -33,12 +33,12 @@ type batch struct {
 	count  int // messages
 	pieces int // iovecs
 	staged int // bytes
-	tail   int // iovec that ends where the stage does, if it is the last one
+	tail   int // iovec that ends at b.staged, extensible if it is the last; or -1
 }
 
-// outgoing is what a message carries.
+// outgoing describes the packets of a message.
 type outgoing struct {
-	to      *Peer
+	to      *udpPeer
 	packets []rc.Packet
 	bytes   int
 }
@@ -52,8 +52,8 @@ func (b *batch) init() {
 	b.tail = -1
 }
 
-// reset empties the batch. It forgets where payloads lie: that memory may be
-// unmapped and be the garbage collector's one day.
+// reset empties the batch. It clears the payload pointers: that memory may be
+// unmapped, and the Go heap may reuse the addresses.
 func (b *batch) reset() {
 	clear(b.messages[:b.count])
 	clear(b.runs[:b.count])
@@ -61,10 +61,10 @@ func (b *batch) reset() {
 	b.count, b.pieces, b.staged, b.tail = 0, 0, 0, -1
 }
 
-// add makes the next message of the first packets, one or as many as join. They
-// are sealed, packet i of the message with ID i. It returns their number; 0 says
-// that the batch is full.
-func (b *batch) add(to *Peer, packets []rc.Packet, segmentation bool) int {
+// add appends a message with the first packet and those that join it, and seals
+// packet i of the message with ID i. It returns the number of packets; 0 if the
+// batch is full.
+func (b *batch) add(to *udpPeer, packets []rc.Packet, segmentation bool) int {
 	if b.count == len(b.messages) {
 		return 0
 	}
@@ -81,9 +81,7 @@ func (b *batch) add(to *Peer, packets []rc.Packet, segmentation bool) int {
 		if len(b.iovecs)-b.pieces < copiedPieces+2 || len(b.stage)-b.staged < wire.MaxPacket {
 			break
 		}
-		if !p.Sealed {
-			to.icrc.Seal(p.Trailer, wire.Identification{ID: uint16(n)}, p.Header, p.Payload...)
-		}
+		to.Seal(p, wire.Identification{ID: uint16(n)})
 		b.put(p, first)
 		bytes += p.Size
 	}
@@ -108,7 +106,7 @@ func (b *batch) put(p *rc.Packet, first int) {
 	payload := p.Size - len(p.Header) - len(p.Trailer)
 	isCopied := payload <= copiedBytes || len(p.Payload) > copiedPieces
 	for _, s := range p.Payload {
-		if isCopied {
+		if isCopied || len(s) <= wire.TagSize {
 			b.copy(s, first)
 		} else if len(s) > 0 {
 			setIovec(&b.iovecs[b.pieces], s)
@@ -118,7 +116,7 @@ func (b *batch) put(p *rc.Packet, first int) {
 	b.copy(p.Trailer, first)
 }
 
-// copy appends bytes by way of the stage.
+// copy appends bytes through the stage.
 func (b *batch) copy(s []byte, first int) {
 	if len(s) == 0 {
 		return

@@ -10,29 +10,29 @@ import (
 // SO_RXQ_OVFL.
 const controlSize = 64
 
-// arrivalControl is what the kernel says about a datagram that arrived.
+// arrivalControl holds the control messages of a received datagram.
 type arrivalControl [controlSize]byte
 
-// attach makes c the room for control messages of m.
+// attach makes c the control buffer of m.
 func (c *arrivalControl) attach(m *unix.Msghdr) {
 	m.Control = &c[0]
 	m.SetControllen(controlSize)
 }
 
-// segment returns the size of the packets that were joined to the datagram m,
-// and false if it is one.
+// segment returns the segment size of a coalesced datagram, and false if it is
+// a single packet.
 func (c *arrivalControl) segment(m *unix.Msghdr) (int, bool) {
 	size, ok := c.find(m, unix.IPPROTO_UDP, unix.UDP_GRO)
 	return int(int32(size)), ok
 }
 
-// drops returns how many datagrams found no room in the socket since it was
-// opened, modulo 2³², and false if m does not tell.
+// drops returns the socket's count of overrun datagrams since it was opened,
+// modulo 2³², and false if m does not carry it.
 func (c *arrivalControl) drops(m *unix.Msghdr) (uint32, bool) {
 	return c.find(m, unix.SOL_SOCKET, unix.SO_RXQ_OVFL)
 }
 
-// find returns the number in a control message.
+// find returns the value of a control message.
 func (c *arrivalControl) find(m *unix.Msghdr, level, kind uint32) (uint32, bool) {
 	b := c[:min(int(m.Controllen), len(c))]
 	header, order := unix.CmsgLen(0), binary.NativeEndian

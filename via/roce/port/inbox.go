@@ -1,19 +1,15 @@
 package port
 
 import (
-	"fmt"
 	"net"
 	"net/netip"
 	"sync"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/viablk/viablk/internal/eventfd"
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// inboxPackets bounds what waits for a lane that whoever reads for it fills. It
-// is 4 MiB of the longest packets.
+// inboxPackets bounds the packets in an inbox: 4 MiB of the longest packets.
 const inboxPackets = 1024
 
 // datagram is a packet in an inbox.
@@ -21,38 +17,43 @@ type datagram struct {
 	from           netip.AddrPort
 	identification wire.Identification
 	size           int
-	late           int // packets and empty receives that it lets go first
+	delay          int // packets and empty calls of Receive that overtake it
 	bytes          [wire.MaxPacket]byte
 }
 
-// inbox is the receive queue of a lane that has no socket of its own. One
-// goroutine at a time takes, anyone puts. Memory is made as it is needed, up to
-// the bound, and kept.
+// inbox is the receive queue of a shard without a socket. One goroutine at a
+// time dequeues, any goroutine puts. Memory is allocated on demand, up to the
+// bound, and reused.
 type inbox struct {
 	// fd is an eventfd, readable while rung.
 	fd int
 
 	mu      sync.Mutex
 	queue   [inboxPackets]*datagram
-	first   int // index of the oldest
+	first   int // index of the oldest packet
 	waiting int
-	late    []*datagram
-	free    []*datagram
-	held    []*datagram // what was taken last
-	made    int
-	rung    bool
-	closed  bool
+	delayed []*datagram
+	// +checklocks:mu
+	free []*datagram
+	// +checklocks:mu
+	lent []*datagram // datagrams of the last dequeue
+	// +checklocks:mu
+	made int
+	// +checklocks:mu
+	signaled bool
+	// +checklocks:mu
+	closed bool
 }
 
 func newInbox() (*inbox, error) {
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	fd, err := eventfd.New()
 	if err != nil {
-		return nil, fmt.Errorf("create an eventfd: %w", err)
+		return nil, err
 	}
 	return &inbox{fd: fd}, nil
 }
 
-// reserve returns an empty datagram, or nil if there is no room.
+// reserve returns an empty datagram, or nil if the inbox is full.
 func (q *inbox) reserve() *datagram {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -68,74 +69,74 @@ func (q *inbox) reserve() *datagram {
 	return new(datagram)
 }
 
-// release gives back a datagram that was reserved.
+// release frees a reserved datagram.
 func (q *inbox) release(d *datagram) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.free = append(q.free, d)
 }
 
-// put appends a datagram that was reserved.
+// put appends a reserved datagram.
 func (q *inbox) put(d *datagram) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
 		return
 	}
-	if d.late > 0 {
-		q.late = append(q.late, d)
+	if d.delay > 0 {
+		q.delayed = append(q.delayed, d)
 	} else {
 		q.push(d)
-		q.tick()
+		q.advanceDelayed()
 	}
-	if !q.rung {
-		q.rung = true
+	if !q.signaled {
+		q.signaled = true
 		eventfd.Ring(q.fd)
 	}
 }
 
-// push appends to the queue, which has room for all there are.
+// push appends to the queue, whose capacity is the bound of datagrams.
 func (q *inbox) push(d *datagram) {
 	q.queue[(q.first+q.waiting)%inboxPackets] = d
 	q.waiting++
 }
 
-// tick lets late datagrams come closer.
-func (q *inbox) tick() {
-	kept := q.late[:0]
-	for _, d := range q.late {
-		if d.late--; d.late > 0 {
+// advanceDelayed counts down the delays of reordered datagrams.
+func (q *inbox) advanceDelayed() {
+	kept := q.delayed[:0]
+	for _, d := range q.delayed {
+		if d.delay--; d.delay > 0 {
 			kept = append(kept, d)
 		} else {
 			q.push(d)
 		}
 	}
-	q.late = kept
+	q.delayed = kept
 }
 
-// take stores what has arrived and takes back the memory of what it stored
-// before.
-func (q *inbox) take(dst []Arrival) (int, error) {
+// dequeue stores packets that have arrived, and frees those of the previous
+// call.
+func (q *inbox) dequeue(dst []Arrival) (int, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
 		return 0, net.ErrClosed
 	}
-	q.free = append(q.free, q.held...)
-	q.held = q.held[:0]
+	q.free = append(q.free, q.lent...)
+	q.lent = q.lent[:0]
 	if q.waiting == 0 {
-		q.tick()
+		q.advanceDelayed()
 	}
 	n := min(len(dst), q.waiting)
 	for i := range n {
 		d := q.queue[q.first]
 		q.first = (q.first + 1) % inboxPackets
-		q.held = append(q.held, d)
+		q.lent = append(q.lent, d)
 		dst[i] = Arrival{From: d.from, Bytes: d.bytes[:d.size:d.size], identification: d.identification, known: true}
 	}
 	q.waiting -= n
-	if q.rung && q.waiting == 0 && len(q.late) == 0 {
-		q.rung = false
+	if q.signaled && q.waiting == 0 && len(q.delayed) == 0 {
+		q.signaled = false
 		eventfd.Drain(q.fd)
 	}
 	return n, nil
@@ -147,7 +148,7 @@ func (q *inbox) isClosed() bool {
 	return q.closed
 }
 
-// close closes the eventfd and drops what is waiting.
+// close closes the eventfd and drops the queued packets.
 func (q *inbox) close() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -156,9 +157,6 @@ func (q *inbox) close() error {
 	}
 	q.closed = true
 	q.waiting = 0
-	q.late = nil
-	if err := unix.Close(q.fd); err != nil {
-		return fmt.Errorf("close an eventfd: %w", err)
-	}
-	return nil
+	q.delayed = nil
+	return eventfd.Close(q.fd)
 }

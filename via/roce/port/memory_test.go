@@ -9,11 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/viablk/viablk/via/roce/port"
+	"github.com/viablk/viablk/via/roce/port/porttest"
 	"github.com/viablk/viablk/via/roce/rc"
 )
 
 // inMemory returns ports of a network in memory.
-func inMemory(first string) fabric {
+func inMemory(first string) porttest.Fabric {
 	return func(tb testing.TB, n int) []port.Port {
 		return openAll(tb, port.NewNetwork(1, 9000), first, n)
 	}
@@ -36,8 +37,8 @@ func openAll(tb testing.TB, network *port.Network, first string, n int) []port.P
 }
 
 func TestMemory(t *testing.T) {
-	t.Run("IPv4", func(t *testing.T) { conformance(t, inMemory("192.0.2.1")) })
-	t.Run("IPv6", func(t *testing.T) { conformance(t, inMemory("2001:db8::1")) })
+	t.Run("IPv4", func(t *testing.T) { porttest.Conformance(t, inMemory("192.0.2.1")) })
+	t.Run("IPv6", func(t *testing.T) { porttest.Conformance(t, inMemory("2001:db8::1")) })
 }
 
 func TestMemoryAddresses(t *testing.T) {
@@ -64,63 +65,63 @@ func TestMemoryAddresses(t *testing.T) {
 
 func TestMemoryMTU(t *testing.T) {
 	for _, first := range []string{"192.0.2.1", "2001:db8::1"} {
-		fabric := fabric(func(tb testing.TB, n int) []port.Port { return openAll(tb, port.NewNetwork(1, 1280), first, n) })
-		ends := fabric.start(t, 2, 1)
+		open := porttest.Fabric(func(tb testing.TB, n int) []port.Port { return openAll(tb, port.NewNetwork(1, 1280), first, n) })
+		ends := open.Start(t, 2, 1)
 		a, b := ends[0], ends[1]
 		headers := 28
 		if a.Local().Addr().Is6() {
 			headers = 48
 		}
-		fits := packet(64, 1, 1280-headers-16, 1)
-		err := a.lanes[0].Send([]port.Span{{To: a.to(b), Packets: []rc.Packet{packet(64, 0, 1280-headers-15, 1), fits}}})
+		fits := porttest.Packet(64, 1, 1280-headers-16, 1)
+		err := a.Shards[0].Send([]port.Span{{To: a.To(b), Packets: []rc.Packet{porttest.Packet(64, 0, 1280-headers-15, 1), fits}}})
 		if !errors.Is(err, unix.EMSGSIZE) {
 			t.Errorf("a packet that is too long: %v", err)
 		}
-		match(t, b.await(0, 1), []rc.Packet{fits}, a.Local())
-		if c := a.lanes[0].Counters(); c.Dropped != 1 || c.Sent != 1 {
+		porttest.Match(t, b.Await(0, 1), []rc.Packet{fits}, a.Local())
+		if c := a.Shards[0].Counters(); c.Dropped != 1 || c.Sent != 1 {
 			t.Errorf("%+v", c)
 		}
 	}
 }
 
 func TestMemoryOverrun(t *testing.T) {
-	ends := inMemory("192.0.2.1").start(t, 2, 1)
+	ends := inMemory("192.0.2.1").Start(t, 2, 1)
 	a, b := ends[0], ends[1]
 	const burst, bursts = 64, 20
 	for range bursts {
-		a.send(port.Span{To: a.to(b), Packets: run(64, burst, 4, 4)})
+		a.Send(port.Span{To: a.To(b), Packets: porttest.Run(64, burst, 4, 4)})
 	}
-	overrun := int(b.lanes[0].Counters().Overrun)
+	overrun := int(b.Shards[0].Counters().Overrun)
 	if overrun == 0 || overrun >= burst*bursts {
 		t.Fatalf("%d of %d packets found no room", overrun, burst*bursts)
 	}
-	b.await(0, burst*bursts-overrun)
-	a.send(port.Span{To: a.to(b), Packets: run(64, burst, 4, 4)})
-	b.await(0, burst)
+	b.Await(0, burst*bursts-overrun)
+	a.Send(port.Span{To: a.To(b), Packets: porttest.Run(64, burst, 4, 4)})
+	b.Await(0, burst)
 }
 
-// fates sends packets through faults and returns the PSNs that arrive whole, and
-// how many arrive at all.
-func fates(t *testing.T, seed uint64, f port.Faults) (whole []int, arrived int) {
+// sendThrough sends packets through faults and returns the PSNs that arrive
+// intact, and the number of all arrivals.
+func sendThrough(t *testing.T, seed uint64, f port.Faults) (whole []int, arrived int) {
 	t.Helper()
 	network := port.NewNetwork(seed, 9000)
-	ends := fabric(func(tb testing.TB, n int) []port.Port { return openAll(tb, network, "192.0.2.1", n) }).start(t, 2, 1)
+	ends := porttest.Fabric(func(tb testing.TB, n int) []port.Port { return openAll(tb, network, "192.0.2.1", n) }).Start(t, 2, 1)
 	a, b := ends[0], ends[1]
 	network.SetFaults(f)
 	for i := range 40 {
-		ps := run(64, 50, 20, 20)
+		ps := porttest.Run(64, 50, 20, 20)
 		for k := range ps {
-			ps[k] = packet(64, i*50+k, 20, 1)
+			ps[k] = porttest.Packet(64, i*50+k, 20, 1)
 		}
-		a.send(port.Span{To: a.to(b), Packets: ps})
-		for readable(t, b.lanes[0]) {
-			n, err := b.lanes[0].Receive(b.room)
+		a.Send(port.Span{To: a.To(b), Packets: ps})
+		for porttest.Readable(t, b.Shards[0]) {
+			n, err := b.Shards[0].Receive(b.Room)
 			if err != nil {
 				t.Fatal(err)
 			}
-			for k := range b.room[:n] {
+			for k := range b.Room[:n] {
 				arrived++
-				if x := &b.room[k]; b.lanes[0].Intact(x) {
+				if x := &b.Room[k]; b.Shards[0].Intact(x) {
 					whole = append(whole, int(x.Bytes[9])<<16|int(x.Bytes[10])<<8|int(x.Bytes[11]))
 				}
 			}
@@ -138,27 +139,27 @@ func TestMemoryFaults(t *testing.T) {
 		}
 	}
 	t.Run("none", func(t *testing.T) {
-		whole, arrived := fates(t, 1, port.Faults{})
+		whole, arrived := sendThrough(t, 1, port.Faults{})
 		if len(whole) != sent || arrived != sent || !slices.IsSorted(whole) {
 			t.Errorf("%d of %d arrive, %d whole", arrived, sent, len(whole))
 		}
 	})
 	t.Run("drop", func(t *testing.T) {
-		whole, arrived := fates(t, 1, port.Faults{Drop: 0.1})
+		whole, arrived := sendThrough(t, 1, port.Faults{Drop: 0.1})
 		within(t, "arrived", arrived, sent*85/100, sent*95/100)
 		if len(whole) != arrived || !slices.IsSorted(whole) {
 			t.Error("more than loss happened")
 		}
 	})
 	t.Run("duplicate", func(t *testing.T) {
-		whole, arrived := fates(t, 1, port.Faults{Duplicate: 0.1})
+		whole, arrived := sendThrough(t, 1, port.Faults{Duplicate: 0.1})
 		within(t, "arrived", arrived, sent*105/100, sent*115/100)
 		if len(slices.Compact(whole)) != sent {
 			t.Error("more than duplication happened")
 		}
 	})
 	t.Run("reorder", func(t *testing.T) {
-		whole, arrived := fates(t, 1, port.Faults{Reorder: 0.1})
+		whole, arrived := sendThrough(t, 1, port.Faults{Reorder: 0.1})
 		moved := 0
 		for i := 1; i < len(whole); i++ {
 			if whole[i] < whole[i-1] {
@@ -172,14 +173,14 @@ func TestMemoryFaults(t *testing.T) {
 		}
 	})
 	t.Run("corrupt", func(t *testing.T) {
-		whole, arrived := fates(t, 1, port.Faults{Corrupt: 0.1})
+		whole, arrived := sendThrough(t, 1, port.Faults{Corrupt: 0.1})
 		within(t, "whole", len(whole), sent*85/100, sent*95/100)
 		if arrived != sent || !slices.IsSorted(whole) {
 			t.Error("more than corruption happened")
 		}
 	})
 	t.Run("lose", func(t *testing.T) {
-		whole, _ := fates(t, 1, port.Faults{Lose: func(from, to netip.AddrPort, b []byte) bool {
+		whole, _ := sendThrough(t, 1, port.Faults{Lose: func(from, to netip.AddrPort, b []byte) bool {
 			return from != to && b[11]&1 != 0
 		}})
 		if len(whole) != sent/2 || slices.ContainsFunc(whole, func(psn int) bool { return psn&1 != 0 }) {
@@ -188,53 +189,17 @@ func TestMemoryFaults(t *testing.T) {
 	})
 	t.Run("replay", func(t *testing.T) {
 		f := port.Faults{Drop: 0.02, Duplicate: 0.02, Reorder: 0.02, Corrupt: 0.02}
-		first, _ := fates(t, 7, f)
-		again, _ := fates(t, 7, f)
-		other, _ := fates(t, 8, f)
+		first, _ := sendThrough(t, 7, f)
+		again, _ := sendThrough(t, 7, f)
+		other, _ := sendThrough(t, 8, f)
 		if !slices.Equal(first, again) || slices.Equal(first, other) {
-			t.Error("the seed does not decide what happens")
+			t.Error("the faults differ with the same seed")
 		}
 	})
 }
 
 func TestMemoryAllocatesNothing(t *testing.T) {
 	for _, first := range []string{"192.0.2.1", "2001:db8::1"} {
-		testAllocations(t, inMemory(first))
-	}
-}
-
-// testAllocations sends, receives and checks runs and single packets.
-func testAllocations(t *testing.T, open fabric) {
-	t.Helper()
-	ends := open.start(t, 2, 1)
-	a, b := ends[0], ends[1]
-	spans := []port.Span{
-		{To: a.to(b), Packets: run(64, 8, 1000, 60)},
-		{To: a.to(b), Packets: []rc.Packet{packet(64, 0, 0, 0), packet(128, 1, 333, 2)}},
-	}
-	exchange := func() {
-		if err := a.lanes[0].Send(spans); err != nil {
-			t.Fatal(err)
-		}
-		for got := 0; got < 10; {
-			n, err := b.lanes[0].Receive(b.room)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for i := range b.room[:n] {
-				if !b.lanes[0].Intact(&b.room[i]) {
-					t.Fatal("not intact")
-				}
-			}
-			if got += n; n == 0 {
-				sleep(t, b.lanes[0]) // a test of allocation has one processor
-			}
-		}
-	}
-	for range 100 {
-		exchange() // fills pools
-	}
-	if n := testing.AllocsPerRun(200, exchange); n != 0 {
-		t.Errorf("10 packets: %v allocations", n)
+		porttest.Allocations(t, inMemory(first))
 	}
 }

@@ -5,77 +5,95 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/viablk/viablk/via/roce/rc"
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// Peer is a destination: its address and the checksum of packets that go there.
-// One goroutine at a time uses it, the one that uses the lane it is sent from.
-type Peer struct {
+// Peer is a destination of packets. Only the port that returned it sends to it,
+// and one goroutine at a time uses it: the user of the sending shard.
+type Peer interface {
+	// Addr returns the address.
+	Addr() netip.AddrPort
+}
+
+// Destination is what the peers of all ports have in common: the address, and
+// the state of the ICRC of packets to it. A port adds what it needs to send.
+type Destination struct {
 	to   netip.AddrPort
-	name sockname   // of to, for ports of sockets
-	hop  *neighbour // on the way to it, for ports of frames
 	icrc wire.ICRC
 }
 
-// newPeer returns the destination of packets from one address to another.
-func newPeer(from, to netip.AddrPort) (*Peer, error) {
+// NewDestination returns the destination of packets from one address to
+// another. It refuses what is not the address of one host.
+func NewDestination(from, to netip.AddrPort) (Destination, error) {
 	to = unmap(to)
 	if a := to.Addr(); a.Is6() && a.IsLinkLocalUnicast() {
 		to = netip.AddrPortFrom(a.WithZone(from.Addr().Zone()), to.Port())
 	}
 	switch a := to.Addr(); {
 	case !a.IsValid() || a.IsUnspecified() || a.IsMulticast() || to.Port() == 0:
-		return nil, fmt.Errorf("peer %v: not the address of one host and a port", to)
+		return Destination{}, fmt.Errorf("peer %v: not a unicast address and a port", to)
 	case a.Is4() != from.Addr().Is4():
-		return nil, fmt.Errorf("peer %v: IPv4 and IPv6 do not mix, packets are sent from %v", to, from)
+		return Destination{}, fmt.Errorf("peer %v: the address family differs from that of the port, %v", to, from)
 	}
-	p := &Peer{to: to}
-	p.icrc.Set(from, to)
-	return p, nil
+	d := Destination{to: to}
+	d.icrc.Set(from, to)
+	return d, nil
 }
 
-// Addr returns the address.
-func (p *Peer) Addr() netip.AddrPort { return p.to }
+// Addr implements [Peer].
+func (d *Destination) Addr() netip.AddrPort { return d.to }
 
-// checkLocal refuses what packets cannot be sent from: the source is covered by
-// the ICRC, so it is known before the kernel chooses one.
-func checkLocal(addr netip.AddrPort) error {
+// Seal writes the ICRC of a packet, unless the packet is sealed.
+func (d *Destination) Seal(p *rc.Packet, id wire.Identification) {
+	if !p.Sealed {
+		d.icrc.Seal(p.Trailer, id, p.Header, p.Payload...)
+	}
+}
+
+// Gather copies a packet to b and returns its length.
+func Gather(b []byte, p *rc.Packet) int {
+	n := copy(b, p.Header)
+	for _, s := range p.Payload {
+		n += copy(b[n:], s)
+	}
+	return n + copy(b[n:], p.Trailer)
+}
+
+// Source returns an address as that of a port, an IPv4-mapped one as IPv4. It
+// refuses an address that is not one source address: the ICRC covers the
+// source, so the kernel must not choose it.
+func Source(addr netip.AddrPort) (netip.AddrPort, error) {
 	if a := addr.Addr(); !a.IsValid() || a.IsUnspecified() || a.IsMulticast() {
-		return fmt.Errorf("port %v: not the address of one interface", addr)
+		return addr, fmt.Errorf("port %v: not the address of an interface", addr)
 	}
-	return nil
+	return unmap(addr), nil
 }
 
-// unmap returns an address whose IPv4 is not mapped to IPv6.
+// unmap converts an IPv4-mapped IPv6 address to IPv4.
 func unmap(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// headers is what IP and UDP add to a packet, bytes.
-func headers(a netip.Addr) int {
+// Headers returns the size of the IP and UDP headers before a packet to an
+// address, in bytes. The headers have no options.
+func Headers(a netip.Addr) int {
 	if a.Is4() {
-		return ip4HeaderSize + udpHeaderSize
+		return 20 + 8
 	}
-	return ip6HeaderSize + udpHeaderSize
+	return 40 + 8
 }
 
-// Sizes of headers without options, bytes.
-const (
-	ip4HeaderSize = 20
-	ip6HeaderSize = 40
-	udpHeaderSize = 8
-)
-
-// verifier checks the ICRCs of packets to one address. One goroutine at a time
-// uses it.
-type verifier struct {
+// icrcChecker checks the ICRCs of packets to one address. One goroutine at a
+// time uses it.
+type icrcChecker struct {
 	local netip.AddrPort
-	from  netip.AddrPort // that icrc is set to
+	from  netip.AddrPort // source that icrc is set to
 	icrc  wire.ICRC
 }
 
 // intact reports whether the ICRC of an arrival is right.
-func (v *verifier) intact(a *Arrival) bool {
+func (v *icrcChecker) intact(a *Arrival) bool {
 	if a.From != v.from {
 		v.from = a.From
 		v.icrc.Set(a.From, v.local)

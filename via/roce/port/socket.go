@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// option is a socket option and what it is for.
+// option is a socket option and its purpose.
 type option struct {
 	level, name, value int
 	what               string
@@ -16,10 +16,9 @@ type option struct {
 
 // options4 and options6 are set on every socket before it is bound.
 //
-// With a path MTU that is discovered, the kernel sets DF and writes 0 as the ID
-// of a datagram from a socket that is not connected, and i as that of segment i:
-// the ICRC covers both. Receivers of IPv6 expect a UDP checksum; RDMA adapters
-// send none, as the ICRC is better.
+// With path MTU discovery the kernel sets DF, and for an unconnected socket
+// writes IP ID 0, or i for segment i: the ICRC covers both. Receivers of IPv6
+// expect a UDP checksum; RDMA adapters send none, as the ICRC is better.
 var (
 	options4 = []option{
 		{unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO, "discover the path MTU"},
@@ -33,8 +32,8 @@ var (
 	}
 )
 
-// socket returns a socket that is bound to the port's address. Where it is the
-// first there, that proves that nobody else has it.
+// socket returns a socket bound to the port's address. For the first socket,
+// the bind proves that the address is not in use.
 func (p *udpPort) socket(more ...option) (fd int, err error) {
 	family, options := unix.AF_INET, options4
 	if p.local.Addr().Is6() {
@@ -72,7 +71,7 @@ func (p *udpPort) socket(more ...option) (fd int, err error) {
 	return fd, nil
 }
 
-// bindError says what to do about an address that cannot be bound.
+// bindError adds the likely cause to an error of bind.
 func bindError(err error) error {
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
@@ -84,8 +83,7 @@ func bindError(err error) error {
 	return fmt.Errorf("bind: %w", err)
 }
 
-// enlarge sets the size of a buffer, beyond the system's limit if that is
-// allowed.
+// enlarge sets the size of a buffer, beyond the system's limit if permitted.
 func enlarge(fd, size, force, ask int) error {
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, size) == nil {
 		return nil
@@ -93,8 +91,8 @@ func enlarge(fd, size, force, ask int) error {
 	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, ask, size)
 }
 
-// packetMemory is what the kernel counts for one of the longest packets in a
-// receive buffer, bytes: most drivers and loopback take pages for it.
+// packetMemory is the truesize of one of the longest packets in a receive
+// buffer, in bytes: most drivers and loopback use pages.
 const packetMemory = 8<<10 + 768
 
 // packetRoom returns how many of the longest packets a receive buffer holds.
@@ -112,12 +110,12 @@ func canSegment(fd int) bool {
 	return err == nil
 }
 
-// canCoalesce sets UDP_GRO, Linux 5.0, and reports whether there is such a thing.
+// canCoalesce sets UDP_GRO, Linux 5.0, and reports whether the kernel has it.
 func canCoalesce(fd int) bool {
 	return unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1) == nil
 }
 
-// sockaddr returns an address as package unix has it.
+// sockaddr converts an address for package unix.
 func sockaddr(a netip.AddrPort, scope uint32) unix.Sockaddr {
 	if a.Addr().Is4() {
 		return &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
@@ -144,8 +142,8 @@ func boundTo(fd int, addr netip.AddrPort) (netip.AddrPort, error) {
 	return addr, fmt.Errorf("get the address: a %T", name)
 }
 
-// linkMTU asks the kernel how long IP packets between two addresses may be. Only
-// a socket that is connected knows.
+// linkMTU returns the kernel's path MTU between two addresses, which only a
+// connected socket reports.
 func linkMTU(from, to netip.Addr, scope uint32) (mtu int, err error) {
 	family, level, name := unix.AF_INET, unix.IPPROTO_IP, unix.IP_MTU
 	if from.Is6() {
@@ -173,5 +171,5 @@ func linkMTU(from, to netip.Addr, scope uint32) (mtu int, err error) {
 	return unix.GetsockoptInt(fd, level, name)
 }
 
-// discard is a UDP port that nothing is sent to.
+// discard is the UDP port that the socket connects to; it sends nothing.
 const discard = 9

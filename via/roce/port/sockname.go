@@ -7,23 +7,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sockname is the address of a socket as the kernel has it: struct sockaddr_in
-// or sockaddr_in6.
+// sockname is a socket address in the kernel's form: struct sockaddr_in or
+// sockaddr_in6.
 type sockname struct {
 	bytes [unix.SizeofSockaddrInet6]byte
 	size  uint32
 }
 
-// Offsets in a sockname; family and scope have the byte order of the processor.
+// Offsets in a sockname; family and scope are in native byte order.
 const (
 	nameAtFamily = 0
 	nameAtPort   = 2
 	nameAtIPv4   = 4
-	nameAtIPv6   = 8 // behind the flow label
+	nameAtIPv6   = 8 // after the flow label
 	nameAtScope  = 24
 )
 
-// nameOf returns the name of an address.
+// nameOf converts an address.
 func nameOf(a netip.AddrPort, scope uint32) sockname {
 	var s sockname
 	be.PutUint16(s.bytes[nameAtPort:], a.Port())
@@ -44,7 +44,7 @@ func nameOf(a netip.AddrPort, scope uint32) sockname {
 	return s
 }
 
-// addr returns the address of a name, a link-local one with a zone.
+// addr converts back; a link-local address gets the zone.
 func (s *sockname) addr(zone string) netip.AddrPort {
 	port := be.Uint16(s.bytes[nameAtPort:])
 	if binary.NativeEndian.Uint16(s.bytes[nameAtFamily:]) == unix.AF_INET {

@@ -11,18 +11,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// UDPOptions are the choices of a port of UDP sockets. The zero value takes
-// what the kernel has.
+// UDPOptions are the options of a UDP port. The zero value uses all offloads of
+// the kernel.
 type UDPOptions struct {
 	NoSegmentation bool // send without UDP_SEGMENT
 	NoCoalescing   bool // receive without UDP_GRO
 
-	// Bytes of memory that the socket of each lane asks for: 0 is 4 MiB. Without
-	// CAP_NET_ADMIN it gets no more than net.core.rmem_max and wmem_max.
+	// Socket buffer sizes of each shard, in bytes; 0 is 4 MiB. Without
+	// CAP_NET_ADMIN, net.core.rmem_max and wmem_max bound them.
 	ReceiveBuffer, SendBuffer int
 }
 
-// defaultBuffer is the memory of a socket in each direction, bytes.
+// defaultBuffer is the default size of a socket buffer, in bytes.
 const defaultBuffer = 4 << 20
 
 func (o UDPOptions) withDefaults() UDPOptions {
@@ -35,7 +35,7 @@ func (o UDPOptions) withDefaults() UDPOptions {
 	return o
 }
 
-// udpPort is a port of UDP sockets, one for each lane.
+// udpPort is a port of UDP sockets, one for each shard.
 type udpPort struct {
 	options      UDPOptions
 	local        netip.AddrPort
@@ -45,17 +45,18 @@ type udpPort struct {
 	room         int // packets
 	closed       atomic.Bool
 
-	mu    sync.Mutex // of those who open lanes
-	first int        // socket of lane 0, bound before the lane is opened
-	lanes []*udpLane
+	mu sync.Mutex // serializes opening shards and closing
+	// +checklocks:mu
+	first  int // socket of shard 0, bound before the shard is opened
+	shards []*udpShard
 }
 
-// OpenUDP opens a port of kernel sockets at the address of an interface. UDP port
-// 0 stands for one that is free. The errors wrap unix.EADDRINUSE if another
-// socket has the address.
+// OpenUDP opens a port of kernel sockets at the address of an interface. UDP
+// port 0 picks a free one. The error wraps unix.EADDRINUSE if another socket is
+// bound to the address.
 func OpenUDP(addr netip.AddrPort, o UDPOptions) (Port, error) {
-	addr = unmap(addr)
-	if err := checkLocal(addr); err != nil {
+	addr, err := Source(addr)
+	if err != nil {
 		return nil, err
 	}
 	p := &udpPort{options: o.withDefaults(), local: addr}
@@ -83,13 +84,18 @@ func OpenUDP(addr netip.AddrPort, o UDPOptions) (Port, error) {
 
 func (p *udpPort) Local() netip.AddrPort { return p.local }
 
-func (p *udpPort) Peer(to netip.AddrPort) (*Peer, error) {
-	peer, err := newPeer(p.local, to)
+// udpPeer is a peer of a udpPort.
+type udpPeer struct {
+	Destination
+	name sockname // socket address
+}
+
+func (p *udpPort) Peer(to netip.AddrPort) (Peer, error) {
+	d, err := NewDestination(p.local, to)
 	if err != nil {
 		return nil, err
 	}
-	peer.name = nameOf(peer.to, p.scope)
-	return peer, nil
+	return &udpPeer{d, nameOf(d.to, p.scope)}, nil
 }
 
 func (p *udpPort) ReceiveRoom() int { return p.room }
@@ -98,27 +104,27 @@ func (p *udpPort) Offloads() Offloads {
 	return Offloads{Segmentation: p.segmentation.Load(), Coalescing: p.coalescing}
 }
 
-func (p *udpPort) Lane(i int) (Lane, error) {
+func (p *udpPort) Shard(i int) (Shard, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if isOpen, err := checkLane(i, len(p.lanes), p.closed.Load()); err != nil {
+	if isOpen, err := checkShard(i, len(p.shards), p.closed.Load()); err != nil {
 		return nil, err
 	} else if isOpen {
-		return p.lanes[i], nil
+		return p.shards[i], nil
 	}
 	fd := p.first
 	if i > 0 {
 		var err error
 		if fd, err = p.join(); err != nil {
-			return nil, fmt.Errorf("lane %d: %w", i, err)
+			return nil, fmt.Errorf("shard %d: %w", i, err)
 		}
 	}
-	l := newUDPLane(p, fd)
-	p.lanes = append(p.lanes, l)
-	return l, nil
+	s := newUDPShard(p, fd)
+	p.shards = append(p.shards, s)
+	return s, nil
 }
 
-// LinkMTU asks a socket that is connected for the moment.
+// LinkMTU asks a temporary connected socket.
 func (p *udpPort) LinkMTU(to netip.Addr) (int, error) {
 	return linkMTU(p.local.Addr(), to.Unmap(), p.scope)
 }
@@ -130,10 +136,10 @@ func (p *udpPort) Close() error {
 		return nil
 	}
 	var errs []error
-	for _, l := range p.lanes {
-		errs = append(errs, unix.Close(l.fd))
+	for _, s := range p.shards {
+		errs = append(errs, unix.Close(s.fd))
 	}
-	if len(p.lanes) == 0 {
+	if len(p.shards) == 0 {
 		errs = append(errs, unix.Close(p.first))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -146,7 +152,7 @@ func (p *udpPort) Close() error {
 func scopeOf(a netip.Addr) (uint32, error) {
 	if a.Zone() == "" {
 		if a.Is6() && a.IsLinkLocalUnicast() {
-			return 0, errors.New("a link-local address needs the name of its interface behind %")
+			return 0, errors.New("a link-local address needs the name of its interface after %")
 		}
 		return 0, nil
 	}

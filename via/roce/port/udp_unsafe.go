@@ -7,12 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The system calls of a UDP lane. Those that never block are made without telling
-// the scheduler, which costs more than receiving a packet; the one that waits
-// gives its processor back.
+// The system calls of a UDP shard. Calls that never block bypass the scheduler,
+// whose entry and exit cost more than receiving a packet; the call that blocks
+// releases its P.
 
-// sendBatch sends messages and returns how many; fewer if the next one cannot be
-// sent now, and an errno if that is the first.
+// sendBatch sends messages and returns how many; fewer if the next one failed,
+// and an errno if the first failed.
 func sendBatch(fd int, messages []unix.Mmsghdr) (int, unix.Errno) {
 	return moveBatch(unix.SYS_SENDMMSG, fd, messages)
 }
@@ -24,8 +24,9 @@ func receiveBatch(fd int, messages []unix.Mmsghdr) (int, unix.Errno) {
 
 func moveBatch(call uintptr, fd int, messages []unix.Mmsghdr) (int, unix.Errno) {
 	for {
-		// Safety: messages are heap memory that outlives the call, and so is what
-		// they point to; the lengths beside those pointers were set with them.
+		// Safety: messages are heap memory that outlives the call, and so is
+		// what they point to; the lengths beside those pointers were set with
+		// them.
 		n, _, errno := unix.RawSyscall6(call, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(messages))),
 			uintptr(len(messages)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 		if errno == 0 {
@@ -37,7 +38,7 @@ func moveBatch(call uintptr, fd int, messages []unix.Mmsghdr) (int, unix.Errno) 
 	}
 }
 
-// awaitRoom waits until a socket may be written to and reports whether it may.
+// awaitRoom waits until a socket is writable and reports whether it is.
 func awaitRoom(fd int, timeout time.Duration) bool {
 	fds := unix.PollFd{Fd: int32(fd), Events: unix.POLLOUT}
 	limit := unix.NsecToTimespec(int64(timeout))
@@ -47,24 +48,24 @@ func awaitRoom(fd int, timeout time.Duration) bool {
 	return errno == unix.EINTR || n == 1
 }
 
-// setIovec makes v point at p, which is not empty.
+// setIovec makes v point to p, which is not empty.
 func setIovec(v *unix.Iovec, p []byte) {
 	v.Base = unsafe.SliceData(p) // Safety: the length goes with it.
 	v.SetLen(len(p))
 }
 
-// iovecBytes returns what setIovec made v point at.
+// iovecBytes returns the slice of setIovec.
 func iovecBytes(v *unix.Iovec) []byte {
 	return unsafe.Slice(v.Base, v.Len) // Safety: setIovec made v of a slice that long.
 }
 
-// setIovecs makes m consist of the buffers v.
+// setIovecs sets the buffers of m to v.
 func setIovecs(m *unix.Msghdr, v []unix.Iovec) {
 	m.Iov = unsafe.SliceData(v) // Safety: the length goes with it.
 	m.SetIovlen(len(v))
 }
 
-// setName makes n the address of m.
+// setName sets the address of m to n.
 func setName(m *unix.Msghdr, n *sockname) {
 	m.Name = &n.bytes[0]
 	m.Namelen = n.size
@@ -77,7 +78,7 @@ type segmentControl struct {
 	_      [6]byte // CMSG_SPACE
 }
 
-// set makes m a run of packets of a size, which c stays part of.
+// set makes m a run of packets of a size. m refers to c.
 func (c *segmentControl) set(m *unix.Msghdr, size int) {
 	c.header.Level = unix.IPPROTO_UDP
 	c.header.Type = unix.UDP_SEGMENT

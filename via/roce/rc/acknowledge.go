@@ -6,23 +6,44 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// receiveAnswer takes a packet that answers a request. A peer can only deceive
-// itself about what it says it has done; what was never sent cannot be answered.
-func (q *QP) receiveAnswer(p *wire.Packet, now time.Duration) {
+// receive handles a response of the peer. A peer that acknowledges falsely
+// deceives only itself; no peer can acknowledge a packet that was never sent.
+// Like all methods of a half that return a Status, it returns why the
+// connection breaks, or OK. A response travels
+//
+//	1 receive               extends its PSN to a number of this end
+//	2 receiveReadResponse   copies the payload to the Read's segments, or
+//	  receiveAcknowledge    raises acked, all before which the peer has executed
+//	3 completeAcknowledged  completes works, grows the window, restarts the timer
+//	4 retransmitRead        requests missing responses again, or
+//	  retransmitMissing     goes back to the packet that a NAK names, or
+//	  startRNRDelay         pauses for the peer's receive, or
+//	  refusedByPeer         ends the work and the connection
+func (q *requester) receive(p *wire.Packet, now time.Duration) Status {
 	s := q.una.near(p.PSN)
 	switch p.Opcode.Operation() {
 	case wire.OpReadResponse:
-		q.receiveResponse(p, s, now)
+		return q.receiveReadResponse(p, s, now)
 	case wire.OpAcknowledge:
-		q.receiveAcknowledge(p.AETH.Syndrome, s, now)
-	default:
-		q.counters.Ignored++
+		return q.receiveAcknowledge(p.AETH.Syndrome, s, now)
 	}
+	q.counters.Ignored++
+	return OK
 }
 
-// receiveAcknowledge takes an ACK of packet s and all before it, or a NAK of
+// receiveCNP shrinks the window, as for a loss: a switch on the path marked a
+// packet of this end.
+func (q *requester) receiveCNP() {
+	q.counters.Congestion++
+	q.window.lost(q.una, 1, q.highest, false)
+}
+
+// receiveAcknowledge handles an ACK of packet s and all before it, or a NAK of
 // packet s, which acknowledges all before it.
-func (q *QP) receiveAcknowledge(syndrome wire.Syndrome, s seq, now time.Duration) {
+func (q *requester) receiveAcknowledge(syndrome wire.Syndrome, s seq, now time.Duration) Status {
+	if q.answersProbe(s, now) {
+		return OK
+	}
 	kind := syndrome.Kind()
 	done, least := s, q.acked
 	switch {
@@ -34,54 +55,54 @@ func (q *QP) receiveAcknowledge(syndrome wire.Syndrome, s seq, now time.Duration
 	}
 	if done < least || s >= q.highest {
 		q.counters.Ignored++
-		return
+		return OK
 	}
 	q.acked = max(q.acked, done)
-	q.settle(now)
+	q.completeAcknowledged(now)
 	switch kind {
 	case wire.KindACK:
-		q.readAgain(now)
+		q.retransmitRead(now)
 	case wire.KindRNR:
 		q.counters.RNRsReceived++
-		q.wait(syndrome.Delay(), now)
+		return q.startRNRDelay(syndrome.Delay(), now)
 	case wire.KindNAK:
 		q.counters.NAKsReceived++
-		if syndrome == wire.NAKSequence {
-			q.sendAgain(now)
-			return
+		if syndrome != wire.NAKSequence {
+			return q.refusedByPeer(syndrome, s)
 		}
-		q.refusedByPeer(syndrome, s)
+		q.retransmitMissing(now)
 	}
+	return OK
 }
 
-// settle ends the works that are complete, and keeps the books of what is under
-// way.
-func (q *QP) settle(now time.Duration) {
+// completeAcknowledged completes works and updates the state of what is in
+// flight.
+func (q *requester) completeAcknowledged(now time.Duration) {
 	before := q.una
 	for w := q.sends.oldest(); w != nil; w = q.sends.oldest() {
-		settled := max(w.first, min(q.acked, w.end()))
+		complete := max(w.first, min(q.acked, w.end()))
 		if w.Op == Read {
 			q.absorb(w)
-			settled = w.first + seq(w.got)
+			complete = w.first + seq(w.got)
 		}
-		q.una = settled
-		if settled < w.end() {
+		q.una = complete
+		if complete < w.end() {
 			break
 		}
-		q.endWork(w, OK)
+		q.end(w, OK)
 	}
-	q.resend = max(q.resend, q.acked)
+	q.skipTo = max(q.skipTo, q.acked)
 	q.next = max(q.next, q.una)
-	q.pieces.settle(q.una)
+	q.pieces.release(q.una)
 	if q.una > before {
 		q.window.acknowledged(int(q.una - before))
 		q.progress(now)
 	}
 }
 
-// refusedByPeer ends the work of packet s, which the peer refused, and the
-// connection. A Read before it that misses responses will never have them.
-func (q *QP) refusedByPeer(syndrome wire.Syndrome, s seq) {
+// refusedByPeer ends the work of packet s, which the peer refused. An earlier
+// Read that misses responses cannot complete any more.
+func (q *requester) refusedByPeer(syndrome wire.Syndrome, s seq) Status {
 	status := RemoteInvalid
 	switch syndrome {
 	case wire.NAKRemoteAccess:
@@ -91,10 +112,10 @@ func (q *QP) refusedByPeer(syndrome wire.Syndrome, s seq) {
 	}
 	for w := q.sends.oldest(); w != nil && w.first <= s; w = q.sends.oldest() {
 		if w.end() > s {
-			q.endWork(w, status)
+			q.end(w, status)
 			break
 		}
-		q.endWork(w, Flushed)
+		q.end(w, Flushed)
 	}
-	q.fail(status)
+	return status
 }

@@ -2,39 +2,48 @@ package rc
 
 import "github.com/viablk/viablk/via/roce/wire"
 
+// A packet to send takes these steps:
+//
+//	1 start  a half writes the BTH to the burst's header
+//	2 add    encodes the headers into the packet; payload stays in place
+//	3 join   decides whether the packet continues a run
+//	4 Seal   the port writes pad and ICRC to the trailer and sends the packet
+
 // Limits of a segmented send (UDP_SEGMENT): segments, and bytes of all.
 const (
 	MaxRun      = 64
 	MaxRunBytes = 65507
 )
 
-// Packet is one packet that is to be sent, in pieces. It is valid until the
-// burst is reset.
+// Packet is a packet to send, in pieces. It is valid until the burst is reset.
 type Packet struct {
 	Header  []byte   // BTH and extension headers
-	Payload [][]byte // where it lies; memory of works and of the consumer
+	Payload [][]byte // pieces in memory of works and of the consumer; the tag
 	Trailer []byte   // room for pad and ICRC, as [wire.ICRC.Seal] writes them
 	Size    int      // bytes of all
 
 	// Joins says that the packet may be a segment of one send with the packet
-	// before it: the packets of a run are equally long, but for a shorter last one.
+	// before it: the packets of a run are equally long, but for a shorter last
+	// one.
 	Joins bool
 
 	Work *Work // that the request belongs to; nil for answers
 
-	// Sealed says that the trailer is written, rightly or not: a port leaves it as
-	// it is. A fabric under test damages packets so; no QP does.
+	// Sealed says that the trailer is written, rightly or not: a port leaves it
+	// unchanged. Only a fabric under test sets it, to damage packets.
 	Sealed bool
 
-	room [wire.MaxHeader + 8]byte
+	room [wire.MaxHeader + wire.TagSize + 8]byte
 }
 
-// Burst is room for packets. It belongs to the caller of Emit and may be filled
-// by several QPs, whose packets join unless Apart is called between them.
+// Burst is room for packets. It belongs to the caller of Emit. Several QPs may
+// fill it; their packets join unless Apart is called between them.
 type Burst struct {
 	packets  []Packet
 	used     int
 	segments [][]byte
+	header   wire.Packet // of the packet that a QP adds
+	tag      uint64      // of that packet; 0: none
 	run      struct {
 		open               bool // another packet may join
 		size, count, bytes int
@@ -43,10 +52,10 @@ type Burst struct {
 
 // NewBurst returns room for a number of packets.
 func NewBurst(packets int) *Burst {
-	return &Burst{packets: make([]Packet, packets), segments: make([][]byte, 0, 2*packets)}
+	return &Burst{packets: make([]Packet, packets), segments: make([][]byte, 0, 3*packets)}
 }
 
-// Packets returns the packets, in the order in which they are to be sent.
+// Packets returns the packets in sending order.
 func (b *Burst) Packets() []Packet { return b.packets[:b.used] }
 
 // Reset empties the burst.
@@ -56,7 +65,7 @@ func (b *Burst) Reset() {
 	b.run.open = false
 }
 
-// Apart says that what is added next goes elsewhere, and joins nothing before it.
+// Apart ends the run: the next packet goes elsewhere and joins no earlier one.
 func (b *Burst) Apart() { b.run.open = false }
 
 func (b *Burst) room() int { return len(b.packets) - b.used }
@@ -70,14 +79,20 @@ func (b *Burst) add(h *wire.Packet, start, n int, w *Work) {
 	trailer := int(h.Pad) + wire.ICRCSize
 	p.Header = p.room[:header:header]
 	p.Trailer = p.room[header : header+trailer : header+trailer]
+	if b.tag != 0 {
+		tag := p.room[header+trailer:][:wire.TagSize]
+		wire.PutTag(tag, b.tag)
+		b.segments = append(b.segments, tag)
+		n += wire.TagSize
+	}
 	p.Payload = b.segments[start:len(b.segments):len(b.segments)]
 	p.Size = header + n + trailer
 	p.Joins = b.join(p.Size)
 	p.Work = w
 }
 
-// join reports whether a packet of this size continues the run; else it starts
-// one.
+// join reports whether a packet of this size continues the run; if not, it
+// starts one.
 func (b *Burst) join(size int) bool {
 	r := &b.run
 	if r.open && size <= r.size && r.count < MaxRun && r.bytes+size <= MaxRunBytes {

@@ -2,35 +2,39 @@ package rc
 
 import "github.com/viablk/viablk/via/roce/wire"
 
-// damage is the packet whose turn it was and that arrived damaged.
+// A damaged packet takes these steps:
+//
+//	1 receiveDamaged    keeps its headers, if it is the expected one
+//	2 executeNext       forgets them, once the peer has retransmitted it
+//	3 reportUnfinished  names the loss by them, if the connection breaks before
+//	  discardDamaged    names it at once, on UC
+
+// damage is the expected packet, if it arrived damaged.
 type damage struct {
 	at     seq // 0 is none
 	opcode wire.Opcode
 	cut    bool
 }
 
-// Damaged tells of a packet that arrived for the QP from its peer with a wrong
-// ICRC, or cut short. It is lost, like one that did not arrive: on RC it comes
-// again. What it seems to be serves only to give the loss its name, where the
-// message cannot be had any more, and only if it is the packet that is expected.
-func (q *QP) Damaged(h *wire.BTH, cut bool) {
-	q.counters.Damaged++
+// receiveDamaged keeps the headers of a damaged request, if it is the expected
+// one. On UC it aborts the message if its last packet is damaged.
+func (q *responder) receiveDamaged(h *wire.BTH, cut bool) {
 	o := h.Opcode
 	inside := q.message.op != wire.OpNone
 	switch {
-	case q.cause != OK, o.Class() != q.class(), o.Flags()&wire.Response != 0, q.expected.psn() != h.PSN:
+	case q.expected.psn() != h.PSN:
 		return
 	case inside && !q.cfg.Unreliable && (o.Flags()&wire.Start != 0 || o.Operation() != q.message.op):
-		return // it would be refused
+		return // execute would refuse it
 	}
 	q.damage = damage{at: q.expected, opcode: o, cut: cut}
 	if q.cfg.Unreliable && o.Flags()&wire.End != 0 {
-		q.loseDamaged()
+		q.discardDamaged()
 	}
 }
 
-// loseDamaged gives up the message whose last packet is damaged, on UC.
-func (q *QP) loseDamaged() {
+// discardDamaged aborts the message whose last packet is damaged, on UC.
+func (q *responder) discardDamaged() {
 	starts := q.damage.opcode.Flags()&wire.Start != 0
 	if starts {
 		q.abort() // what is before it has no end
@@ -43,15 +47,15 @@ func (q *QP) loseDamaged() {
 	}
 	q.counters.Dropped++
 	if m.refused {
-		q.refuseWrite(q.damage.opcode.Flags())
+		q.reportRefusedWrite(q.damage.opcode.Flags())
 		return
 	}
-	q.tellDamage(m.moved)
+	q.reportDamage(m.moved)
 }
 
-// tellDamage tells this end of the message of which a packet was damaged: by the
-// receive that it would complete, or by an event.
-func (q *QP) tellDamage(moved int) {
+// reportDamage reports a damaged message: by the receive that it would
+// complete, or by an event.
+func (q *responder) reportDamage(moved int) {
 	d := q.damage
 	q.damage = damage{}
 	status, event := Damaged, WriteDamaged
@@ -63,24 +67,24 @@ func (q *QP) tellDamage(moved int) {
 	case d.opcode.Operation() == wire.OpSend || d.opcode.Flags()&wire.Consumes != 0:
 		if r != nil {
 			r.Length, r.ByWrite = moved, isWrite
-			q.endReceive(r, status)
+			q.end(r, status)
 		}
 	case isWrite:
 		q.event(event)
 	}
 }
 
-// unfinished tells this end of the message that the peer will not finish, when
-// the QP breaks.
-func (q *QP) unfinished() {
+// reportUnfinished reports the unfinished message of the peer when the QP
+// breaks.
+func (q *responder) reportUnfinished() {
 	m := q.message
 	q.message = message{}
 	switch r := q.receives.oldest(); {
 	case q.damage.at == q.expected && !q.cfg.Unreliable:
-		q.tellDamage(m.moved)
+		q.reportDamage(m.moved)
 	case m.op == wire.OpSend && r != nil && !m.refused:
 		r.Length = m.moved
-		q.endReceive(r, Partial)
+		q.end(r, Partial)
 	case m.op == wire.OpWrite && !q.cfg.Unreliable:
 		q.event(WriteAborted)
 	}

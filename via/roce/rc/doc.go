@@ -1,33 +1,38 @@
 // Package rc is the transport of one queue pair of RoCEv2: requester and
-// responder of a reliable connection (RC), or of an unreliable one (UC). It is a
-// state machine and nothing else: no socket, no goroutine, no clock, no
-// allocation for a packet. docs/roce.md has its rules.
+// responder of a reliable connection (RC) or an unreliable one (UC). It is a
+// pure state machine: no socket, no goroutine, no clock, no allocation per
+// packet. docs/roce.md has its rules.
 //
 //	Post, PostReceive ─▶ ┌────┐ ─▶ PollSend, PollReceive, PollEvent
 //	Receive, Timeout  ─▶ │ QP │ ─▶ Emit, Deadline
 //	                     └────┘
 //
-// One goroutine drives a QP, in turns: it hands over every packet that arrived
-// (Receive), says what time it is once Deadline has passed (Timeout), takes the
-// packets that are to be sent (Emit), sends them, and only then takes what is
-// complete. Whatever is called, the next three steps have something to do until
-// Emit and the polls return nothing.
+// One goroutine drives a QP in rounds: it hands over each packet that arrived
+// (Receive), reports the time once Deadline has passed (Timeout), collects the
+// packets to send (Emit), sends them, and then polls completions. Any call may
+// create work for the next three steps, until Emit and the polls return
+// nothing.
 //
-// A request goes this way:
+// The data path of a request:
 //
-//	1 requester.go    a work is cut into packets, as far as the window allows
-//	2 segment.go      a packet is gathered from the work's segments, not copied
-//	3 burst.go        packets of one size stand in runs, for segmented sends
-//	4 responder.go    at the peer it is checked, and copied to where it belongs
-//	5 respond.go      and answered: acknowledgements, and responses of a read
-//	6 acknowledge.go  the answer ends the work, or says what to send again
-//	7 read.go         responses of a read are copied to the work's segments
+//	1 requester.go    cuts a work into packets, as the window allows
+//	2 segment.go      gathers a packet from the work's segments, no copy
+//	3 burst.go        joins packets of one size into runs (UDP_SEGMENT)
+//	4 responder.go    at the peer: orders packets by PSN
+//	5 execute.go      checks a packet and copies its payload to memory
+//	6 respond.go      sends read responses and acknowledgements
+//	7 acknowledge.go  completes the work, or decides what to retransmit
+//	8 read.go         copies read responses to the work's segments
 //
-// What is lost is sent again by retransmit.go: from the first missing packet on,
-// always cut in the same way. stash.go keeps what comes before its turn, so that
-// less has to be sent again. window.go decides how much is under way.
-// unreliable.go is the responder that has nobody to ask.
+// The type says who owns what: a method of requester changes the sending half
+// of a QP, one of responder the receiving half, and QP joins them.
 //
-// Times are durations since any moment that stays the same; they never run
-// backwards. Memory of a work belongs to the QP until the work is polled.
+// retransmit.go retransmits lost packets from the first missing one on, with
+// the same boundaries. stash.go keeps out-of-order packets, so that less is
+// retransmitted. window.go bounds the packets in flight. unreliable.go is the
+// responder of UC, which never retransmits. probe.go asks whether the peer's
+// queue pair still exists.
+//
+// Times are durations since a fixed moment; they never run backwards. Memory of
+// a work belongs to the QP until the work is polled.
 package rc

@@ -1,21 +1,21 @@
 package rc
 
-// Event is what a QP reports beside the ends of works.
+// Event is an event of a QP other than a completion.
 type Event uint8
 
-// The events, each about a message of the peer but the last.
+// The events. All but the last are about a message of the peer.
 const (
 	NoEvent      Event = iota
 	EmptyQueue         // it found no receive
-	WriteRefused       // a Write to memory that is not the peer's to write
+	WriteRefused       // a Write to memory that the peer may not write
 	WriteAborted       // a Write that lost its end
-	WriteDamaged       // a Write that was damaged on the way, and could not be had again
-	ReadRefused        // a Read of memory that is not the peer's to read
+	WriteDamaged       // a damaged Write that was not retransmitted
+	ReadRefused        // a Read of memory that the peer may not read
 	Broken             // the QP is broken, see [QP.Cause]; nothing follows
 )
 
-// eventDepth bounds the events that wait. A peer can cause more of them than
-// anybody polls; what does not fit is counted.
+// eventDepth bounds the queued events. A peer can cause them faster than the
+// consumer polls; LostEvents counts those that do not fit.
 const eventDepth = 16
 
 type events struct {
@@ -34,8 +34,10 @@ func (e *events) add(v Event) bool {
 	return true
 }
 
+func (e *events) isEmpty() bool { return e.first == e.last }
+
 func (e *events) poll() Event {
-	if e.first == e.last {
+	if e.isEmpty() {
 		return NoEvent
 	}
 	v := e.ring[e.first%eventDepth]

@@ -11,8 +11,8 @@ import (
 
 // FuzzReceive plays a peer that sends anything. Each packet is 8 bytes of the
 // input: opcode, PSN (signed, of the direction), payload, length, key, address,
-// syndrome, and what this end does before it. Nothing panics, works and receives
-// end once, and only what the peer may write is written.
+// syndrome, and what this end does before it. Nothing panics, works and
+// receives end once, and only what the peer may write is written.
 func FuzzReceive(f *testing.F) {
 	seed := func(packets ...[8]byte) {
 		var b []byte
@@ -61,7 +61,7 @@ func FuzzReceive(f *testing.F) {
 				t.Error("bytes beside a work's memory were written")
 			}
 		}
-		if c.judgeEnds(); c.failure != nil {
+		if c.validateEnds(); c.failure != nil {
 			t.Error(c.failure)
 		}
 	})
@@ -69,7 +69,7 @@ func FuzzReceive(f *testing.F) {
 
 var guard = []byte("guarded!")
 
-// anything is one end under a hostile peer.
+// anything is a queue pair whose peer and consumer do anything.
 type anything struct {
 	t                *testing.T
 	qp               *rc.QP
@@ -80,7 +80,7 @@ type anything struct {
 	guards           [][]byte
 }
 
-// act is what this end does of its own.
+// act makes a call of the consumer, chosen by a byte of the input.
 func (x *anything) act(a byte) {
 	n := int(a>>3) * 40
 	b := append(append(bytes.Clone(guard), make([]byte, n)...), guard...)
@@ -101,7 +101,7 @@ func (x *anything) act(a byte) {
 	}
 }
 
-// receive makes a packet of 8 bytes of the input.
+// receive decodes 8 bytes of the input to a packet and hands it over.
 func (x *anything) receive(in []byte) {
 	var p wire.Packet
 	op := wire.Opcode(in[0])
@@ -124,7 +124,7 @@ func (x *anything) receive(in []byte) {
 	x.qp.Receive(&p, r, x.now)
 }
 
-// drain takes all that is complete.
+// drain polls all completions and events, and emits all packets.
 func (x *anything) drain() {
 	x.burst.Reset()
 	x.qp.Emit(x.burst, x.now)

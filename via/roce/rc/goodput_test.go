@@ -17,7 +17,7 @@ type bulk struct {
 	delay  time.Duration // one way
 	queue  time.Duration // that the link holds; 0 is endless
 	window int
-	keep   bool // what comes behind a gap
+	keep   bool // both ends keep packets behind a gap
 }
 
 // run moves n works and returns the goodput, bytes per second of virtual time.
@@ -64,9 +64,10 @@ func (x bulk) run(seed uint64, f fate, n int) (float64, rc.Counters, error) {
 	return float64(n*x.size) / (w.now - start).Seconds(), cs[0].qp.Counters(), cs[0].failure
 }
 
-// Random loss of 1 % leaves six tenths of the throughput, and 5 % progress: the
-// window must not take every loss for congestion. A peer that drops what comes
-// behind a gap costs more, as go-back-N does, except in Reads.
+// With 1 % of random loss six tenths of the goodput remain, with 5 % the
+// transfer proceeds: the window must not treat every loss as congestion. A peer
+// that drops the packets behind a gap costs more, as Go-back-N does, except for
+// Reads.
 func TestGoodputUnderLoss(t *testing.T) {
 	lan := bulk{size: 64 << 10, rate: 1.25e9, delay: 20 * time.Microsecond, window: 128}
 	far, fast, narrow := lan, lan, lan

@@ -1,6 +1,6 @@
 package rc
 
-// Access is what a peer wants to do with memory.
+// Access is how a peer accesses memory.
 type Access uint8
 
 // The accesses.
@@ -9,17 +9,17 @@ const (
 	RemoteRead
 )
 
-// Memory answers for memory on behalf of one QP. It is asked before every access,
-// so that memory can be withdrawn at any time: what it returns is used before
-// the call of the QP returns or, for a Read's responses and for segments of
-// works, until the packets of that Emit are sent.
+// Memory resolves memory for one QP. The QP asks before every access, so that
+// memory can be withdrawn at any time. The QP uses the result before its call
+// returns; for responses of a Read and for segments of works, until the packets
+// of that Emit are sent.
 type Memory interface {
-	// Remote returns the bytes that a key and an address name, or nil if they or
-	// the access are not the peer's. Length is at least 1; addr+length does not
-	// overflow.
+	// Remote returns the bytes that a key and an address name, or nil if the
+	// peer has no such access to them. Length is at least 1; addr+length does
+	// not overflow.
 	Remote(key uint32, addr uint64, length int, access Access) []byte
 
-	// Local reports whether the segments of the work or receive with this ID may
-	// still be touched.
+	// Local reports whether the QP may still access the segments of the work or
+	// receive with this ID.
 	Local(id uint64) bool
 }

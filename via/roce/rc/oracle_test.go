@@ -10,8 +10,8 @@ import (
 	"github.com/viablk/viablk/via/roce/rc"
 )
 
-// Layout of an end's remote memory: slots that the peer writes, a source that it
-// reads. Between and around them nobody may write.
+// Layout of an end's remote memory: targets that the peer writes, a source that
+// it reads. The fences between and around them must stay unchanged.
 const (
 	remoteKey  = 0x1234
 	remoteAddr = 0x7fff_0000_0000
@@ -19,7 +19,7 @@ const (
 	fence      = 64
 )
 
-// consumer posts works to one end, and is the oracle of what happens to them.
+// consumer posts works at one end and predicts their effects at the other.
 type consumer struct {
 	name     string
 	rng      *rand.Rand
@@ -28,12 +28,12 @@ type consumer struct {
 	reliable bool
 	most     int // bytes of a message
 
-	outer  []byte // the arena within fences that no key names
-	arena  []byte // slots × (fence + most), source, fence
-	slots  int
-	source []byte
+	outer   []byte // the arena within fences that no key names
+	arena   []byte // targets × (fence + most), source, fence
+	targets int
+	source  []byte
 
-	works    []operation // ring of the works under way, by ID
+	works    []operation // ring of the works in flight, by ID
 	posted   int
 	polled   int
 	writes   []*operation // not yet complete
@@ -47,16 +47,16 @@ type consumer struct {
 	failure  error
 
 	late time.Duration // that a receive is posted later, at most
-	idle []int         // receives that are not posted again yet
-	due  time.Duration // when they are
+	idle []int         // receives to post again
+	due  time.Duration // when to post them
 }
 
-// operation is a work and what it is about.
+// operation is a work with its expected effect.
 type operation struct {
 	rc.Work
 	number uint64
 	data   []byte
-	slot   int
+	target int
 }
 
 // delivery is a receive that the peer is to complete.
@@ -71,7 +71,7 @@ type delivery struct {
 func newConsumer(name string, seed uint64, reliable bool, most, depth int) *consumer {
 	c := &consumer{
 		name: name, rng: rand.New(rand.NewPCG(seed, uint64(len(name)))), reliable: reliable, most: most,
-		slots: depth, works: make([]operation, depth), scratch: make([]byte, most+fence),
+		targets: depth, works: make([]operation, depth), scratch: make([]byte, most+fence),
 	}
 	size := depth*(fence+most) + fence + most + fence
 	c.outer = bytes.Repeat([]byte{canary}, fence+size+fence)
@@ -151,8 +151,8 @@ func (c *consumer) post() bool {
 	o := &c.works[c.posted%len(c.works)]
 	n := c.size()
 	o.number = uint64(c.posted) + 1
-	o.slot = c.posted % c.slots
-	o.Work = rc.Work{ID: uint64(o.slot), Key: remoteKey, Op: rc.Op(c.rng.IntN(3))}
+	o.target = c.posted % c.targets
+	o.Work = rc.Work{ID: uint64(o.target), Key: remoteKey, Op: rc.Op(c.rng.IntN(3))}
 	if !c.reliable {
 		o.Op = rc.Op(c.rng.IntN(2))
 	}
@@ -167,7 +167,7 @@ func (c *consumer) post() bool {
 		clear(data)
 	} else {
 		pattern(data, o.number)
-		o.Addr = remoteAddr + uint64(c.slotAt(o.slot))
+		o.Addr = remoteAddr + uint64(c.targetAt(o.target))
 	}
 	o.Segments = c.split(data)
 	if o.Op == rc.Write {
@@ -184,7 +184,7 @@ func (c *consumer) post() bool {
 	return true
 }
 
-func (c *consumer) slotAt(slot int) int { return slot*(fence+c.most) + fence }
+func (c *consumer) targetAt(target int) int { return target*(fence+c.most) + fence }
 
 func length(s [][]byte) (n int) {
 	for _, b := range s {
@@ -193,18 +193,18 @@ func length(s [][]byte) (n int) {
 	return n
 }
 
-// poll takes and judges all that is complete.
+// poll polls and validates all completions.
 func (c *consumer) poll() {
 	for r := c.qp.PollReceive(); r != nil; r = c.qp.PollReceive() {
-		c.judgeReceive(r)
+		c.validateReceive(r)
 	}
 	for w := c.qp.PollSend(); w != nil; w = c.qp.PollSend() {
-		c.judgeWork(w)
+		c.validateWork(w)
 	}
 }
 
-// judgeWork: what ended well is where it belongs.
-func (c *consumer) judgeWork(w *rc.Work) {
+// validateWork checks that a completed work has moved its bytes.
+func (c *consumer) validateWork(w *rc.Work) {
 	o := &c.works[c.polled%len(c.works)]
 	c.polled++
 	if &o.Work != w {
@@ -228,22 +228,22 @@ func (c *consumer) judgeWork(w *rc.Work) {
 			c.expected[i].posted--
 		}
 		if c.reliable {
-			c.judgePlaced(o)
+			c.validatePlaced(o)
 		}
 	}
 }
 
-// judgePlaced: the bytes of a write are in place.
-func (c *consumer) judgePlaced(o *operation) {
+// validatePlaced checks that the bytes of a write are at their address.
+func (c *consumer) validatePlaced(o *operation) {
 	n := length(o.Segments)
-	if !bytes.Equal(c.peer.arena[c.slotAt(o.slot):][:n], o.data[:n]) {
+	if !bytes.Equal(c.peer.arena[c.targetAt(o.target):][:n], o.data[:n]) {
 		c.fail("write %d of %d bytes is not in place", o.number, n)
 	}
 }
 
-// judgeReceive: it brings what the peer sent next, and on a reliable connection
-// all that was written before is in place.
-func (c *consumer) judgeReceive(r *rc.Receive) {
+// validateReceive checks that a receive has the peer's next message and, on a
+// reliable connection, that all earlier writes are placed.
+func (c *consumer) validateReceive(r *rc.Receive) {
 	i := int(r.ID)
 	if r.Status == rc.Partial && !c.reliable {
 		c.rewind(i, r)
@@ -271,14 +271,14 @@ func (c *consumer) judgeReceive(r *rc.Receive) {
 	}
 	if c.reliable {
 		for _, o := range c.peer.writes[:max(d.posted, 0)] {
-			c.peer.judgePlaced(o)
+			c.peer.validatePlaced(o)
 		}
 	}
 	c.got++
 	c.rewind(i, r)
 }
 
-// matches reports whether a receive brought a message.
+// matches reports whether a receive holds a message.
 func (c *consumer) matches(d delivery, i int, r *rc.Receive) bool {
 	if r.Length != d.length || r.ByWrite != d.rdma || r.HasImmediate != d.has || r.HasImmediate && r.Immediate != d.immediate {
 		return false
@@ -290,7 +290,7 @@ func (c *consumer) matches(d delivery, i int, r *rc.Receive) bool {
 	return bytes.Equal(c.scratch[:d.length], c.buffers[i][:d.length])
 }
 
-// rewind verifies that nothing was written beyond the receive, and posts it
+// rewind checks that no byte behind the message changed, and posts the receive
 // again.
 func (c *consumer) rewind(i int, r *rc.Receive) {
 	for _, b := range c.buffers[i][c.most:] {
@@ -305,7 +305,7 @@ func (c *consumer) rewind(i int, r *rc.Receive) {
 	c.repost(i)
 }
 
-// postLate posts receives again that are due.
+// postLate posts the receives that are due again.
 func (c *consumer) postLate(now time.Duration) {
 	if len(c.idle) == 0 || now < c.due {
 		return
@@ -317,8 +317,8 @@ func (c *consumer) postLate(now time.Duration) {
 	c.due = now + time.Duration(c.rng.Int64N(int64(c.late)))
 }
 
-// judgeFences: nothing was written between the slots.
-func (c *consumer) judgeFences() {
+// validateFences checks that no fence changed.
+func (c *consumer) validateFences() {
 	at := func(from int) {
 		for _, b := range c.arena[from:][:fence] {
 			if b != canary {
@@ -326,15 +326,15 @@ func (c *consumer) judgeFences() {
 			}
 		}
 	}
-	for s := range c.slots + 1 {
+	for s := range c.targets + 1 {
 		at(s * (fence + c.most))
 	}
 	at(len(c.arena) - fence)
-	c.judgeEnds()
+	c.validateEnds()
 }
 
-// judgeEnds: nothing was written before or behind all.
-func (c *consumer) judgeEnds() {
+// validateEnds checks that no byte outside the arena changed.
+func (c *consumer) validateEnds() {
 	for i := range fence {
 		if c.outer[i] != canary || c.outer[len(c.outer)-1-i] != canary {
 			c.fail("bytes around the memory were written")

@@ -1,115 +1,42 @@
 package rc
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// Config describes a queue pair. Both ends have agreed on it, by the connection
-// manager or otherwise; the PSNs and QP numbers are what they told each other.
-type Config struct {
-	Unreliable bool // UC instead of RC
-
-	PeerQP  uint32   // 24 bits, not 0
-	PSN     wire.PSN // of the first packet sent
-	PeerPSN wire.PSN // of the first packet expected
-	PKey    uint16   // 0 is wire.DefaultPKey
-	MTU     wire.MTU
-
-	SendDepth, ReceiveDepth int // works that are posted and not polled; at least 1
-
-	AllowWrite, AllowRead bool // what the peer may do
-	Reads                 int  // read requests under way to the peer; 0 forbids Read
-	PeerReads             int  // read requests under way from the peer; 0 forbids them
-
-	// Window bounds the packets under way, so that they fit the peer's receive
-	// buffer; Room those that this end has asked for by Reads, and keeps behind a
-	// gap, so that they fit its own. 0 is 128, and Window.
-	Window, Room int
-
-	// Stash keeps packets that come behind a gap; nil drops them. Selective says
-	// that both ends keep them, and know it: only what is missing is sent again.
-	// Without it all from the missing packet on is, as the specification has it.
-	Stash     *Stash
-	Selective bool
-
-	// The peer is gone if it acknowledges nothing for Retries+1 times Timeout. 0 is
-	// 500 ms. In between the QP asks again, first after a few round trips, then
-	// ever less often.
-	Timeout time.Duration
-	Retries int
-
-	// WaitForReceive answers a message that finds no receive by an RNR NAK, as
-	// verbs programs expect. Else it breaks the connection, as VIA demands.
-	WaitForReceive bool
-	RNRDelay       time.Duration // that our RNR NAKs ask for
-	RNRRetries     int           // RNR NAKs in a row that are believed; 7 for ever
-}
-
-const (
-	defaultWindow  = 128
-	defaultTimeout = 500 * time.Millisecond
-	foreverRNR     = 7
-	maxWindow      = 1 << 20 // packets
-	maxReads       = 255     // as many as the connection manager can say
-	maxDepth       = 1 << 20
-)
-
-// withDefaults returns a copy without zeros that mean something else.
-func (c Config) withDefaults() Config {
-	if c.PKey == 0 {
-		c.PKey = wire.DefaultPKey
-	}
-	if c.Window == 0 {
-		c.Window = defaultWindow
-	}
-	if c.Room == 0 {
-		c.Room = c.Window
-	}
-	if c.Timeout == 0 {
-		c.Timeout = defaultTimeout
-	}
-	return c
-}
-
-// Validate tells everything that is wrong with the configuration.
-func (c Config) Validate() error {
-	var all []error
-	check := func(ok bool, format string, args ...any) {
-		if !ok {
-			all = append(all, fmt.Errorf(format, args...))
-		}
-	}
-	check(c.PeerQP > 0 && c.PeerQP < 1<<24, "peer queue pair %#x", c.PeerQP)
-	check(c.MTU.IsValid(), "path MTU code %d", c.MTU)
-	check(c.PSN < 1<<24 && c.PeerPSN < 1<<24, "PSNs %#x and %#x", c.PSN, c.PeerPSN)
-	check(c.SendDepth > 0 && c.SendDepth <= maxDepth, "send depth %d", c.SendDepth)
-	check(c.ReceiveDepth > 0 && c.ReceiveDepth <= maxDepth, "receive depth %d", c.ReceiveDepth)
-	check(c.Reads >= 0 && c.Reads <= maxReads, "reads %d", c.Reads)
-	check(c.PeerReads >= 0 && c.PeerReads <= maxReads, "peer's reads %d", c.PeerReads)
-	check(c.Window >= 0 && c.Window <= maxWindow, "window %d", c.Window)
-	check(c.Room >= 0 && c.Room <= maxWindow, "room %d", c.Room)
-	check(c.Timeout >= 0 && c.Retries >= 0 && c.RNRRetries >= 0, "timeout %v, retries %d and %d", c.Timeout, c.Retries, c.RNRRetries)
-	return errors.Join(all...)
-}
-
-// QP is one end of a connection. One goroutine at a time drives it; nothing
-// blocks, and but for New nothing allocates in steady state.
+// QP is one end of a connection. One goroutine at a time drives it. It never
+// blocks, and only New allocates in steady state.
+//
+// The requester owns the send queue and the PSNs that this end sends, the
+// responder the receive queue and the PSNs that it expects. Neither knows the
+// other: a method of a half that breaks the connection returns the cause, and
+// the QP breaks both.
 type QP struct {
+	requester requester
+	responder responder
+
+	class wire.Class
+	cause Status // OK until the QP is broken
+
+	received, ignored, damaged uint64 // packets; both halves count the rest
+}
+
+// half is what each half of a QP has for itself.
+type half struct {
 	cfg      Config
 	memory   Memory
 	counters Counters
-	events   events
-	cause    Status // OK until the QP is broken
-	header   wire.Packet
+}
 
-	sends    queue[Work]
-	receives queue[Receive]
-	requester
-	responder
+// start returns a header for a packet; the burst keeps it until the next one.
+func (h *half) start(b *Burst, op wire.Opcode, at seq) *wire.Packet {
+	p := &b.header
+	b.tag = h.cfg.Tag
+	p.BTH = wire.BTH{Opcode: op, PKey: h.cfg.PKey, DestQP: h.cfg.PeerQP, PSN: at.psn()}
+	return p
 }
 
 // New returns a QP that is ready to send and to receive.
@@ -117,35 +44,24 @@ func New(c Config, m Memory) (*QP, error) {
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("queue pair configuration: %w", err)
 	}
-	c = c.withDefaults()
-	q := &QP{
-		cfg: c, memory: m,
-		sends:    newQueue[Work](c.SendDepth),
-		receives: newQueue[Receive](c.ReceiveDepth),
+	q := &QP{class: wire.RC}
+	if c.Unreliable {
+		q.class = wire.UC
 	}
-	q.requester.init(&q.cfg)
-	q.responder.init(&q.cfg)
+	h := half{cfg: c.withDefaults(), memory: m}
+	q.requester.init(h)
+	q.responder.init(h)
 	return q, nil
 }
 
 // Post appends a work to the send queue. It returns false if the queue is full.
 // On a broken QP the work is flushed.
 func (q *QP) Post(w *Work) bool {
-	if q.sends.full() {
+	if !q.requester.post(w) {
 		return false
 	}
-	w.Status = OK
-	w.length, w.got, w.piece, w.place = total(w.Segments), 0, 0, cursor{}
-	w.packets = q.cfg.MTU.Packets(w.length)
-	if w.length > wire.MaxMessage || w.packets > maxPackets || w.Op == Read && (q.cfg.Reads == 0 || q.cfg.Unreliable) || w.Op > Read {
-		w.Status = LocalInvalid // when its turn comes
-		w.packets = 1
-	}
-	w.first = q.last
-	q.last = w.end()
-	q.sends.post(w)
 	if q.cause != OK {
-		q.flush()
+		q.requester.flush()
 	}
 	return true
 }
@@ -153,148 +69,145 @@ func (q *QP) Post(w *Work) bool {
 // PostReceive appends a receive. It returns false if the queue is full. On a
 // broken QP the receive is flushed.
 func (q *QP) PostReceive(r *Receive) bool {
-	if q.receives.full() {
+	if !q.responder.post(r) {
 		return false
 	}
-	*r = Receive{ID: r.ID, Segments: r.Segments, capacity: total(r.Segments)}
-	q.receives.post(r)
 	if q.cause != OK {
-		q.flush()
+		q.responder.flush()
 	}
 	return true
 }
 
-// Receives returns how many receives are posted that no message has ended.
-func (q *QP) Receives() int { return int(q.receives.posted - q.receives.done) }
+// Receives returns how many posted receives are incomplete.
+func (q *QP) Receives() int { return q.responder.receives.incomplete() }
 
-// Kept returns how many packets wait behind a gap. When that is filled, one call of
-// Receive carries them out, and each may end a receive.
-func (q *QP) Kept() int { return q.kept.count }
+// Stashed returns how many packets wait behind a gap. One call of Receive that
+// fills the gap executes them, and each may complete a receive.
+func (q *QP) Stashed() int { return q.responder.stashed.count }
 
-// PollSend returns the next work that ended, in the order of the posts, or nil.
-func (q *QP) PollSend() *Work { return q.sends.poll() }
+// PollSend returns the next completed work in posting order, or nil.
+func (q *QP) PollSend() *Work { return q.requester.sends.poll() }
 
-// PollReceive returns the next receive that ended, in the order of the posts, or
-// nil.
-func (q *QP) PollReceive() *Receive { return q.receives.poll() }
+// PollReceive returns the next completed receive in posting order, or nil.
+func (q *QP) PollReceive() *Receive { return q.responder.receives.poll() }
 
 // PollEvent returns the next event, or NoEvent.
-func (q *QP) PollEvent() Event { return q.events.poll() }
+func (q *QP) PollEvent() Event { return q.responder.events.poll() }
 
-// Ended reports whether PollSend, PollReceive and PollEvent have something, beside
-// what was flushed when the QP broke: who knows that it is broken knows that.
+// Ended reports whether PollSend, PollReceive or PollEvent has something other
+// than what was flushed when the QP broke.
 func (q *QP) Ended() (send, receive, event bool) {
-	return q.sends.ended(), q.receives.ended(), q.events.first != q.events.last
+	return q.requester.sends.ended(), q.responder.receives.ended(), !q.responder.events.isEmpty()
 }
 
-// Cause returns why the QP is broken, and OK while it is not.
+// Cause returns why the QP is broken, or OK.
 func (q *QP) Cause() Status { return q.cause }
 
 // Counters returns the counters.
 func (q *QP) Counters() Counters {
-	c := q.counters
-	c.RTT, c.Window = q.window.smooth, q.window.size
+	c := q.requester.counters
+	c.add(&q.responder.counters)
+	c.Received += q.received
+	c.Ignored += q.ignored
+	c.Damaged += q.damaged
+	w := &q.requester.window
+	c.RTT, c.Window = w.srtt, w.size
 	return c
 }
 
-// Receive takes a packet that arrived for the QP from its peer, with a right
-// ICRC, and what [wire.Packet.Decode] said of it: Accepted, or an invalid
-// request, which the peer is to hear of. The packet is the caller's again when
-// Receive returns.
+// Receive handles a packet of the peer with a right ICRC, and the result of
+// [wire.Packet.Decode]: Accepted, or an invalid request, which the QP answers.
+// The caller owns the packet again when Receive returns.
 func (q *QP) Receive(p *wire.Packet, r wire.Refusal, now time.Duration) {
-	q.counters.Received++
+	q.received++
 	flags, class := p.Opcode.Flags(), p.Opcode.Class()
 	switch {
 	case class == wire.CNP && r == wire.Accepted:
-		q.counters.Congestion++
-		q.window.lost(q.una, 1, q.highest, false)
-	case class != q.class(), r != wire.Accepted && (!r.IsInvalidRequest() || flags&wire.Response != 0):
-		q.counters.Ignored++
+		q.requester.receiveCNP()
+	case class != q.class, r != wire.Accepted && (!r.IsInvalidRequest() || flags&wire.Response != 0):
+		q.ignored++
 	case q.cause != OK:
-		q.repeatRefusal(p)
-	case q.cfg.Unreliable:
-		q.receiveUnreliable(p, r)
+		q.responder.repeatNAK(p)
+	case class == wire.UC:
+		q.responder.receiveUnreliable(p, r)
 	case flags&wire.Response != 0:
-		q.receiveAnswer(p, now)
+		q.failOn(q.requester.receive(p, now))
 	default:
-		q.receiveRequest(p, r)
+		q.failOn(q.responder.receive(p, r))
 	}
 }
 
-// Emit appends the packets that are to be sent now, as many as there is room
-// for. Answers and requests share the room, so that neither waits for the other.
-// An acknowledgement goes last: nobody waits for it as for a reply.
+// Continues reports whether a packet is the next request, or the response to a
+// request in flight: its sender knows a PSN, or has guessed one.
+func (q *QP) Continues(p *wire.Packet) bool {
+	switch {
+	case p.Opcode.Class() != q.class || q.cause != OK:
+		return false
+	case p.Opcode.Flags()&wire.Response == 0:
+		return p.PSN == q.responder.expected.psn()
+	}
+	r := &q.requester
+	s := r.una.near(p.PSN)
+	return s >= r.una && s < r.highest
+}
+
+// Damaged reports a packet of the peer with a wrong ICRC, or cut short. The
+// packet is lost; on RC the peer retransmits it. Its headers only name the loss
+// of a message that cannot be retransmitted any more, and only if it is the
+// expected packet.
+func (q *QP) Damaged(h *wire.BTH, cut bool) {
+	q.damaged++
+	if q.cause == OK && h.Opcode.Class() == q.class && h.Opcode.Flags()&wire.Response == 0 {
+		q.responder.receiveDamaged(h, cut)
+	}
+}
+
+// Emit appends the packets to send now, as many as fit. Responses and requests
+// share the room, so that neither delays the other. An acknowledgement goes
+// last: it is less urgent than a read response.
 func (q *QP) Emit(b *Burst, now time.Duration) {
-	if q.responses.len() > 0 {
-		q.emitAnswers(b, (b.room()+1)/2)
+	if q.responder.pendingReads.len() > 0 {
+		q.failOn(q.responder.emit(b, (b.room()+1)/2))
 	}
-	last := 0
-	if q.answer.waits {
-		last = 1
+	reserve := 0
+	if q.responder.ack.pending {
+		reserve = 1
 	}
-	q.emitRequests(b, last, now)
-	q.emitAnswers(b, b.room())
+	q.failOn(q.requester.emit(b, reserve, now))
+	if q.responder.owes() {
+		q.failOn(q.responder.emit(b, b.room()))
+	}
 }
 
-// Break breaks the QP: all works and receives are flushed, and nothing is sent
-// but a refusal that waits.
-func (q *QP) Break() { q.fail(Closed) }
+// Deadline returns when Timeout is due, and false if never.
+func (q *QP) Deadline() (time.Duration, bool) { return q.requester.schedule.deadline() }
 
-// LastWord returns the answer to all that the peer has sent so far: the refusal
-// that broke this end, or the acknowledgement of what is carried out. An end that
-// leaves can tell its peer by other means, in case the answers themselves are
-// lost. It means nothing on UC.
-func (q *QP) LastWord() (wire.AETH, wire.PSN) {
-	if a := &q.answer; q.cause != OK && a.syndrome.Kind() == wire.KindNAK && a.syndrome != wire.NAKSequence {
-		return wire.AETH{Syndrome: a.syndrome, MSN: q.msn}, a.at.psn()
+// Timeout runs the timers that have expired. It may be called at any time.
+func (q *QP) Timeout(now time.Duration) { q.failOn(q.requester.expire(now)) }
+
+// Break breaks the QP: it flushes all works and receives, and sends only a
+// pending refusal.
+func (q *QP) Break() { q.failOn(Closed) }
+
+// FinalAck returns the answer to all that the peer has sent so far: the refusal
+// that broke this end, or the acknowledgement of what is executed. A closing
+// end can send it to its peer by other means, in case the answers are lost. It
+// has no meaning on UC.
+func (q *QP) FinalAck() (wire.AETH, wire.PSN) { return q.responder.finalAck() }
+
+// failOn breaks the QP if a half returned a cause.
+func (q *QP) failOn(cause Status) {
+	if cause != OK {
+		q.fail(cause)
 	}
-	return wire.AETH{Syndrome: wire.ACK, MSN: q.msn}, (q.expected - 1).psn()
 }
 
-// fail breaks the QP.
+// fail breaks the QP. Only the first cause counts.
 func (q *QP) fail(cause Status) {
 	if q.cause != OK {
 		return
 	}
 	q.cause = cause
-	q.unfinished()
-	q.responses.clear()
-	q.kept.release(q.expected, len(q.kept.ring))
-	q.disarm()
-	q.event(Broken)
-	q.flush()
-}
-
-func (q *QP) flush() {
-	q.sends.over, q.receives.over = min(q.sends.over, q.sends.done), min(q.receives.over, q.receives.done)
-	for w := q.sends.oldest(); w != nil; w = q.sends.oldest() {
-		q.endWork(w, Flushed)
-	}
-	for r := q.receives.oldest(); r != nil; r = q.receives.oldest() {
-		q.endReceive(r, Flushed)
-	}
-}
-
-func (q *QP) endWork(w *Work, s Status) {
-	w.Status = s
-	q.sends.done++
-	q.cur = max(q.cur, q.sends.done)
-}
-
-func (q *QP) endReceive(r *Receive, s Status) {
-	r.Status = s
-	q.receives.done++
-}
-
-func (q *QP) event(e Event) {
-	if !q.events.add(e) {
-		q.counters.LostEvents++
-	}
-}
-
-func (q *QP) class() wire.Class {
-	if q.cfg.Unreliable {
-		return wire.UC
-	}
-	return wire.RC
+	q.responder.stop()
+	q.requester.stop()
 }

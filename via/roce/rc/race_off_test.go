@@ -2,7 +2,8 @@
 
 package rc_test
 
-// What runs by default: the race detector would see one goroutine, and gets less.
+// Sizes without the race detector, under which the tests run fewer seeds: a
+// simulation is a single goroutine.
 const (
 	defaultSeeds = 6
 	defaultLeast = 100_000

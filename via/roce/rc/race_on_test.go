@@ -2,7 +2,7 @@
 
 package rc_test
 
-// Under the race detector a part of the simulations: it sees one goroutine. "make
+// The race detector runs fewer seeds: a simulation is a single goroutine. "make
 // simulate" runs all.
 const (
 	defaultSeeds = 2

@@ -6,21 +6,28 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// How much a request for a piece of a Read asks for: packets, and how many pieces
-// there are in a window if there may be so many. A run of segments is as long as a
-// piece lets it be.
+// A Read takes these steps:
+//
+//	1 emitRead             requests a piece, if the room for responses admits it
+//	2 receiveReadResponse  copies a response to the work's segments and marks it,
+//	                       if it is behind a gap
+//	3 absorb               counts the marked ones once the gap is filled
+//	4 retransmitRead       requests missing responses again
+
+// Packets of one read request (piece), and pieces in a window if there may be
+// so many. The largest piece is as long as a run of segments.
 const (
 	leastPiece = 16
 	mostPiece  = MaxRun
 	somePieces = 4
 )
 
-// pieces are the read requests under way. A long Read is asked for in pieces,
-// each a request of its own, so that the window rules what the peer sends, and a
-// loss does not make it send all again. A piece always ends at the same packet of
-// its Read: a piece that is asked for again, from the missing packet on, is a
-// part of the first request, as a responder demands. So each Read has pieces of one
-// size, which suits the window that it begins with.
+// pieces are the read requests in flight. A long Read is requested in pieces,
+// so that the window bounds what the peer sends and a loss does not repeat all
+// of it. A piece always ends at the same packet of its Read: a piece that is
+// requested again from the missing packet on is a part of the first request, as
+// responders require. So all pieces of a Read have one size, chosen by the
+// window at its start.
 type pieces struct {
 	least, most int   // packets of a piece
 	room        int   // packets of all
@@ -37,7 +44,7 @@ func newPieces(c *Config) pieces {
 	}
 }
 
-// size is how large the pieces of a Read are that begins with this window.
+// size returns the piece size of a Read that begins with this window.
 func (p *pieces) size(window int) int {
 	return min(max(window/min(somePieces, len(p.ends)), p.least), p.most)
 }
@@ -51,9 +58,9 @@ func (p *pieces) push(end seq) {
 	p.last++
 }
 
-// admits reports whether n more responses may be asked for, from packet next on:
-// with those that are under way they fit our receive buffer. What is between the
-// pieces counts as one of them.
+// admits reports whether n more responses may be requested from packet next on:
+// with those in flight they fit this end's receive buffer. Packets between the
+// pieces count as in flight.
 func (p *pieces) admits(una, next seq, n int) bool {
 	if p.first == p.last {
 		return true
@@ -62,37 +69,37 @@ func (p *pieces) admits(una, next seq, n int) bool {
 	return int(next-from)+n <= p.room
 }
 
-// settle forgets the pieces before una.
-func (p *pieces) settle(una seq) {
+// release removes the pieces before una.
+func (p *pieces) release(una seq) {
 	for p.first != p.last && *p.at(p.first) <= una {
 		p.first++
 	}
 }
 
-// goBack forgets the pieces that end behind to.
+// goBack removes the pieces that end behind to.
 func (p *pieces) goBack(to seq) {
 	for p.first != p.last && *p.at(p.last - 1) > to {
 		p.last--
 	}
 }
 
-// emitRead asks for the next piece, or for what is missing of it. It returns
-// false if that has to wait.
-func (q *QP) emitRead(b *Burst, w *Work, now time.Duration) bool {
+// emitRead requests the next piece, or its missing part. It returns false if
+// that has to wait.
+func (q *requester) emitRead(b *Burst, w *Work, now time.Duration) bool {
 	if w.piece == 0 {
 		w.piece = q.pieces.size(q.window.size)
 	}
 	whole := q.pieceEnd(w)
 	to := whole
 	if q.next < min(q.holeEnd, q.acked) {
-		to = min(to, q.holeEnd) // of a request that arrived
+		to = min(to, q.holeEnd) // inside a request that arrived
 	}
 	if n := int(to - q.next); q.pieces.full() || !q.pieces.admits(q.una, q.next, n) || !q.admits(n) {
 		return false
 	}
 	i, end := int(q.next-w.first), int(to-w.first)
 	mtu := q.cfg.MTU.Bytes()
-	h := q.start(wire.RCReadRequest)
+	h := q.start(b, wire.RCReadRequest, q.next)
 	h.AckRequest = true
 	h.RETH = wire.RETH{
 		Addr: w.Addr + uint64(i*mtu), Key: w.Key,
@@ -106,75 +113,74 @@ func (q *QP) emitRead(b *Burst, w *Work, now time.Duration) bool {
 	return true
 }
 
-// pieceEnd is where the piece of packet next ends.
-func (q *QP) pieceEnd(w *Work) seq {
+// pieceEnd returns where the piece of packet next ends.
+func (q *requester) pieceEnd(w *Work) seq {
 	i := int(q.next - w.first)
 	return w.first + seq(min((i/w.piece+1)*w.piece, w.packets))
 }
 
-// placed are the responses behind a gap that are in place: a ring of bits by
-// number.
-type placed struct {
+// responseMap marks the responses that are placed behind a gap: a ring of bits
+// by packet number.
+type responseMap struct {
 	bits  []uint64
 	count int
 }
 
-func newPlaced(c *Config) placed {
-	return placed{bits: make([]uint64, powerOfTwo((2*c.Window+63)/64))}
+func newResponseMap(c *Config) responseMap {
+	return responseMap{bits: make([]uint64, powerOfTwo((2*c.Window+63)/64))}
 }
 
-func (p *placed) size() seq { return seq(64 * len(p.bits)) }
+func (p *responseMap) size() seq { return seq(64 * len(p.bits)) }
 
-func (p *placed) bit(s seq) (*uint64, uint64) {
+func (p *responseMap) bit(s seq) (*uint64, uint64) {
 	return &p.bits[s>>6&seq(len(p.bits)-1)], 1 << (s & 63)
 }
 
-func (p *placed) has(s seq) bool {
+func (p *responseMap) has(s seq) bool {
 	word, bit := p.bit(s)
 	return *word&bit != 0
 }
 
-// flip marks or unmarks.
-func (p *placed) flip(s seq, by int) {
+// flip inverts the mark of a response.
+func (p *responseMap) flip(s seq, by int) {
 	word, bit := p.bit(s)
 	*word ^= bit
 	p.count += by
 }
 
-// absorb counts responses that are in place since before the gap was filled.
-func (q *QP) absorb(w *Work) {
-	for q.placed.count > 0 && w.got < w.packets && q.placed.has(w.first+seq(w.got)) {
-		q.placed.flip(w.first+seq(w.got), -1)
+// absorb counts the responses that were placed before the gap was filled.
+func (q *requester) absorb(w *Work) {
+	for q.outOfOrder.count > 0 && w.got < w.packets && q.outOfOrder.has(w.first+seq(w.got)) {
+		q.outOfOrder.flip(w.first+seq(w.got), -1)
 		w.got++
 	}
 }
 
-// receiveResponse takes a packet of the answer to a Read, and puts it in place.
-// Responses come in order; one that is ahead says that those before it are lost,
-// and that all Sends and Writes before it are carried out.
-func (q *QP) receiveResponse(p *wire.Packet, s seq, now time.Duration) {
-	if s < q.una || q.placed.has(s) {
+// receiveReadResponse handles a response of a Read and copies its payload.
+// Responses come in order: one that is ahead shows that those before it are
+// lost, and that all earlier Sends and Writes are executed.
+func (q *requester) receiveReadResponse(p *wire.Packet, s seq, now time.Duration) Status {
+	if s < q.una || q.outOfOrder.has(s) {
 		q.counters.Duplicates++
-		return
+		return OK
 	}
 	w := q.readOf(s)
-	if w == nil || s >= q.highest || s-q.una >= q.placed.size() {
+	if w == nil || s >= q.highest || s-q.una >= q.outOfOrder.size() {
 		q.counters.Ignored++
-		return
+		return OK
 	}
 	mtu, i := q.cfg.MTU.Bytes(), int(s-w.first)
 	switch {
 	case i < w.got:
 		q.counters.Duplicates++
-		return
+		return OK
 	case len(p.Payload) != min(w.length-i*mtu, mtu):
 		q.counters.Ignored++
-		return
+		return OK
 	case !q.memory.Local(w.ID):
 		q.acked = max(q.acked, s)
-		q.settle(now)
-		q.giveUp(LocalProtection)
-		return
+		q.completeAcknowledged(now)
+		return q.giveUp(LocalProtection)
 	}
 	w.place.seek(w.Segments, i*mtu)
 	w.place.scatter(w.Segments, p.Payload)
@@ -183,16 +189,17 @@ func (q *QP) receiveResponse(p *wire.Packet, s seq, now time.Duration) {
 		w.got++
 		q.absorb(w)
 	} else {
-		q.placed.flip(s, 1)
+		q.outOfOrder.flip(s, 1)
 		q.counters.OutOfSequence++
 	}
 	q.acked = max(q.acked, s+1)
-	q.settle(now)
-	q.readAgain(now)
+	q.completeAcknowledged(now)
+	q.retransmitRead(now)
+	return OK
 }
 
-// readOf returns the Read that a response belongs to.
-func (q *QP) readOf(s seq) *Work {
+// readOf returns the Read of a response.
+func (q *requester) readOf(s seq) *Work {
 	for i := q.sends.done; i < q.sends.posted; i++ {
 		w := q.sends.at(i)
 		if s < w.end() {
@@ -205,19 +212,19 @@ func (q *QP) readOf(s seq) *Work {
 	return nil
 }
 
-// readAgain asks again for missing responses, once for each gap: what the peer
-// has carried out it has answered.
-func (q *QP) readAgain(now time.Duration) {
+// retransmitRead requests missing responses again, once for each gap: the peer
+// has answered what it executed.
+func (q *requester) retransmitRead(now time.Duration) {
 	g := &q.readGap
-	if q.una >= q.acked || q.una >= g.at && q.una < g.end && now-g.when < q.window.again() {
+	if q.una >= q.acked || q.una >= g.at && q.una < g.end && now-g.when < q.window.retransmitDelay() {
 		return
 	}
 	end := q.una + 1
-	for end < q.acked && !(q.placed.count > 0 && q.placed.has(end)) {
+	for end < q.acked && !(q.outOfOrder.count > 0 && q.outOfOrder.has(end)) {
 		end++
 	}
 	q.counters.ImpliedNAKs++
 	*g = gap{q.una, end, now}
-	q.fill(q.una, end)
+	q.retransmitRange(q.una, end)
 	q.window.lost(q.una, int(end-q.una), q.highest, true)
 }

@@ -6,81 +6,151 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// maxPackets bounds the packets of one work, so that all numbers under way are
-// in one half of the PSNs.
-const maxPackets = 1 << 22
-
-// ackEvery is how many packets go at most without asking for an acknowledgement.
-const ackEvery = 16
-
-// requester is the half of a QP that sends requests. Its numbers stand in this
-// order, acked and next but for a while after a loss:
+// requester is the half of a QP that sends requests. It owns the send queue,
+// the PSNs of this end, the congestion window and the retransmission timers.
+//
+// A request travels
+//
+//	1 post                  the work takes its PSNs; from here on the QP owns its
+//	                        memory
+//	2 emit                  finds the next packet to send, new or lost, that the
+//	                        window admits
+//	3 emitPacket, emitRead  writes the headers; the payload stays in the work's
+//	                        segments, to which the burst refers
+//	4 sent                  advances next and arms the timer
+//	5 receive               handles an ACK, NAK or read response, which it copies
+//	                        to the work's segments
+//	6 completeAcknowledged  completes works in posting order; PollSend returns
+//	                        them to the consumer with their memory
+//
+// The numbers are in this order; acked and next are not for a while after a
+// loss:
 //
 //	una ≤ acked ≤ next ≤ highest ≤ last
 type requester struct {
-	una     seq    // the first packet not settled: not acknowledged, or a response missing
-	acked   seq    // the peer has carried out all before it
+	half
+	sends queue[Work]
+
+	una     seq    // the first incomplete packet: no ACK, or a response missing
+	acked   seq    // the peer has executed all before it
 	next    seq    // the next packet to send
-	resend  seq    // what is before it, and not in the hole, is not sent again
-	holeEnd seq    // next to holeEnd is missing, if that is anything
+	skipTo  seq    // packets before it, outside the hole, are not retransmitted
+	holeEnd seq    // next to holeEnd is missing, if not empty
 	highest seq    // behind the last packet that was ever sent
 	last    seq    // behind the last packet of the last work
 	cur     uint64 // the work of next, in sends
 
-	pieces   pieces
-	gap      gap // the sequence error that was answered last
-	readGap  gap // the missing responses that were asked for last
-	placed   placed
-	window   window
-	schedule schedule
+	pieces     pieces
+	gap        gap // the last sequence error that was handled
+	readGap    gap // the last missing responses that were requested
+	outOfOrder responseMap
+	window     window
+	schedule   schedule
 }
 
-// gap are missing packets for which the requester has gone back, and when.
+// maxPackets bounds the packets of one work, so that all numbers in flight are
+// within half of the PSN space.
+const maxPackets = 1 << 22
+
+// ackEvery bounds the packets between two that request an acknowledgement.
+const ackEvery = 16
+
+// gap is a range of missing packets for which the requester went back, and
+// when.
 type gap struct {
 	at, end seq
 	when    time.Duration
 }
 
-func (r *requester) init(c *Config) {
-	s := startSeq(c.PSN)
-	r.una, r.acked, r.next, r.resend, r.highest, r.last = s, s, s, s, s, s
-	r.pieces = newPieces(c)
-	r.placed = newPlaced(c)
-	r.window = newWindow(c)
-	r.schedule = schedule{timer: never, hold: never}
+func (q *requester) init(h half) {
+	q.half = h
+	c, s := &q.cfg, startSeq(h.cfg.PSN)
+	q.una, q.acked, q.next, q.skipTo, q.highest, q.last = s, s, s, s, s, s
+	q.sends = newQueue[Work](c.SendDepth)
+	q.pieces = newPieces(c)
+	q.outOfOrder = newResponseMap(c)
+	q.window = newWindow(c)
+	q.schedule = schedule{timer: never, rnrUntil: never}
 }
 
-// emitRequests sends what the window allows, and leaves room for some packets.
-func (q *QP) emitRequests(b *Burst, leave int, now time.Duration) {
-	if q.held(now) {
-		return
+// post appends a work. It returns false if the send queue is full.
+func (q *requester) post(w *Work) bool {
+	if q.sends.full() {
+		return false
 	}
-	for b.room() > leave && q.cause == OK && q.cur < q.sends.posted {
+	w.Status = OK
+	w.length, w.got, w.piece, w.place = total(w.Segments), 0, 0, cursor{}
+	w.packets = q.cfg.MTU.Packets(w.length)
+	if w.length > wire.MaxMessage || w.packets > maxPackets || w.Op == Read && (q.cfg.Reads == 0 || q.cfg.Unreliable) || w.Op > Read {
+		w.Status = LocalInvalid // it ends in order
+		w.packets = 1
+	}
+	w.first = q.last
+	q.last = w.end()
+	q.sends.post(w)
+	return true
+}
+
+// end ends the oldest work.
+func (q *requester) end(w *Work, s Status) {
+	w.Status = s
+	q.sends.done++
+	q.cur = max(q.cur, q.sends.done)
+}
+
+// stop stops the timers and flushes the works when the QP breaks.
+func (q *requester) stop() {
+	q.disarm()
+	q.flush()
+}
+
+// flush ends all works of a broken QP.
+func (q *requester) flush() {
+	q.sends.breaks()
+	for w := q.sends.oldest(); w != nil; w = q.sends.oldest() {
+		q.end(w, Flushed)
+	}
+}
+
+// emit sends requests as the window allows and leaves room for reserve packets.
+// It returns why the connection breaks, or OK.
+func (q *requester) emit(b *Burst, reserve int, now time.Duration) Status {
+	if q.rnrPending(now) {
+		return OK
+	}
+	if q.schedule.probe.due && b.room() > reserve {
+		q.emitProbe(b)
+	}
+	for b.room() > reserve && q.cur < q.sends.posted {
 		w := q.sends.at(q.cur)
 		switch {
 		case q.next >= w.end():
 			q.cur++
 		case q.skip(w):
 		case w.Status != OK || !q.memory.Local(w.ID):
-			if !q.refuseLocal(w) {
-				return
+			if w != q.sends.oldest() {
+				return OK // works complete in order
+			}
+			if cause := q.failLocal(w); cause != OK {
+				return cause
 			}
 		case w.Op == Read:
 			if !q.emitRead(b, w, now) {
-				return
+				return OK
 			}
 		default:
 			if !q.admits(1) {
-				return
+				return OK
 			}
-			q.emitPart(b, w, now)
+			q.emitPacket(b, w, now)
 		}
 	}
+	return OK
 }
 
-// skip passes over what need not be sent again, after a loss.
-func (q *QP) skip(w *Work) bool {
-	to := q.resend
+// skip skips packets that need no retransmission after a loss.
+func (q *requester) skip(w *Work) bool {
+	to := q.skipTo
 	if q.next < q.holeEnd {
 		to = min(q.acked, q.holeEnd)
 		if w.Op == Read {
@@ -97,30 +167,30 @@ func (q *QP) skip(w *Work) bool {
 	end := q.pieceEnd(w)
 	q.next = min(to, end)
 	if q.next == end && end > q.una && !q.pieces.full() {
-		q.pieces.push(end) // it is still under way
+		q.pieces.push(end) // it is still in flight
 	}
 	return true
 }
 
-// admits reports whether n more packets may go.
-func (q *QP) admits(n int) bool {
+// admits reports whether n more packets may be sent.
+func (q *requester) admits(n int) bool {
 	if q.cfg.Unreliable {
 		return true
 	}
-	underway := int(q.next - q.una)
-	if q.schedule.probing && underway > 0 {
+	inFlight := int(q.next - q.una)
+	if q.schedule.probing && inFlight > 0 {
 		return false
 	}
-	return q.window.admits(underway, n)
+	return q.window.admits(inFlight, n)
 }
 
-// emitPart sends the next packet of a Send or Write.
-func (q *QP) emitPart(b *Burst, w *Work, now time.Duration) {
+// emitPacket sends the next packet of a Send or Write.
+func (q *requester) emitPacket(b *Burst, w *Work, now time.Duration) {
 	mtu := q.cfg.MTU.Bytes()
 	i := int(q.next - w.first)
 	n := min(w.length-i*mtu, mtu)
 	last := i == w.packets-1
-	h := q.start(partOpcode(w, i == 0, last))
+	h := q.start(b, packetOpcode(w, i == 0, last), q.next)
 	if q.cfg.Unreliable {
 		h.Opcode += wire.UCSendFirst - wire.RCSendFirst
 	} else {
@@ -135,27 +205,20 @@ func (q *QP) emitPart(b *Burst, w *Work, now time.Duration) {
 	q.sent(1, now)
 	if last && q.cfg.Unreliable {
 		q.una, q.acked = q.next, q.next
-		q.endWork(w, OK)
+		q.end(w, OK)
 	}
 }
 
-// wantsAck reports whether the packet asks for an acknowledgement although its
-// message goes on: now and then, and when the window is full, for then nothing
-// else will make a selective peer say again what it misses.
-func (q *QP) wantsAck() bool {
+// wantsAck reports whether a packet in the middle of a message requests an
+// acknowledgement: at intervals, and when the window is full, because a
+// selective peer then gets no other reason to report what is missing.
+func (q *requester) wantsAck() bool {
 	every := seq(max(1, min(ackEvery, q.window.size/4)))
 	return q.next%every == 0 || int(q.next-q.una)+1 >= q.window.size || q.schedule.probing
 }
 
-// start returns a header for the next packet.
-func (q *QP) start(op wire.Opcode) *wire.Packet {
-	h := &q.header
-	h.BTH = wire.BTH{Opcode: op, PKey: q.cfg.PKey, DestQP: q.cfg.PeerQP, PSN: q.next.psn()}
-	return h
-}
-
-// sent moves past n PSNs that were sent in one packet.
-func (q *QP) sent(n int, now time.Duration) {
+// sent advances past n PSNs of one packet.
+func (q *requester) sent(n int, now time.Duration) {
 	q.counters.Sent++
 	if q.next < q.highest {
 		q.counters.Retransmitted++
@@ -170,29 +233,26 @@ func (q *QP) sent(n int, now time.Duration) {
 	}
 }
 
-// refuseLocal ends a work that cannot be carried out: on RC with the connection,
-// once all before it has ended, on UC alone. It returns false if it has to wait.
-func (q *QP) refuseLocal(w *Work) bool {
+// failLocal ends the oldest work, which cannot be executed: on RC it breaks the
+// connection, on UC only the work fails.
+func (q *requester) failLocal(w *Work) Status {
 	status := LocalProtection
 	if w.Status != OK {
 		status = w.Status
 	}
-	if w != q.sends.oldest() {
-		return false
-	}
-	q.endWork(w, status)
+	q.end(w, status)
 	if !q.cfg.Unreliable {
-		q.fail(status)
-		return false
+		return status
 	}
 	q.una, q.acked, q.next = w.end(), w.end(), w.end()
 	q.highest = max(q.highest, q.next)
-	return true
+	return OK
 }
 
-// partOpcodes are the opcodes of Sends and Writes on RC, in rows of their kind:
-// first, middle, last, last with immediate data, only, only with immediate data.
-var partOpcodes = [...][6]wire.Opcode{
+// packetOpcodes are the opcodes of Sends and Writes on RC, a row for each kind:
+// first, middle, last, last with immediate data, only, only with immediate
+// data.
+var packetOpcodes = [...][6]wire.Opcode{
 	Send: {
 		wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLast,
 		wire.RCSendLastImmediate, wire.RCSendOnly, wire.RCSendOnlyImmediate,
@@ -203,7 +263,7 @@ var partOpcodes = [...][6]wire.Opcode{
 	},
 }
 
-func partOpcode(w *Work, first, last bool) wire.Opcode {
+func packetOpcode(w *Work, first, last bool) wire.Opcode {
 	i := 1
 	switch {
 	case first && last:
@@ -216,5 +276,5 @@ func partOpcode(w *Work, first, last bool) wire.Opcode {
 	if last && w.HasImmediate {
 		i++
 	}
-	return partOpcodes[w.Op][i]
+	return packetOpcodes[w.Op][i]
 }

@@ -27,7 +27,7 @@ func TestRequesterRules(t *testing.T) {
 			post write 257 imm
 			<- WRITE-First psn=0 n=256 len=257
 			<- WRITE-Last-with-Immediate psn=1 n=1 a=1`},
-		{"answers to what was never sent, or is settled", nil, `
+		{"answers to what was never sent, or is complete", nil, `
 			post send 5
 			<- SEND-Only psn=0 n=5
 			-> Acknowledge psn=1 syn=31
@@ -100,6 +100,57 @@ func TestRequesterRules(t *testing.T) {
 			-> Acknowledge psn=1 syn=31
 			quiet
 			done ok
+			done ok`},
+		{"a probe is a duplicate, and answered as one", nil, `
+			probe
+			<- WRITE-Only psn=-1 n=0 len=0 a=1
+			-> Acknowledge psn=-1 syn=31
+			wait 1h
+			quiet
+			nothing
+			post send 5
+			<- SEND-Only psn=0
+			-> Acknowledge psn=0 syn=31
+			done ok
+			probe
+			probe
+			<- WRITE-Only psn=0 n=0 len=0 a=1
+			quiet
+			-> Acknowledge psn=-1 syn=31
+			wait 20ms
+			<- WRITE-Only psn=0 n=0 len=0 a=1
+			-> Acknowledge psn=0 syn=31
+			wait 1h
+			quiet`},
+		{"a probe of a peer that is gone", nil, `
+			probe
+			<- WRITE-Only psn=-1
+			wait 20ms
+			<- WRITE-Only psn=-1
+			wait 40ms
+			<- WRITE-Only psn=-1
+			wait 80ms
+			<- WRITE-Only psn=-1
+			wait 100ms
+			<- WRITE-Only psn=-1
+			wait 100ms
+			quiet
+			event broken`},
+		{"a work replaces the probe", nil, `
+			probe
+			<- WRITE-Only psn=-1
+			post send 5
+			<- SEND-Only psn=0
+			-> Acknowledge psn=0 syn=31
+			done ok
+			wait 1h
+			quiet`},
+		{"works in flight are a probe", nil, `
+			post send 5
+			<- SEND-Only psn=0
+			probe
+			quiet
+			-> Acknowledge psn=0 syn=31
 			done ok`},
 		{"silence for ever", nil, `
 			post send 5
@@ -242,7 +293,7 @@ func TestRequesterRules(t *testing.T) {
 			quiet
 			done local protection
 			event broken`},
-		{"reads that nobody agreed on", func(c *rc.Config) { c.Reads = 0 }, `
+		{"reads without agreed depth", func(c *rc.Config) { c.Reads = 0 }, `
 			post send 5
 			post read 5
 			<- SEND-Only psn=0

@@ -2,8 +2,16 @@ package rc
 
 import "github.com/viablk/viablk/via/roce/wire"
 
-// read is a read request of the peer.
-type read struct {
+// maxReadPackets bounds one read request of the peer.
+const maxReadPackets = maxPackets
+
+// readRequest is a read request of the peer. It travels
+//
+//	1 executeRead       checks the range and queues it, also in recentReads
+//	2 emitReadResponse  looks up the memory for each response; the burst refers
+//	                    to it until the packets are sent
+//	3 replayRead        queues it again, or a part of it, if the peer repeats it
+type readRequest struct {
 	first   seq
 	packets int
 	key     uint32
@@ -13,61 +21,60 @@ type read struct {
 	msn     wire.MSN
 }
 
-// reads is a ring of read requests. It has no memory before the first.
-type reads struct {
-	items       []read
+// readRing is a ring of read requests. It allocates at the first one.
+type readRing struct {
+	items       []readRequest
 	limit       int
 	first, last uint64
 }
 
-func newReads(limit int) reads { return reads{limit: limit} }
+func newReadRing(limit int) readRing { return readRing{limit: limit} }
 
-func (r *reads) len() int { return int(r.last - r.first) }
+func (r *readRing) len() int { return int(r.last - r.first) }
 
-func (r *reads) at(i uint64) *read { return &r.items[i%uint64(len(r.items))] }
+func (r *readRing) at(i uint64) *readRequest { return &r.items[i%uint64(len(r.items))] }
 
-func (r *reads) full() bool { return r.len() == r.limit }
+func (r *readRing) full() bool { return r.len() == r.limit }
 
-func (r *reads) push(x read) {
+func (r *readRing) push(x readRequest) {
 	if r.items == nil {
-		r.items = make([]read, r.limit)
+		r.items = make([]readRequest, r.limit)
 	}
 	*r.at(r.last) = x
 	r.last++
 }
 
-func (r *reads) clear() { r.first = r.last }
+func (r *readRing) clear() { r.first = r.last }
 
-// executeRead queues the answer to a read request. Its bytes are read when the
-// responses are sent.
-func (q *QP) executeRead(p *wire.Packet) wire.Syndrome {
+// executeRead queues a read request; emitReadResponse reads its bytes.
+func (q *responder) executeRead(p *wire.Packet) wire.Syndrome {
 	if v := q.checkRange(p, q.cfg.AllowRead && q.cfg.PeerReads > 0, RemoteRead); v != wire.ACK {
 		q.event(ReadRefused)
 		return v
 	}
 	n := q.cfg.MTU.Packets(int(p.RETH.Length))
-	if n > maxReadPackets || q.responses.full() {
+	if n > maxReadPackets || q.pendingReads.full() {
 		return wire.NAKInvalidRequest
 	}
 	q.msn = q.msn.Add(1)
-	x := read{
+	x := readRequest{
 		first: q.expected, packets: n, key: p.RETH.Key, addr: p.RETH.Addr,
 		length: int(p.RETH.Length), msn: q.msn,
 	}
-	if q.remembered.full() {
-		q.remembered.first++
+	if q.recentReads.full() {
+		q.recentReads.first++
 	}
-	q.remembered.push(x)
-	q.responses.push(x)
+	q.recentReads.push(x)
+	q.pendingReads.push(x)
 	q.expected += seq(n)
 	return wire.ACK
 }
 
-// readDuplicate answers a read request again, or a part of one.
-func (q *QP) readDuplicate(p *wire.Packet, s seq) {
+// replayRead answers a repeated read request, or a part of one.
+func (q *responder) replayRead(p *wire.Packet, s seq) {
 	mtu, h := q.cfg.MTU.Bytes(), &p.RETH
-	for i := q.remembered.first; i != q.remembered.last; i++ {
-		x := *q.remembered.at(i)
+	for i := q.recentReads.first; i != q.recentReads.last; i++ {
+		x := *q.recentReads.at(i)
 		if s < x.first || s >= x.first+seq(x.packets) {
 			continue
 		}
@@ -77,15 +84,15 @@ func (q *QP) readDuplicate(p *wire.Packet, s seq) {
 		}
 		x.first, x.addr, x.length = s, h.Addr, int(h.Length)
 		x.packets = q.cfg.MTU.Packets(x.length)
-		q.responses.insert(x, q.cfg.PeerReads)
+		q.pendingReads.insert(x, q.cfg.PeerReads)
 		return
 	}
 }
 
-// insert puts a request in its place by number, for responses come in order, or
-// in the place of one with the same end. Beyond limit requests it is dropped: it
-// will come again.
-func (r *reads) insert(x read, limit int) {
+// insert adds a request in order of its number, because responses are sent in
+// order, or replaces one with the same end. It drops requests beyond limit: the
+// peer repeats them.
+func (r *readRing) insert(x readRequest, limit int) {
 	i := r.last
 	for i != r.first && r.at(i-1).end() >= x.end() {
 		i--
@@ -106,32 +113,38 @@ func (r *reads) insert(x read, limit int) {
 	*r.at(i) = x
 }
 
-func (r *read) end() seq { return r.first + seq(r.packets) }
+func (r *readRequest) end() seq { return r.first + seq(r.packets) }
 
-// emitAnswers sends responses of reads, at most limit packets, and then the
-// acknowledgement or refusal that waits: it speaks of what came after them.
-func (q *QP) emitAnswers(b *Burst, limit int) {
-	for ; limit > 0 && q.responses.len() > 0; limit-- {
-		if !q.emitResponse(b, q.responses.at(q.responses.first)) {
-			q.event(ReadRefused)
-			q.fail(BadAccess)
-		}
+// owes reports whether emit has something to send.
+func (q *responder) owes() bool { return q.ack.pending || q.pendingReads.len() > 0 }
+
+// emit sends read responses, at most limit packets, and then the pending
+// acknowledgement or refusal, which covers later requests. It returns why the
+// connection breaks, or OK.
+func (q *responder) emit(b *Burst, limit int) Status {
+	cause := OK
+	for ; limit > 0 && cause == OK && q.pendingReads.len() > 0; limit-- {
+		cause = q.emitReadResponse(b, q.pendingReads.at(q.pendingReads.first))
 	}
-	a := &q.answer
-	if limit <= 0 || !a.waits {
-		return
+	if limit > 0 && q.ack.pending {
+		q.emitAck(b)
 	}
-	a.waits = false
-	h := q.start(wire.RCAcknowledge)
-	h.PSN = a.at.psn()
+	return cause
+}
+
+// emitAck sends the pending acknowledgement or refusal.
+func (q *responder) emitAck(b *Burst) {
+	a := &q.ack
+	a.pending = false
+	h := q.start(b, wire.RCAcknowledge, a.at)
 	h.AETH = wire.AETH{Syndrome: a.syndrome, MSN: q.msn}
 	b.add(h, len(b.segments), 0, nil)
 	q.counters.Sent++
 }
 
-// emitResponse sends the next packet of an answer. It returns false, and leaves a
-// refusal, if the memory is no longer the peer's to read.
-func (q *QP) emitResponse(b *Burst, x *read) bool {
+// emitReadResponse sends the next response of a read request. If the peer may
+// no longer read the memory, it sets a refusal, and the connection breaks.
+func (q *responder) emitReadResponse(b *Burst, x *readRequest) Status {
 	mtu := q.cfg.MTU.Bytes()
 	off := x.sent * mtu
 	n := min(x.length-off, mtu)
@@ -140,22 +153,22 @@ func (q *QP) emitResponse(b *Burst, x *read) bool {
 	if n > 0 {
 		bytes := q.memory.Remote(x.key, x.addr+uint64(off), n, RemoteRead)
 		if bytes == nil {
+			q.event(ReadRefused)
 			q.counters.NAKsSent++
-			q.reply(wire.NAKRemoteAccess, s)
-			return false
+			q.setAck(wire.NAKRemoteAccess, s)
+			return BadAccess
 		}
 		b.segments = append(b.segments, bytes[:n])
 	}
 	x.sent++
-	h := q.start(responseOpcode(x.sent == 1, x.sent == x.packets))
-	h.PSN = s.psn()
+	h := q.start(b, responseOpcode(x.sent == 1, x.sent == x.packets), s)
 	h.AETH = wire.AETH{Syndrome: wire.ACK, MSN: x.msn}
 	b.add(h, at, n, nil)
 	q.counters.Sent++
 	if x.sent == x.packets {
-		q.responses.first++
+		q.pendingReads.first++
 	}
-	return true
+	return OK
 }
 
 func responseOpcode(first, last bool) wire.Opcode {

@@ -2,308 +2,216 @@ package rc
 
 import "github.com/viablk/viablk/via/roce/wire"
 
-// maxReadPackets bounds one read request of the peer.
-const maxReadPackets = maxPackets
-
-// responder is the half of a QP that carries out requests.
+// responder is the half of a QP that executes requests. It owns the receive
+// queue, the expected PSN, the acknowledgement to send and the read requests to
+// answer. The caller of Receive owns a packet; no step keeps a part of it, but
+// for a copy in the stash.
+//
+// A request packet travels
+//
+//	1 receive       compares its PSN with the expected one: a duplicate is
+//	                answered again, a packet behind a gap waits in the stash
+//	2 execute       checks the opcode against the message in progress
+//	3 executeSend   copies the payload to the oldest receive
+//	  executeWrite  copies it to registered memory, which it looks up first
+//	  executeRead   queues the read request
+//	4 endMessage    raises the MSN and completes the receive, which PollReceive
+//	                returns to the consumer with its memory
+//	5 emit          sends read responses, which refer to registered memory until
+//	                they are sent, then the pending acknowledgement
 type responder struct {
-	expected  seq
-	msn       wire.MSN
-	message   message
-	outOfStep bool // a NAK is out; what comes behind the gap is dropped
-	furthest  seq  // the latest packet from behind the gap
-	kept      ahead
-	damage    damage
+	half
+	receives queue[Receive]
+	events   events
 
-	answer     answer
-	responses  reads // to be sent
-	remembered reads // for requests that come again
+	expected seq
+	msn      wire.MSN
+	message  message
+	nakSent  bool // a NAK is sent; packets behind the gap are dropped
+	furthest seq  // the latest packet behind the gap
+	stashed  stashRing
+	damage   damage
+
+	ack          pendingAck
+	pendingReads readRing // to be sent
+	recentReads  readRing // for repeated requests
 }
 
-// message is one that is being received.
-type message struct {
-	op      wire.Operation // OpNone between messages
-	moved   int            // bytes so far
-	length  int            // of a Write
-	key     uint32
-	addr    uint64
-	refused bool // UC: the rest is dropped
-}
-
-// answer is an acknowledgement or refusal that waits to be sent.
-type answer struct {
-	waits    bool
+// pendingAck is a pending acknowledgement or refusal.
+type pendingAck struct {
+	pending  bool
 	syndrome wire.Syndrome
 	at       seq
 }
 
-func (r *responder) init(c *Config) {
-	r.expected = startSeq(c.PeerPSN)
-	r.responses = newReads(2 * c.PeerReads)
-	r.remembered = newReads(c.PeerReads)
-	r.kept = newAhead(c)
+func (q *responder) init(h half) {
+	q.half = h
+	c := &q.cfg
+	q.receives = newQueue[Receive](c.ReceiveDepth)
+	q.expected = startSeq(c.PeerPSN)
+	q.pendingReads = newReadRing(2 * c.PeerReads)
+	q.recentReads = newReadRing(c.PeerReads)
+	q.stashed = newStashRing(c)
 }
 
-// receiveRequest takes a request of a reliable connection.
-func (q *QP) receiveRequest(p *wire.Packet, r wire.Refusal) {
+// post appends a receive. It returns false if the receive queue is full.
+func (q *responder) post(r *Receive) bool {
+	if q.receives.full() {
+		return false
+	}
+	*r = Receive{ID: r.ID, Segments: r.Segments, capacity: total(r.Segments)}
+	q.receives.post(r)
+	return true
+}
+
+// end ends the oldest receive.
+func (q *responder) end(r *Receive, s Status) {
+	r.Status = s
+	q.receives.done++
+}
+
+// stop reports the peer's unfinished message, frees what waits and flushes the
+// receives when the QP breaks. A pending refusal stays, to be sent.
+func (q *responder) stop() {
+	q.reportUnfinished()
+	q.pendingReads.clear()
+	q.stashed.release(q.expected, len(q.stashed.ring))
+	q.event(Broken)
+	q.flush()
+}
+
+// flush ends all receives of a broken QP.
+func (q *responder) flush() {
+	q.receives.breaks()
+	for r := q.receives.oldest(); r != nil; r = q.receives.oldest() {
+		q.end(r, Flushed)
+	}
+}
+
+func (q *responder) event(e Event) {
+	if !q.events.add(e) {
+		q.counters.LostEvents++
+	}
+}
+
+// receive handles a request of a reliable connection. It returns why the
+// connection breaks, or OK.
+func (q *responder) receive(p *wire.Packet, r wire.Refusal) Status {
 	s := q.expected.near(p.PSN)
 	switch {
 	case s > q.expected:
-		q.behindGap(p, r, s)
-		return
+		q.receiveOutOfOrder(p, r, s)
+		return OK
 	case s < q.expected:
-		q.duplicate(p, s, r)
-		return
+		q.receiveDuplicate(p, s, r)
+		return OK
 	}
-	q.outOfStep = false
-	q.carryOut(p, r)
-	for k := q.kept.next(q.expected); k != nil && !q.outOfStep && q.cause == OK; k = q.kept.next(q.expected) {
-		q.carryOut(&k.packet, k.refusal)
+	q.nakSent = false
+	cause := q.executeNext(p, r)
+	for k := q.stashed.next(q.expected); k != nil && !q.nakSent && cause == OK; k = q.stashed.next(q.expected) {
+		cause = q.executeNext(&k.packet, k.refusal)
 	}
-	if q.kept.count > 0 && !q.outOfStep {
-		q.missing(q.furthest)
+	if q.stashed.count > 0 && !q.nakSent && cause == OK {
+		q.sendSequenceNAK(q.furthest)
 	}
+	return cause
 }
 
-// carryOut carries out the request whose turn it is.
-func (q *QP) carryOut(p *wire.Packet, r wire.Refusal) {
+// executeNext executes the request with the expected PSN.
+func (q *responder) executeNext(p *wire.Packet, r wire.Refusal) Status {
 	s := q.expected
 	q.damage = damage{}
-	verdict := wire.NAKInvalidRequest
+	result := wire.NAKInvalidRequest
 	if r == wire.Accepted {
-		verdict = q.execute(p)
+		result = q.execute(p)
 	}
-	switch verdict.Kind() {
+	switch result.Kind() {
 	case wire.KindACK:
 		if p.Opcode != wire.RCReadRequest {
 			q.expected++
 			if p.AckRequest {
-				q.reply(wire.ACK, s)
+				q.setAck(wire.ACK, s)
 			}
 		}
-		q.kept.release(s, int(q.expected-s))
+		q.stashed.release(s, int(q.expected-s))
 	case wire.KindRNR:
 		q.counters.RNRsSent++
-		q.reply(verdict, s)
-		q.outOfStep, q.furthest = true, s
-		q.kept.release(s, 1)
+		q.setAck(result, s)
+		q.nakSent, q.furthest = true, s
+		q.stashed.release(s, 1)
 	default:
 		q.counters.NAKsSent++
-		q.reply(verdict, s)
-		q.fail(refusalCause(verdict, q.empty()))
+		q.setAck(result, s)
+		return nakCause(result, q.receives.oldest() == nil)
 	}
+	return OK
 }
 
-// behindGap takes a packet before which others are missing. The peer hears of it
-// once, and again when it has gone back and the packet is still missing, which
-// shows in numbers that do not grow. A peer that is selective does not go back;
-// it hears of it whenever it asks.
-func (q *QP) behindGap(p *wire.Packet, r wire.Refusal, s seq) {
+// receiveOutOfOrder handles a packet behind a gap. It sends a NAK once, and
+// again when the peer has gone back and the packet is still missing, which
+// shows in numbers that do not grow. A selective peer does not go back; it gets
+// a NAK whenever it requests an acknowledgement.
+func (q *responder) receiveOutOfOrder(p *wire.Packet, r wire.Refusal, s seq) {
 	q.counters.OutOfSequence++
 	if q.cfg.Stash != nil {
-		q.kept.keep(p, r, s, q.expected)
+		q.stashed.put(p, r, s, q.expected)
 	}
-	if !q.outOfStep || s <= q.furthest || p.AckRequest && q.cfg.Selective {
-		q.missing(s)
+	if !q.nakSent || s <= q.furthest || p.AckRequest && q.cfg.Selective {
+		q.sendSequenceNAK(s)
 	}
 	q.furthest = s
 }
 
-// missing asks for the packet whose turn it is, when another one came.
-func (q *QP) missing(s seq) {
+// sendSequenceNAK requests the expected packet when another one arrived.
+func (q *responder) sendSequenceNAK(s seq) {
 	q.counters.NAKsSent++
-	q.reply(wire.NAKSequence, q.expected)
-	q.outOfStep, q.furthest = true, s
+	q.setAck(wire.NAKSequence, q.expected)
+	q.nakSent, q.furthest = true, s
 }
 
-// duplicate takes a request that was carried out: its answer was lost, or is
-// late. Reads are answered again; of all others the peer learns how far this end
-// is.
-func (q *QP) duplicate(p *wire.Packet, s seq, r wire.Refusal) {
+// receiveDuplicate handles a request that was executed: its answer was lost or
+// is late. Reads are answered again; to all others the answer is the newest
+// ACK.
+func (q *responder) receiveDuplicate(p *wire.Packet, s seq, r wire.Refusal) {
 	q.countDuplicate(p)
 	switch {
 	case r != wire.Accepted:
 	case p.Opcode == wire.RCReadRequest:
-		q.readDuplicate(p, s)
-	case !q.answer.waits:
-		q.reply(wire.ACK, q.expected-1)
+		q.replayRead(p, s)
+	case !q.ack.pending:
+		q.setAck(wire.ACK, q.expected-1)
 	}
 }
 
-// countDuplicate counts a request that arrived again.
-func (q *QP) countDuplicate(p *wire.Packet) {
+// countDuplicate counts a repeated request.
+func (q *responder) countDuplicate(p *wire.Packet) {
 	q.counters.Duplicates++
 	if p.Opcode.Operation() == wire.OpSend && p.Opcode.Flags()&wire.End != 0 {
-		q.counters.Repeated++
+		q.counters.DuplicateSends++
 	}
 }
 
-// reply sets what the peer hears next. An ACK covers every earlier one.
-func (q *QP) reply(s wire.Syndrome, at seq) { q.answer = answer{true, s, at} }
+// setAck sets the next answer to the peer. An ACK covers every earlier one.
+func (q *responder) setAck(s wire.Syndrome, at seq) { q.ack = pendingAck{true, s, at} }
 
-// repeatRefusal sends the refusal that broke the connection again, if the packet
-// that was refused comes again: the first refusal was lost.
-func (q *QP) repeatRefusal(p *wire.Packet) {
-	a := &q.answer
-	if a.syndrome.Kind() == wire.KindNAK && a.syndrome != wire.NAKSequence && p.PSN == a.at.psn() && p.Opcode.Flags()&wire.Response == 0 {
-		a.waits = true
+// refuses reports whether the answer is a NAK that breaks the connection.
+func (a *pendingAck) refuses() bool {
+	return a.syndrome.Kind() == wire.KindNAK && a.syndrome != wire.NAKSequence
+}
+
+// repeatNAK repeats the NAK that broke the connection if the peer retransmits
+// the refused packet: the first NAK was lost.
+func (q *responder) repeatNAK(p *wire.Packet) {
+	if a := &q.ack; a.refuses() && p.PSN == a.at.psn() && p.Opcode.Flags()&wire.Response == 0 {
+		a.pending = true
 	}
 }
 
-// execute carries out the packet whose turn it is, and returns what the peer is
-// to hear of it. Only with an ACK anything has changed, but for what the verdict
-// breaks.
-func (q *QP) execute(p *wire.Packet) wire.Syndrome {
-	op, starts := p.Opcode.Operation(), p.Opcode.Flags()&wire.Start != 0
-	inside := q.message.op != wire.OpNone
-	if starts == inside || inside && op != q.message.op || !p.FitsMTU(q.cfg.MTU) {
-		return wire.NAKInvalidRequest
+// finalAck returns the NAK that broke the connection, or the acknowledgement of
+// all executed requests.
+func (q *responder) finalAck() (wire.AETH, wire.PSN) {
+	if q.ack.refuses() {
+		return wire.AETH{Syndrome: q.ack.syndrome, MSN: q.msn}, q.ack.at.psn()
 	}
-	switch {
-	case op == wire.OpSend && p.Opcode.Extensions()&wire.ExtIETH == 0:
-		return q.executeSend(p, starts)
-	case op == wire.OpWrite:
-		return q.executeWrite(p, starts)
-	case op == wire.OpReadRequest:
-		return q.executeRead(p)
-	}
-	return wire.NAKInvalidRequest
-}
-
-// executeSend copies a packet of a Send into the oldest receive.
-func (q *QP) executeSend(p *wire.Packet, starts bool) wire.Syndrome {
-	r := q.receives.oldest()
-	switch {
-	case r == nil:
-		return q.noReceive()
-	case !q.memory.Local(r.ID):
-		q.message = message{}
-		q.endReceive(r, LocalProtection)
-		return wire.NAKRemoteOperational
-	}
-	if starts {
-		q.message = message{op: wire.OpSend}
-	}
-	if q.message.moved+len(p.Payload) > r.capacity {
-		r.Length = q.message.moved
-		q.message = message{}
-		q.endReceive(r, TooLong)
-		return wire.NAKInvalidRequest
-	}
-	r.place.scatter(r.Segments, p.Payload)
-	q.counters.Copied += uint64(len(p.Payload))
-	q.message.moved += len(p.Payload)
-	if p.Opcode.Flags()&wire.End != 0 {
-		q.endMessage(p)
-	}
-	return wire.ACK
-}
-
-// executeWrite copies a packet of a Write to where it belongs. The range was
-// checked as a whole with the first packet; that the memory is still there is
-// asked each time.
-func (q *QP) executeWrite(p *wire.Packet, starts bool) wire.Syndrome {
-	flags, n := p.Opcode.Flags(), len(p.Payload)
-	consumes, ends := flags&wire.Consumes != 0, flags&wire.End != 0
-	if starts {
-		if v := q.checkRange(p, q.cfg.AllowWrite, RemoteWrite); v != wire.ACK {
-			q.refuseWrite(flags)
-			return v
-		}
-	}
-	if consumes && q.receives.oldest() == nil {
-		return q.noReceive()
-	}
-	if starts {
-		q.message = message{op: wire.OpWrite, length: int(p.RETH.Length), key: p.RETH.Key, addr: p.RETH.Addr}
-	}
-	m := &q.message
-	if left := m.length - m.moved - n; left < 0 || ends != (left == 0) {
-		return wire.NAKInvalidRequest
-	}
-	if n > 0 {
-		b := q.memory.Remote(m.key, m.addr+uint64(m.moved), n, RemoteWrite)
-		if b == nil {
-			q.message = message{}
-			q.refuseWrite(flags)
-			return wire.NAKRemoteAccess
-		}
-		m.moved += copy(b[:n], p.Payload)
-		q.counters.Copied += uint64(n)
-	}
-	if ends {
-		q.endMessage(p)
-	}
-	return wire.ACK
-}
-
-// checkRange judges the RETH of a request.
-func (q *QP) checkRange(p *wire.Packet, allowed bool, a Access) wire.Syndrome {
-	h := &p.RETH
-	switch {
-	case !allowed:
-		return wire.NAKInvalidRequest
-	case h.Length == 0:
-		return wire.ACK
-	case h.Addr+uint64(h.Length) < h.Addr, q.memory.Remote(h.Key, h.Addr, int(h.Length), a) == nil:
-		return wire.NAKRemoteAccess
-	}
-	return wire.ACK
-}
-
-// refuseWrite tells this end that a Write was refused: by the receive that its
-// immediate data would have taken, or by an event. On UC that has to wait for
-// the last packet, which says whether there are such data.
-func (q *QP) refuseWrite(flags wire.Flags) {
-	r := q.receives.oldest()
-	switch {
-	case flags&wire.End == 0 && q.cfg.Unreliable:
-	case flags&wire.Consumes == 0 || r == nil:
-		q.event(WriteRefused)
-	default:
-		r.ByWrite = true
-		q.endReceive(r, Refused)
-	}
-}
-
-// endMessage counts a message that is complete, and completes its receive.
-func (q *QP) endMessage(p *wire.Packet) {
-	q.msn = q.msn.Add(1)
-	m := q.message
-	q.message = message{}
-	if p.Opcode.Flags()&wire.Completes == 0 {
-		return
-	}
-	r := q.receives.oldest()
-	r.Length = m.moved
-	r.ByWrite = m.op == wire.OpWrite
-	if p.Opcode.Extensions()&wire.ExtImmDt != 0 {
-		r.HasImmediate, r.Immediate = true, p.Immediate
-	}
-	q.endReceive(r, OK)
-}
-
-// noReceive is what the peer hears when its message finds no receive.
-func (q *QP) noReceive() wire.Syndrome {
-	if q.cfg.WaitForReceive && !q.cfg.Unreliable {
-		return wire.RNR(q.cfg.RNRDelay)
-	}
-	q.message = message{}
-	q.event(EmptyQueue)
-	return wire.NAKRemoteOperational
-}
-
-func (q *QP) empty() bool { return q.receives.oldest() == nil }
-
-// refusalCause is why this end is broken after it sent a NAK.
-func refusalCause(v wire.Syndrome, empty bool) Status {
-	switch {
-	case v == wire.NAKRemoteAccess:
-		return BadAccess
-	case v == wire.NAKRemoteOperational && empty:
-		return NoReceive
-	case v == wire.NAKRemoteOperational:
-		return LocalProtection
-	}
-	return BadRequest
+	return wire.AETH{Syndrome: wire.ACK, MSN: q.msn}, (q.expected - 1).psn()
 }

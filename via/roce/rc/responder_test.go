@@ -33,7 +33,7 @@ func TestResponderRules(t *testing.T) {
 			quiet
 			-> SEND-Only psn=0 n=5 a=1
 			<- Acknowledge psn=0 syn=31 msn=1`},
-		{"a gap is told again when the peer went back in vain", nil, `
+		{"NAK repeated after a retransmission is lost", nil, `
 			recv 10
 			-> SEND-Only psn=2 n=5 a=1
 			<- Acknowledge psn=0 syn=96
@@ -104,7 +104,7 @@ func TestResponderRules(t *testing.T) {
 			recv 600
 			-> SEND-Only psn=0 n=260
 			<- Acknowledge psn=0 syn=97`},
-		{"a malformed packet waits for its turn", nil, `
+		{"a malformed packet waits for those before it", nil, `
 			-> SEND-Last psn=1 n=0
 			<- Acknowledge psn=0 syn=96
 			-> SEND-Last psn=0 n=0
@@ -320,7 +320,7 @@ func TestResponderRules(t *testing.T) {
 		{"reads are not allowed", func(c *rc.Config) { c.AllowRead = false }, `
 			-> READ-Request psn=0 len=8 key=1
 			<- Acknowledge psn=0 syn=97`},
-		{"no read may be under way", func(c *rc.Config) { c.PeerReads = 0 }, `
+		{"no read may be in flight", func(c *rc.Config) { c.PeerReads = 0 }, `
 			-> READ-Request psn=0 len=8 key=1
 			<- Acknowledge psn=0 syn=97`},
 		{"another service's packets", nil, "recv 9\n-> UC-SEND-Only psn=0 n=4\nquiet\nnothing"},

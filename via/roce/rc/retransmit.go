@@ -5,102 +5,119 @@ import (
 	"time"
 )
 
-// never is a time that does not come.
+// A retransmission takes these steps:
+//
+//	1 retransmitMissing, retransmitRead, expire   find that a packet is lost
+//	2 goBack    moves next back; the work's segments still hold the payload
+//	3 emit      sends from next on, and skips what arrived (skipTo, holeEnd)
+//	4 progress  resets the back-off once an acknowledgement arrives
+
+// never is later than every time.
 const never = time.Duration(math.MaxInt64)
 
-// Times after which a requester that hears nothing asks again: before the first
-// round trip was measured, and at least.
+// Retransmission timeouts: before the first round trip is measured, and at
+// least.
 const (
 	firstTimeout = 20 * time.Millisecond
 	leastTimeout = time.Millisecond
 )
 
-// schedule is when a requester does what.
+// schedule holds the timers of a requester.
 type schedule struct {
-	timer      time.Duration // hears nothing until then: ask again
-	hold       time.Duration // sends no request until then, for want of a receive at the peer
-	progressAt time.Duration // something was acknowledged last
+	timer      time.Duration // retransmission timeout
+	rnrUntil   time.Duration // sends no request until then (RNR NAK)
+	progressAt time.Duration // last progress
 	backoff    uint          // time-outs without progress
-	rnrs       int           // RNR NAKs without progress
+	rnrCount   int           // RNR NAKs without progress
 
-	// probing lets one packet go, until it is answered. After a silence nobody
-	// knows whether requests are lost or answers: the first request that is not
-	// settled is asked for again, and its answer tells.
+	// probing limits the requester to one packet until it is answered. After a
+	// timeout it cannot tell lost requests from lost answers: it retransmits
+	// the first incomplete request, whose answer shows what is missing.
 	probing bool
+	probe   probe // of the peer's queue pair
 
 	sampling  bool // a round trip is being measured
 	sampleSeq seq
 	sampleAt  time.Duration
 }
 
-// sample starts to measure a round trip if none is being measured. Packets that
-// were sent twice measure nothing (Karn).
+// sample starts to measure a round trip if none is being measured.
+// Retransmitted packets are not measured (Karn).
 func (s *schedule) sample(at seq, now time.Duration) {
 	if !s.sampling {
 		s.sampling, s.sampleSeq, s.sampleAt = true, at, now
 	}
 }
 
-// Deadline returns when Timeout is due, and false if it is not.
-func (q *QP) Deadline() (time.Duration, bool) {
-	at := q.schedule.timer
-	if q.schedule.hold != never {
-		at = q.schedule.hold
+// deadline returns when the next timer expires, and false if none is armed.
+func (s *schedule) deadline() (time.Duration, bool) {
+	at := s.timer
+	if s.rnrUntil != never {
+		at = s.rnrUntil
 	}
 	return at, at != never
 }
 
-// Timeout does what is due. It may be called at any time.
-func (q *QP) Timeout(now time.Duration) {
-	if q.held(now) || now < q.schedule.timer {
-		return
+// expire runs the timers that have expired.
+func (q *requester) expire(now time.Duration) Status {
+	if q.rnrPending(now) || now < q.schedule.timer {
+		return OK
 	}
 	s := &q.schedule
-	// Who slept meanwhile has not asked often enough.
+	// Elapsed time alone is not silence: the retransmissions may not have been
+	// sent because the QP was not driven.
 	if now-s.progressAt >= q.cfg.Timeout*time.Duration(q.cfg.Retries+1) && s.backoff > uint(q.cfg.Retries) {
-		q.giveUp(RetriesExceeded)
-		return
+		return q.giveUp(RetriesExceeded)
 	}
 	q.counters.Timeouts++
+	if s.probe.running && q.una == q.highest {
+		s.backoff++
+		s.probe.due = true
+		q.arm(now)
+		return OK
+	}
 	if s.backoff > 0 {
-		q.window.silent(q.highest)
+		q.window.timedOut(q.highest)
 	}
 	s.backoff++
 	s.probing = true
-	q.resend = q.acked
+	q.skipTo = q.acked
 	q.holeEnd = max(q.acked, q.una+1)
 	q.goBack(q.una)
 	q.arm(now)
+	return OK
 }
 
-// giveUp ends the oldest work, and the connection.
-func (q *QP) giveUp(s Status) {
+// giveUp ends the oldest work and returns its status, by which the connection
+// breaks.
+func (q *requester) giveUp(s Status) Status {
 	if w := q.sends.oldest(); w != nil {
-		q.endWork(w, s)
+		q.end(w, s)
 	}
-	q.fail(s)
+	return s
 }
 
-// timeout is how long the requester waits now for an answer.
-func (q *QP) timeout() time.Duration {
+// timeout returns the current retransmission timeout.
+func (q *requester) timeout() time.Duration {
 	d := firstTimeout
-	if w := &q.window; w.smooth > 0 {
-		d = max(w.smooth+4*w.variation, leastTimeout)
+	if w := &q.window; w.srtt > 0 {
+		d = max(w.srtt+4*w.rttvar, leastTimeout)
 	}
 	return min(d<<min(q.schedule.backoff, 16), q.cfg.Timeout)
 }
 
-func (q *QP) arm(now time.Duration) { q.schedule.timer = now + q.timeout() }
+func (q *requester) arm(now time.Duration) { q.schedule.timer = now + q.timeout() }
 
-func (q *QP) disarm() { q.schedule.timer, q.schedule.hold = never, never }
+func (q *requester) disarm() { q.schedule.timer, q.schedule.rnrUntil = never, never }
 
-// progress notes that something was acknowledged.
-func (q *QP) progress(now time.Duration) {
+// progress resets the timers after an acknowledgement.
+func (q *requester) progress(now time.Duration) {
 	s := &q.schedule
-	s.progressAt, s.backoff, s.rnrs, s.probing = now, 0, 0, false
+	s.progressAt, s.backoff, s.rnrCount, s.probing = now, 0, 0, false
+	s.probe = probe{}
 	if s.sampling && q.una > s.sampleSeq {
 		s.sampling = false
-		q.window.measured(now-s.sampleAt, now)
+		q.window.addSample(now-s.sampleAt, now)
 	}
 	s.timer = never
 	if q.una < q.highest {
@@ -108,18 +125,19 @@ func (q *QP) progress(now time.Duration) {
 	}
 }
 
-// fill sends the packets from at to end again, and no more.
-func (q *QP) fill(at, end seq) {
-	if q.next < q.holeEnd && q.next < q.resend {
-		end = max(end, q.holeEnd) // one hole at a time: of two, all in between
+// retransmitRange retransmits the packets from at to end only.
+func (q *requester) retransmitRange(at, end seq) {
+	if q.next < q.holeEnd && q.next < q.skipTo {
+		end = max(end, q.holeEnd) // one hole at a time: two are merged
 	}
-	q.resend = max(q.resend, q.next)
+	q.skipTo = max(q.skipTo, q.next)
 	q.holeEnd = end
 	q.goBack(at)
 }
 
-// goBack sends again from packet to on, but for what resend excludes.
-func (q *QP) goBack(to seq) {
+// goBack moves next back to packet to; skip excludes packets that need no
+// retransmission.
+func (q *requester) goBack(to seq) {
 	q.schedule.sampling = false
 	q.next = min(q.next, to)
 	q.pieces.goBack(q.next)
@@ -128,59 +146,61 @@ func (q *QP) goBack(to seq) {
 	}
 }
 
-// sendAgain answers a sequence error: the first packet that the peer has not
-// carried out is missing. Unless the peer is selective it has dropped what came
-// after it. The same error counts again once the packet that was sent again can be missing.
-func (q *QP) sendAgain(now time.Duration) {
+// retransmitMissing handles a sequence error: the first packet that the peer
+// has not executed is missing. A peer that is not selective has dropped all
+// packets behind it. The same error counts again once the retransmitted packet
+// can be lost, too.
+func (q *requester) retransmitMissing(now time.Duration) {
 	missing := q.acked
-	if due := q.gap.when + q.window.again(); q.gap.at == missing && now < due {
+	if due := q.gap.when + q.window.retransmitDelay(); q.gap.at == missing && now < due {
 		if !q.cfg.Selective {
-			q.schedule.timer = min(q.schedule.timer, due) // the peer will not say it again
+			q.schedule.timer = min(q.schedule.timer, due) // the peer does not repeat it
 		}
 		return
 	}
 	n := seq(1)
 	if q.gap.end == missing {
-		n = 2 * (missing - q.gap.at) // more is missing than one packet
+		n = 2 * (missing - q.gap.at) // more than one packet is missing
 	}
 	q.gap = gap{missing, missing + n, now}
 	q.schedule.probing = false
 	if q.cfg.Selective {
-		q.fill(missing, missing+n)
+		q.retransmitRange(missing, missing+n)
 	} else {
-		q.resend = missing
+		q.skipTo = missing
 		q.goBack(missing)
 	}
 	q.window.lost(missing, int(n), q.highest, q.cfg.Selective)
 	q.arm(now)
 }
 
-// wait answers an RNR NAK: the peer has no receive, and dropped what came.
-func (q *QP) wait(d, now time.Duration) {
+// startRNRDelay handles an RNR NAK: the peer has no receive and dropped the
+// request.
+func (q *requester) startRNRDelay(d, now time.Duration) Status {
 	s := &q.schedule
-	if s.hold != never {
-		return
+	if s.rnrUntil != never {
+		return OK
 	}
-	if s.rnrs >= q.cfg.RNRRetries && q.cfg.RNRRetries != foreverRNR {
-		q.giveUp(RNRExceeded)
-		return
+	if s.rnrCount >= q.cfg.RNRRetries && q.cfg.RNRRetries != foreverRNR {
+		return q.giveUp(RNRExceeded)
 	}
-	s.rnrs++
-	s.hold = now + d
+	s.rnrCount++
+	s.rnrUntil = now + d
 	s.probing = false
-	q.resend = q.acked
+	q.skipTo = q.acked
 	q.goBack(q.acked)
+	return OK
 }
 
-// held reports whether requests have to wait for a receive at the peer.
-func (q *QP) held(now time.Duration) bool {
+// rnrPending reports whether requests wait for the end of an RNR delay.
+func (q *requester) rnrPending(now time.Duration) bool {
 	s := &q.schedule
-	if s.hold == never {
+	if s.rnrUntil == never {
 		return false
-	} else if now < s.hold {
+	} else if now < s.rnrUntil {
 		return true
 	}
-	s.hold = never
+	s.rnrUntil = never
 	s.progressAt = now
 	q.arm(now)
 	return false

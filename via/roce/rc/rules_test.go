@@ -20,14 +20,14 @@ func scriptConfig() rc.Config {
 	}
 }
 
-// rule is a script for a rule of the protocol.
+// rule is one rule of the protocol and the script that proves it.
 type rule struct {
 	name   string
 	change func(*rc.Config)
 	lines  string
 }
 
-// playRules plays each script with numbers that wrap and numbers that do not.
+// playRules plays each script twice: with PSNs that wrap and PSNs that do not.
 func playRules(t *testing.T, rules []rule) {
 	for _, r := range rules {
 		for _, psn := range []wire.PSN{0, 0x123456, 0x7fffff, 0xffffff, 0xfffffe} {

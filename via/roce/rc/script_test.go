@@ -14,17 +14,18 @@ import (
 // A script plays the peer of one queue pair, a line for each step. Numbers are
 // decimal; PSNs count from the first of their direction.
 //
-//	recv N, post OP N     post a receive or a work of N bytes; "imm" adds immediate data
-//	-> OPCODE k=v …       a packet arrives; n payload, len of RETH, a=1 asks for an ACK
+//	recv N, post OP N     post a receive or work of N bytes; "imm": immediate
+//	-> OPCODE k=v …       packet arrives: n payload, len of RETH, a AckRequest
 //	<- OPCODE k=v …       the next packet that is sent
 //	quiet                 no packet is sent
 //	done STATUS           the next work has ended
 //	got STATUS N          the next receive has ended, with N bytes
 //	event E               the next event
 //	nothing               no work, receive or event
+//	probe                 the QP asks whether its peer exists
 //	wait D                time passes, and Timeout is called
-//	gone, back            memory is withdrawn, or no longer
-//	burst N               from now on N packets are sent at a time, after each arrival
+//	gone, back            memory is withdrawn, or accessible again
+//	burst N               from now on Emit sends N packets after each arrival
 type script struct {
 	t      *testing.T
 	qp     *rc.QP
@@ -36,8 +37,8 @@ type script struct {
 	ids    uint64
 }
 
-// scriptMemory lets the peer access 1000 bytes at address 0 with key 1: read and
-// write; with key 2 read only.
+// scriptMemory lets the peer access 1000 bytes at address 0 with key 1: read
+// and write; with key 2 read only.
 type scriptMemory struct {
 	bytes [1000]byte
 	gone  bool
@@ -92,7 +93,7 @@ func number(s string) int {
 	return n
 }
 
-// step carries out one line and returns what is wrong.
+// step executes a line and returns what is wrong.
 func (s *script) step(f []string) string {
 	switch f[0] {
 	case "recv":
@@ -105,7 +106,7 @@ func (s *script) step(f []string) string {
 	case "->":
 		s.arrive(f[1], fields(f[2:]))
 	case "<-":
-		return s.leave(f[1], fields(f[2:]))
+		return s.expectEmitted(f[1], fields(f[2:]))
 	case "quiet":
 		if s.collect(); len(s.out) > 0 {
 			return fmt.Sprintf("%v %+v", s.out[0].Opcode, s.out[0])
@@ -127,6 +128,8 @@ func (s *script) step(f []string) string {
 		if w, r, e := s.qp.PollSend(), s.qp.PollReceive(), s.qp.PollEvent(); w != nil || r != nil || e != rc.NoEvent {
 			return fmt.Sprint(w, r, e)
 		}
+	case "probe":
+		s.qp.Probe(s.now)
 	case "wait":
 		d, err := time.ParseDuration(f[1])
 		if err != nil {
@@ -153,7 +156,7 @@ func fields(f []string) map[string]int {
 	return m
 }
 
-// arrive hands over a packet.
+// arrive decodes a packet and passes it to Receive.
 func (s *script) arrive(name string, f map[string]int) {
 	op, ok := opcodeNames[name]
 	if !ok {
@@ -175,8 +178,8 @@ func (s *script) arrive(name string, f map[string]int) {
 	s.collect()
 }
 
-// leave compares the next packet that is sent.
-func (s *script) leave(name string, f map[string]int) string {
+// expectEmitted compares the next packet of Emit with the line.
+func (s *script) expectEmitted(name string, f map[string]int) string {
 	s.collect()
 	if len(s.out) == 0 {
 		return "no packet is sent"
@@ -205,7 +208,7 @@ func (s *script) leave(name string, f map[string]int) string {
 	return ""
 }
 
-// collect decodes all that the queue pair sends.
+// collect decodes all packets of Emit.
 func (s *script) collect() {
 	s.burst.Reset()
 	s.qp.Emit(s.burst, s.now)

@@ -1,14 +1,14 @@
 package rc
 
-// cursor is a place in a list of segments. It moves forward at the cost of what
-// it passes; only after a loss does it start over.
+// cursor is a position in a list of segments. It moves forward at the cost of
+// the segments it passes; only after a loss it starts over.
 type cursor struct {
 	at     int // bytes from the start of the list
 	index  int // segment
 	offset int // bytes into it
 }
 
-// seek moves to a place that is not beyond the end.
+// seek moves to a position not beyond the end.
 func (c *cursor) seek(segments [][]byte, at int) {
 	if at < c.at {
 		*c = cursor{}
@@ -51,7 +51,7 @@ func (c *cursor) scatter(segments [][]byte, b []byte) {
 	}
 }
 
-// total is the length of all segments, bytes.
+// total returns the length of all segments, bytes.
 func total(segments [][]byte) int {
 	n := 0
 	for _, s := range segments {

@@ -35,8 +35,8 @@ var fates = map[string]fate{
 	"all":       {drop: 0.02, duplicate: 0.02, reorder: 0.02, corrupt: 0.01, delay: 0.0005, late: 500 * time.Microsecond},
 }
 
-// On a reliable connection every work ends well, in order, and where it belongs,
-// exactly once; on an unreliable one at most once, and whole.
+// On a reliable connection every work completes in order, at its address,
+// exactly once; on an unreliable one at most once, and entire.
 func TestSimulation(t *testing.T) {
 	var works atomic.Int64
 	t.Cleanup(func() { // when all seeds have ended
@@ -63,7 +63,8 @@ func TestSimulation(t *testing.T) {
 	}
 }
 
-// simulate runs one connection to the end of its messages, and counts the works.
+// simulate runs one connection to the end of its messages, and counts the
+// works.
 func simulate(seed uint64, f fate, reliable bool, works *atomic.Int64) error {
 	w := newWorld(seed)
 	most := []int{64, 1000, 5000, 40000}[w.rng.IntN(4)]
@@ -83,7 +84,7 @@ func simulate(seed uint64, f fate, reliable bool, works *atomic.Int64) error {
 		}
 		for _, c := range cs {
 			if !reliable && len(w.flying) == 0 {
-				c.expected = c.expected[:0] // lost, and nothing follows that says so
+				c.expected = c.expected[:0] // lost at the end: no later packet reveals the gap
 			}
 			for n := w.rng.IntN(8); n > 0 && c.posted < messages && c.post(); n-- {
 			}
@@ -109,7 +110,7 @@ func simulate(seed uint64, f fate, reliable bool, works *atomic.Int64) error {
 	}
 	for _, c := range cs {
 		c.poll()
-		c.judgeFences()
+		c.validateFences()
 		if reliable && len(c.expected) != 0 {
 			c.fail("%d messages never arrived", len(c.expected))
 		}
@@ -143,7 +144,7 @@ func (w *world) connect(seed uint64, f fate, reliable bool, most, depth int) ([2
 	case 0:
 		cfg.Stash, cfg.Selective = rc.NewStash(1+w.rng.IntN(200)), true
 	case 1:
-		cfg.Stash = rc.NewStash(100) // and a peer that knows nothing of it
+		cfg.Stash = rc.NewStash(100) // the peer retransmits everything nevertheless
 	}
 	for i, p := range w.ends {
 		c := newConsumer([]string{"a", "bb"}[i], seed, reliable, most, depth)

@@ -8,8 +8,8 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// pair is two queue pairs back to back: what one emits the other receives,
-// without bytes in between.
+// pair is two queue pairs back to back: each receives the headers and payload
+// that the other emits, without a datagram in between.
 type pair struct {
 	ends   [2]*rc.QP
 	burst  *rc.Burst
@@ -39,7 +39,7 @@ func newPair(tb testing.TB, op rc.Op, size int, lossy bool) *pair {
 	return p
 }
 
-// move carries out one work. Every drop-th packet is lost; 0 is none.
+// move executes one work. It loses every drop-th packet; 0 loses none.
 func (p *pair) move(drop int) bool {
 	if p.work.Op == rc.Send && !p.ends[1].PostReceive(&p.recv) || !p.ends[0].Post(&p.work) {
 		return false
@@ -69,7 +69,7 @@ func (p *pair) move(drop int) bool {
 	}
 }
 
-// deliver decodes the headers of a packet, beside its payload.
+// deliver passes a packet to Receive, with the payload in place.
 func (p *pair) deliver(q *rc.QP, out *rc.Packet) {
 	p.in.BTH.Decode(out.Header)
 	rest := out.Header[wire.BTHSize:]
@@ -87,7 +87,7 @@ func (p *pair) deliver(q *rc.QP, out *rc.Packet) {
 	q.Receive(&p.in, wire.Accepted, p.now)
 }
 
-// Nothing is allocated for a packet, lost or not.
+// Neither a packet nor its loss costs an allocation.
 func TestSteadyStateAllocatesNothing(t *testing.T) {
 	for _, op := range []rc.Op{rc.Send, rc.Write, rc.Read} {
 		for _, drop := range []int{0, 17} {
@@ -134,9 +134,8 @@ func BenchmarkSmall(b *testing.B) {
 	}
 }
 
-// A window's worth of packets of a long write goes in runs: the first packet,
-// which is longer, with one behind it, and then as many as a segmented send has
-// room for.
+// The packets of a long write form runs: the first packet, longer by its RETH,
+// with one behind it, then as many as a segmented send holds.
 func TestRunsOfABurst(t *testing.T) {
 	p := newPair(t, rc.Write, 60000, false)
 	p.ends[0].Post(&p.work)
@@ -159,8 +158,8 @@ func TestRunsOfABurst(t *testing.T) {
 	}
 }
 
-// Packets of several queue pairs are of one run as long as they fit and none is longer
-// than those before, unless they go elsewhere.
+// Packets of several queue pairs form one run while they fit and none is longer
+// than the one before, unless Apart separates them.
 func TestRunsOfSeveralQueuePairs(t *testing.T) {
 	for _, c := range []struct {
 		first, second int // bytes

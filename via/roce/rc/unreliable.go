@@ -2,10 +2,14 @@ package rc
 
 import "github.com/viablk/viablk/via/roce/wire"
 
-// receiveUnreliable takes a request of an unreliable connection. Nothing is
-// answered: what is missing is lost, and takes along the rest of its message;
-// what is late is dropped. An error costs the message it is about, no more.
-func (q *QP) receiveUnreliable(p *wire.Packet, r wire.Refusal) {
+// receiveUnreliable handles a request of an unreliable connection. It sends no
+// answer: a missing packet loses the rest of its message, a late one is
+// dropped. An error costs only its message. A packet takes these steps:
+//
+//	1 abort            ends the message before a gap, or before a new message
+//	2 execute          copies the payload, as on a reliable connection
+//	3 refuse, discard  drop the rest of a message that execute refused
+func (q *responder) receiveUnreliable(p *wire.Packet, r wire.Refusal) {
 	s := q.expected.near(p.PSN)
 	if s < q.expected {
 		q.countDuplicate(p)
@@ -23,7 +27,7 @@ func (q *QP) receiveUnreliable(p *wire.Packet, r wire.Refusal) {
 	case r != wire.Accepted:
 		q.abort()
 	case q.message.refused:
-		q.drop(p)
+		q.discard(p)
 	case flags&wire.Start == 0 && q.message.op == wire.OpNone:
 		q.counters.Ignored++ // its message has lost its start
 	case q.execute(p) != wire.ACK:
@@ -31,8 +35,8 @@ func (q *QP) receiveUnreliable(p *wire.Packet, r wire.Refusal) {
 	}
 }
 
-// abort gives up a message that has lost its end.
-func (q *QP) abort() {
+// abort ends a message whose end is lost.
+func (q *responder) abort() {
 	m := q.message
 	q.message = message{}
 	if m.op == wire.OpNone {
@@ -48,14 +52,14 @@ func (q *QP) abort() {
 		q.event(WriteAborted)
 	case r != nil:
 		r.Length = m.moved
-		q.endReceive(r, Partial)
+		q.end(r, Partial)
 	}
 }
 
-// refuse ends a message that cannot be received; what is left of it is dropped.
-// Execute has told this end of it, unless the message goes on: then it breaks a
-// rule, and is given up, or is a Write whose last packet decides who hears of it.
-func (q *QP) refuse(p *wire.Packet) {
+// refuse ends a message that cannot be received and drops the rest of it.
+// Execute has reported it, unless the message goes on: then it breaks a rule
+// and is aborted, or is a Write whose last packet decides how to report it.
+func (q *responder) refuse(p *wire.Packet) {
 	if q.message.op != wire.OpNone {
 		q.abort()
 		return
@@ -67,8 +71,8 @@ func (q *QP) refuse(p *wire.Packet) {
 	q.message = message{op: p.Opcode.Operation(), refused: true}
 }
 
-// drop passes over a packet of a message that was refused.
-func (q *QP) drop(p *wire.Packet) {
+// discard drops a packet of a refused message.
+func (q *responder) discard(p *wire.Packet) {
 	flags, op := p.Opcode.Flags(), p.Opcode.Operation()
 	if flags&wire.End == 0 {
 		return
@@ -76,6 +80,6 @@ func (q *QP) drop(p *wire.Packet) {
 	q.counters.Dropped++
 	q.message = message{}
 	if op == wire.OpWrite {
-		q.refuseWrite(flags)
+		q.reportRefusedWrite(flags)
 	}
 }

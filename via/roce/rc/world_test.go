@@ -10,8 +10,8 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// A world is two queue pairs and the links between them in virtual time. What
-// happens in it is the seed's doing alone.
+// A world is two queue pairs and the links between them in virtual time. The
+// seed alone determines it.
 type world struct {
 	now    time.Duration
 	rng    *rand.Rand
@@ -27,15 +27,15 @@ type world struct {
 	afterEmit func() // what the consumers do before time goes on
 }
 
-// fate is what a link does to packets: chances from 0 to 1, and an outage; and by
-// how much, at most, the ends are late with their receives.
+// fate is what a link does to packets: chances from 0 to 1, and an outage; and
+// by how much, at most, the ends are late with their receives.
 type fate struct {
 	drop, duplicate, reorder, corrupt, delay float64
 	dropAnswers                              float64
 	outageFrom, outageTo, late               time.Duration
 }
 
-// port is where a queue pair meets its outgoing link.
+// port connects a queue pair to its outgoing link.
 type port struct {
 	qp    *rc.QP
 	peer  *port
@@ -45,7 +45,7 @@ type port struct {
 	rate  float64       // bytes per second
 	delay time.Duration // one way
 	queue time.Duration // that the link holds before it drops; 0 is endless
-	free  time.Duration // when the link has sent what it has
+	free  time.Duration // when the link has sent its queue
 	lost  int
 	slow  bool // one burst at a time
 	full  bool // the last burst was full: there is more to send
@@ -53,7 +53,7 @@ type port struct {
 	sent  int  // packets
 }
 
-// flight is a packet on its way.
+// flight is a packet in transit.
 type flight struct {
 	at    time.Duration
 	order uint64
@@ -95,8 +95,8 @@ func newWorld(seed uint64) *world {
 	return w
 }
 
-// step lets both ends emit, and then the next thing happen. It returns false
-// when nothing will.
+// step lets both ends emit and advances to the next event. It returns false if
+// there is none.
 func (w *world) step() bool {
 	w.steps++
 	for _, p := range w.ends {
@@ -133,7 +133,7 @@ func (w *world) step() bool {
 	return true
 }
 
-// emit sends all that a queue pair has to send.
+// emit sends all packets of a queue pair.
 func (w *world) emit(p *port) {
 	for {
 		w.burst.Reset()
@@ -180,7 +180,7 @@ func (p *port) encode(b []byte, out *rc.Packet) []byte {
 	return b
 }
 
-// send puts a datagram on the link, or does to it what fate says.
+// send puts a datagram on the link, subject to its fate.
 func (w *world) send(p *port, b []byte) {
 	f := &p.fate
 	chance := func(c float64) bool { return c > 0 && w.rng.Float64() < c }
@@ -217,7 +217,7 @@ func (w *world) fly(to *port, at time.Duration, b []byte) {
 	heap.Push(&w.flying, flight{at, w.order, to, b})
 }
 
-// arrive hands a datagram to its queue pair, if it is whole.
+// arrive passes a datagram to its queue pair if its ICRC is right.
 func (w *world) arrive(f flight) {
 	defer func() { w.free = append(w.free, f.bytes) }()
 	if !f.to.check.Verify(f.bytes, wire.Identification{}) {

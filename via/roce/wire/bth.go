@@ -3,11 +3,11 @@ package wire
 // BTH is the base transport header, the start of every packet.
 type BTH struct {
 	Opcode     Opcode
-	Solicited  bool // asks for a solicited event at the receiver
+	Solicited  bool // requests a solicited event at the receiver
 	Migrated   bool // path migration state; hardware sets it, nothing reads it
-	FECN       bool // congestion was met on the way here
-	BECN       bool // congestion was met on the way there; set in a CNP
-	AckRequest bool // asks for an acknowledgement
+	FECN       bool // congestion on the path to the receiver
+	BECN       bool // congestion on the reverse path; set in a CNP
+	AckRequest bool // requests an acknowledgement
 	Pad        uint8
 	PKey       uint16
 	DestQP     uint32 // 24 bits
@@ -16,13 +16,13 @@ type BTH struct {
 
 // Offsets of a BTH.
 const (
-	bthAtOpcode     = 0
-	bthAtFlags      = 1
-	bthAtPKey       = 2
-	bthAtCongestion = 4
-	bthAtDestQP     = 5
-	bthAtAck        = 8
-	bthAtPSN        = 9
+	bthAtOpcode     = 0 // service in bits 7 to 5, operation in bits 4 to 0
+	bthAtFlags      = 1 // 0x80 solicited event, 0x40 migrated, 0x30 pad, 0x0f version
+	bthAtPKey       = 2 // partition
+	bthAtCongestion = 4 // 0x80 FECN, 0x40 BECN; not covered by the ICRC
+	bthAtDestQP     = 5 // 3 bytes; never 0
+	bthAtAck        = 8 // 0x80 asks for an acknowledgement
+	bthAtPSN        = 9 // 3 bytes
 
 	// BTHSize is the length of a BTH, bytes.
 	BTHSize = 12
@@ -53,7 +53,7 @@ func (h *BTH) Encode(b []byte) int {
 	return BTHSize
 }
 
-// Decode reads the header from b without judging it; reserved bits are ignored.
+// Decode reads the header from b without validation and ignores reserved bits.
 // It panics if b is shorter than [BTHSize].
 func (h *BTH) Decode(b []byte) {
 	_ = b[BTHSize-1]
@@ -70,8 +70,8 @@ func (h *BTH) Decode(b []byte) {
 	h.PSN = PSN(uint24(b[bthAtPSN:]))
 }
 
-// MatchPKey reports whether two partition keys let their owners talk: the same
-// partition, which is not 0, and one of them at least a full member.
+// MatchPKey reports whether two partition keys match: the same partition, which
+// is not 0, and at least one full member.
 func MatchPKey(a, b uint16) bool {
 	const full = 0x8000
 	return (a^b)&^full == 0 && a&^full != 0 && (a|b)&full != 0

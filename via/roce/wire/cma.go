@@ -2,29 +2,29 @@ package wire
 
 import "net/netip"
 
-// ServiceID names a listener of the connection manager.
+// ServiceID identifies a listener of the connection manager.
 type ServiceID uint64
 
-// The port spaces of IP services: the high bytes of a service ID, the port being
+// The port spaces of IP services: the high bytes of a service ID; the port is
 // the low two.
 const (
 	serviceTCP  ServiceID = 0x0106_0000
 	servicePort ServiceID = 0xffff
 )
 
-// TCPService returns the ID of a listener at a port of the TCP port space, where
-// rdma_listen puts reliable connections.
+// TCPService returns the ID of a listener at a port of the TCP port space,
+// where rdma_listen puts reliable connections.
 func TCPService(port uint16) ServiceID { return serviceTCP | ServiceID(port) }
 
-// TCPPort returns the port of the TCP port space that the ID stands for, if it
-// does for one.
+// TCPPort returns the port of an ID in the TCP port space, and whether it is in
+// that space.
 func (s ServiceID) TCPPort() (port uint16, ok bool) {
 	return uint16(s), s&^servicePort == serviceTCP
 }
 
-// CMA is the header that begins the private data of a REQ for an IP service: who
-// connects to whom, as the consumers see it. Unless both addresses are IPv4, or
-// mapped IPv4, they are sent as IPv6.
+// CMA is the header that begins the private data of a REQ for an IP service:
+// the addresses of the consumers. Unless both addresses are IPv4, or
+// IPv4-mapped, they are sent as IPv6.
 type CMA struct {
 	SrcPort  uint16
 	Src, Dst netip.Addr
@@ -32,8 +32,8 @@ type CMA struct {
 
 // Offsets of a CMA. An IPv4 address is the last four bytes of its field.
 const (
-	cmaAtVersion   = 0
-	cmaAtIPVersion = 1
+	cmaAtVersion   = 0 // 0
+	cmaAtIPVersion = 1 // 0xf0: 4 or 6
 	cmaAtSrcPort   = 2
 	cmaAtSrc       = 4
 	cmaAtDst       = 20
@@ -49,8 +49,8 @@ const (
 	cmaBefore4 = 12 // bytes of an address's field before an IPv4 address
 )
 
-// Encode writes the header to b and returns [CMASize]. It panics if b is shorter
-// or an address is missing.
+// Encode writes the header to b and returns [CMASize]. It panics if b is
+// shorter or an address is missing.
 func (h *CMA) Encode(b []byte) int {
 	b = b[:CMASize]
 	clear(b)

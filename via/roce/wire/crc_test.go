@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The checksum is that of hash/crc32, whatever came before, at any length and place,
-// and nothing but the bytes is looked at.
+// The checksum equals that of hash/crc32, from any initial value, at any length
+// and alignment, and reads no other bytes.
 func TestCRC(t *testing.T) {
 	room := make([]byte, MaxPacket+256)
 	rapid.Check(t, func(t *rapid.T) {
@@ -34,7 +34,7 @@ func TestCRC(t *testing.T) {
 	})
 }
 
-// fill writes bytes that look random.
+// fill writes pseudo-random bytes.
 func fill(b []byte, seed uint64) {
 	for i := range b {
 		seed = seed*6364136223846793005 + 1442695040888963407
@@ -42,7 +42,7 @@ func fill(b []byte, seed uint64) {
 	}
 }
 
-// Every length, for each has its own way through the vectors.
+// Each length takes another path through the vectors, so all are tested.
 func TestCRCLengths(t *testing.T) {
 	b := count(MaxPacket)
 	for n := range len(b) {

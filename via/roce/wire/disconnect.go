@@ -2,7 +2,7 @@ package wire
 
 // DREQ ends a connection.
 type DREQ struct {
-	TID      uint64 // a new one
+	TID      uint64 // of a new transaction
 	LocalID  uint32 // the sender's name for the connection
 	RemoteID uint32 // the receiver's
 	RemoteQP uint32 // 24 bits: the receiver's queue pair
@@ -13,7 +13,7 @@ type DREQ struct {
 const (
 	dreqAtLocalID   = 0
 	dreqAtRemoteID  = 4
-	dreqAtRemoteQP  = 8
+	dreqAtRemoteQP  = 8 // 3 bytes
 	dreqAtPrivate   = 12
 	dreqSize        = MADSize - madSize
 	dreqPrivateSize = dreqSize - dreqAtPrivate

@@ -1,38 +1,40 @@
-// Package wire is the bytes of RoCEv2 and nothing else: InfiniBand transport
-// packets inside UDP datagrams to port [Port], and the connection manager's
-// messages inside those. It moves nothing, knows no VIA and keeps no state
-// beyond scratch memory, so it can be tested, fuzzed and read alone.
-// docs/roce.md has its tables.
+// Package wire encodes and decodes RoCEv2: InfiniBand transport packets inside
+// UDP datagrams to port [Port], and the connection manager's messages inside
+// those. It does no I/O, does not depend on VIA and keeps no state beyond
+// scratch memory, so it can be tested, fuzzed and read alone. docs/roce.md has
+// its rules.
 //
 // A packet is the payload of one datagram:
 //
 //	BTH 12 | extension headers | payload | pad 0..3 | ICRC 4
 //
-// [Packet] is that packet taken apart: Decode applies every rule that needs no
-// connection, Put writes the headers in front of a payload that stays where it
-// is. [ICRC] is the checksum, over parts that need not be adjacent. [REQ] to
-// [DREP] are the messages of the connection manager, each a MAD of [MADSize]
-// bytes, the payload of a datagram to queue pair [GSI].
+// [Packet] is a decoded packet: Decode applies every rule that needs no
+// connection; Put writes the headers and leaves the payload in place. [ICRC] is
+// the checksum, over parts that need not be adjacent. [REQ] to [DREP] are the
+// messages of the connection manager, each a MAD of [MADSize] bytes, the
+// payload of a datagram to queue pair [GSI].
 //
-// Decoders trust nothing. They say what is wrong as a [Refusal], which is a
-// number, so that the caller can count it; what is refused is dropped, or
-// answered by a NAK where [Refusal.IsInvalidRequest] says so. They read memory
-// more than once, so it must be memory that the peer cannot write. What depends
-// on the connection is the receiver's to check: the queue pair and its service,
-// the source, the ICRC, the PSN, the path MTU, keys and ranges.
+// Decoders validate all input. They return a [Refusal], a number that the
+// caller can count; a refused packet is dropped, or answered by a NAK if
+// [Refusal.IsInvalidRequest] holds. They read memory more than once, so the
+// peer must not be able to write it. The receiver checks the values that depend
+// on the connection: the queue pair and its service, the source, the ICRC, the
+// PSN, the path MTU, keys and ranges.
 //
-// Encoders write what they are given; what they write for values that break a
-// rule is refused by the decoder. A value wider than its field loses its high
-// bits. Values and buffers are the caller's, nothing is kept, nothing is
-// allocated, and everything is safe for concurrent use on different values.
+// Encoders write the given values; the decoder refuses values that break a
+// rule. A value wider than its field loses its high bits. The caller owns
+// values and buffers; functions keep and allocate nothing, and are safe for
+// concurrent use on different values.
+//
+// Between viablk ends a tag may precede the pad; see [Untag].
 //
 // All numbers are big-endian, except the ICRC itself.
 package wire
 
 import "encoding/binary"
 
-// Port is the UDP destination port of RoCEv2. The source port is the sender's
-// to choose, for spreading flows; the ICRC covers it.
+// Port is the UDP destination port of RoCEv2. The sender chooses the source
+// port, which spreads flows; the ICRC covers it.
 const Port = 4791
 
 // Limits of a packet, bytes of the datagram's payload.
@@ -41,7 +43,7 @@ const (
 	MaxPayload = 4096 // the largest path MTU
 	MaxHeader  = BTHSize + AtomicETHSize
 	MinPacket  = BTHSize + ICRCSize
-	MaxPacket  = BTHSize + RETHSize + ImmDtSize + MaxPayload + ICRCSize
+	MaxPacket  = BTHSize + RETHSize + ImmDtSize + MaxPayload + TagSize + ICRCSize
 
 	// MaxMessage is the longest message, whatever the operation.
 	MaxMessage = 1 << 31
@@ -51,7 +53,7 @@ const (
 // 0x7fff, full member.
 const DefaultPKey = 0xffff
 
-// be is the byte order of everything but the ICRC.
+// be is the byte order of everything except the ICRC.
 var be = binary.BigEndian
 
 // uint24 reads three bytes.

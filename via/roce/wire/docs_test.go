@@ -14,9 +14,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
-// page is docs/roce.md as its tables: heading, then the rows under it.
+// page holds the tables of docs/roce.md: heading, then the words of each
+// indented line under it.
 type page map[string][][]string
 
 func readPage(t *testing.T) page {
@@ -27,44 +29,46 @@ func readPage(t *testing.T) page {
 	}
 	p, heading := page{}, ""
 	for line := range strings.Lines(string(text)) {
-		line = strings.TrimSpace(line)
 		if name, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok && strings.HasPrefix(line, "#") {
-			heading = name
-			continue
+			heading = strings.TrimSpace(name)
+		} else if row, ok := strings.CutPrefix(line, "    "); ok {
+			p[heading] = append(p[heading], strings.Fields(row))
 		}
-		if !strings.HasPrefix(line, "|") || strings.HasPrefix(line, "|---") {
-			continue
-		}
-		cells := strings.Split(strings.Trim(line, "|"), "|")
-		for i := range cells {
-			cells[i] = strings.TrimSpace(cells[i])
-		}
-		p[heading] = append(p[heading], cells)
 	}
 	return p
 }
 
+// requireSentence requires that docs/roce.md says something, however its lines
+// end.
+func requireSentence(t *testing.T, sentence string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "roce.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(strings.Join(strings.Fields(string(text)), " "), sentence) {
+		t.Errorf("docs/roce.md does not say %q", sentence)
+	}
+}
+
 // compareTable requires that the table under a heading has the wanted rows, in
 // order.
-func compareTable(t *testing.T, heading string, want [][]string) {
+func compareTable(t *testing.T, heading string, want []string) {
 	t.Helper()
 	rows := readPage(t)[heading]
-	if len(rows) == 0 {
-		t.Fatalf("no table %q", heading)
-	}
-	for i, row := range rows[1:] {
+	for i, row := range rows {
 		if i >= len(want) {
 			t.Errorf("%s: row too many: %v", heading, row)
-		} else if !slices.Equal(row, want[i]) {
-			t.Errorf("%s: %q, want %q", heading, row, want[i])
+		} else if got := strings.Join(row, " "); got != want[i] {
+			t.Errorf("%s: %q, want %q", heading, got, want[i])
 		}
 	}
-	for i := len(rows) - 1; i < len(want); i++ {
+	for i := len(rows); i < len(want); i++ {
 		t.Errorf("%s: lacks %q", heading, want[i])
 	}
 }
 
-// layouts are the integer constants of the package.
+// layouts returns the integer constants of the package.
 func layouts(t *testing.T) map[string]int {
 	t.Helper()
 	names, err := filepath.Glob("*.go")
@@ -97,155 +101,177 @@ func layouts(t *testing.T) map[string]int {
 	return values
 }
 
-// Every layout of the code has a table, and every table is the code's: same
-// fields, same offsets, no gap, same end. A field "–" is reserved.
-func TestTablesMatchTheConstants(t *testing.T) {
-	values := layouts(t)
-	documented := map[string]bool{}
-	for heading, rows := range readPage(t) {
-		if rows[0][0] != "offset" {
-			continue
-		}
-		prefix := strings.ToLower(heading)
-		next := 0
-		for _, row := range rows[1:] {
-			offset, err := strconv.Atoi(row[0])
-			size, err2 := strconv.Atoi(row[1])
-			if err != nil || err2 != nil || offset != next {
-				t.Errorf("%s: row %q, but the field before ends at %d", heading, row, next)
-			}
-			next = offset + size
-			if row[2] == "–" {
-				continue
-			}
-			name := prefix + "At" + row[2]
-			if value, ok := values[name]; !ok || value != offset {
-				t.Errorf("%s is %d, %v, documented as %d", name, value, ok, offset)
-			}
-			documented[name] = true
-		}
-		size, ok := values[prefix+"Size"]
-		if !ok {
-			size = values[heading+"Size"]
-		}
-		if next != size {
-			t.Errorf("%s ends at %d, documented as %d", heading, size, next)
+// marks are those of specifiedOpcodes that a packet's flags have.
+func marks(f Flags) string {
+	all := ""
+	for _, l := range []struct {
+		flag Flags
+		mark string
+	}{{Consumes, "t"}, {Completes, "c"}, {Response, "a"}} {
+		if f&l.flag != 0 {
+			all += l.mark
 		}
 	}
-	others := []string{"", "masked", "ip4", "ip6", "udp"} // no layouts of this page
-	for name := range values {
-		prefix, field, ok := strings.Cut(name, "At")
-		ok = ok && prefix == strings.ToLower(prefix) && !slices.Contains(others, prefix)
-		if ok && field != "" && !documented[name] {
-			t.Errorf("%s is not documented", name)
-		}
+	if all == "" {
+		return "–"
 	}
-	if len(documented) < 80 {
-		t.Errorf("only %d fields found", len(documented))
-	}
+	return all
 }
 
-// mark is a cell that says yes or nothing.
-func mark(yes bool) string {
-	if yes {
-		return "yes"
+// describedShape returns the payload and the place in a message of a packet as
+// the page says them, by the name of the opcode.
+func describedShape(name string) (payload string, place Flags) {
+	for word := range strings.FieldsSeq(name) {
+		switch word {
+		case "First":
+			return "PMTU", Start
+		case "Middle":
+			return "PMTU", 0
+		case "Last":
+			return "1..PMTU", End
+		case "Only":
+			return "0..PMTU", Start | End
+		case "CNP":
+			return "16 reserved", Start | End
+		}
 	}
-	return ""
+	return "none", Start | End
 }
 
 func TestOpcodeTable(t *testing.T) {
 	extensions := []string{"DETH", "RETH", "AtomicETH", "AETH", "AtomicAckETH", "ImmDt", "IETH"}
 	payloads := []string{"none", "0..PMTU", "1..PMTU", "PMTU", "16 reserved"}
-	places := map[Flags]string{Start: "first", 0: "middle", End: "last", Start | End: "only"}
-	var want [][]string
+	const firstUC, lastUC = 0x20, 0x2b
+	requireSentence(t, fmt.Sprintf("UC opcodes %#02x to %#02x are RC opcodes 0x00 to 0x%02x plus %#02x.",
+		firstUC, lastUC, lastUC-firstUC, firstUC))
+	requireSentence(t, "A First or Middle packet carries as many bytes as the path MTU (PMTU), "+
+		"a Last one 1 to PMTU, an Only one 0 to PMTU, a CNP 16 reserved bytes, others none.")
+	var got []string
+	counterparts := 0
 	for _, op := range known() {
 		info := opcodes[op]
+		payload, place := describedShape(info.name)
+		if payloads[info.payload] != payload || info.flags&(Start|End) != place {
+			t.Errorf("%v carries %s, with flags %x", op, payloads[info.payload], info.flags)
+		}
+		if op >= firstUC && op <= lastUC {
+			rc := opcodes[op-firstUC]
+			rc.name = strings.Replace(rc.name, "RC", "UC", 1)
+			if info != rc {
+				t.Errorf("%v differs from %v: the page says that they agree", op, op-firstUC)
+			}
+			counterparts++
+			continue
+		}
+		row := fmt.Sprintf("0x%02x %s %s", int(op), marks(info.flags), op)
 		var has []string
 		for i, name := range extensions {
 			if info.extensions&(1<<i) != 0 {
 				has = append(has, name)
 			}
 		}
-		if len(has) == 0 {
-			has = []string{"–"}
+		if len(has) != 0 {
+			row += " (" + strings.Join(has, ", ") + ")"
 		}
-		want = append(want, []string{
-			fmt.Sprintf("0x%02x", int(op)), op.String(), strings.Join(has, ", "),
-			payloads[info.payload], places[info.flags&(Start|End)],
-			mark(info.flags&Consumes != 0), mark(info.flags&Completes != 0), mark(info.flags&Response != 0),
-		})
+		got = append(got, row)
 	}
-	compareTable(t, "Opcodes", want)
+	if all := lastUC - firstUC + 1; counterparts != all {
+		t.Errorf("%d UC opcodes are known, the page says %d", counterparts, all)
+	}
+	if !slices.Equal(got, specifiedOpcodes) {
+		t.Errorf("opcodes %q, want %q", got, specifiedOpcodes)
+	}
+}
+
+// specifiedOpcodes are those of the specification: number, whether the packet
+// takes a receive (t), completes it (c) or answers (a), name, headers.
+var specifiedOpcodes = []string{
+	"0x00 t RC SEND First",
+	"0x01 – RC SEND Middle",
+	"0x02 c RC SEND Last",
+	"0x03 c RC SEND Last with Immediate (ImmDt)",
+	"0x04 tc RC SEND Only",
+	"0x05 tc RC SEND Only with Immediate (ImmDt)",
+	"0x06 – RC WRITE First (RETH)",
+	"0x07 – RC WRITE Middle",
+	"0x08 – RC WRITE Last",
+	"0x09 tc RC WRITE Last with Immediate (ImmDt)",
+	"0x0a – RC WRITE Only (RETH)",
+	"0x0b tc RC WRITE Only with Immediate (RETH, ImmDt)",
+	"0x0c – RC READ Request (RETH)",
+	"0x0d a RC READ Response First (AETH)",
+	"0x0e a RC READ Response Middle",
+	"0x0f a RC READ Response Last (AETH)",
+	"0x10 a RC READ Response Only (AETH)",
+	"0x11 a RC Acknowledge (AETH)",
+	"0x12 a RC ATOMIC Acknowledge (AETH, AtomicAckETH)",
+	"0x13 – RC CompareSwap (AtomicETH)",
+	"0x14 – RC FetchAdd (AtomicETH)",
+	"0x16 c RC SEND Last with Invalidate (IETH)",
+	"0x17 tc RC SEND Only with Invalidate (IETH)",
+	"0x64 tc UD SEND Only (DETH)",
+	"0x65 tc UD SEND Only with Immediate (DETH, ImmDt)",
+	"0x81 – CNP",
 }
 
 func TestSyndromeTable(t *testing.T) {
-	var want [][]string
+	var want []string
 	for s := NAKSequence; s <= NAKInvalidRD; s++ {
-		want = append(want, []string{fmt.Sprintf("0x%02x", int(s)), s.String()})
+		want = append(want, fmt.Sprintf("0x%02x %v", int(s), s))
 	}
 	compareTable(t, "NAK codes", want)
 
-	want = nil
-	for code := range uint8(32) {
-		granted := "no limit"
-		if n := Syndrome(code).Credits(); n >= 0 {
-			granted = strconv.Itoa(n)
+	var granted []string
+	for code := range uint8(31) {
+		n := Syndrome(code).Credits()
+		granted = append(granted, strconv.Itoa(n))
+		if d := RNRDelay(code); code > 0 && d != time.Duration(n)*10*time.Microsecond {
+			t.Errorf("the RNR timer of code %d is %v, with %d credits", code, d, n)
 		}
-		want = append(want, []string{strconv.Itoa(int(code)), granted, RNRDelay(code).String()})
 	}
-	compareTable(t, "Credits and RNR timers", want)
+	requireSentence(t, "The credits of codes 0 to 30 are "+strings.Join(granted, " "))
+	if n := Syndrome(31).Credits(); n >= 0 {
+		t.Errorf("code 31 limits credits to %d", n)
+	}
+	requireSentence(t, fmt.Sprintf("that of code 0, the longest, is %s, that of code 31 %s.",
+		milliseconds(RNRDelay(0)), milliseconds(RNRDelay(31))))
+}
+
+// milliseconds writes a time as the page does.
+func milliseconds(d time.Duration) string {
+	return fmt.Sprintf("%.2f ms", float64(d)/float64(time.Millisecond))
 }
 
 func TestPathMTUTable(t *testing.T) {
-	var want [][]string
+	var want []string
 	for mtu := MTU256; mtu.IsValid(); mtu++ {
 		link := mtu.Bytes()
 		for got, _ := PathMTU(link); got != mtu; got, _ = PathMTU(link) {
 			link++
 		}
-		want = append(want, []string{strconv.Itoa(int(mtu)), strconv.Itoa(mtu.Bytes()), strconv.Itoa(link)})
+		want = append(want, fmt.Sprintf("%d %d %d", mtu, mtu.Bytes(), link))
 	}
 	compareTable(t, "Path MTU", want)
 }
 
 func TestAttributeTable(t *testing.T) {
-	var want [][]string
+	var want []string
 	for _, s := range sampleMessages() {
 		attribute, _, _ := PeekMAD(encodeMessage(s.msg))
-		want = append(want, []string{fmt.Sprintf("0x%02x", int(attribute)), strings.ToUpper(s.name)})
+		want = append(want, fmt.Sprintf("0x%02x %s", int(attribute), strings.ToUpper(s.name)))
 	}
-	slices.SortFunc(want, func(a, b []string) int { return strings.Compare(a[0], b[0]) })
-	rows := readPage(t)["Connection manager"]
-	for i := range rows {
-		rows[i] = rows[i][:2]
+	slices.Sort(want)
+	var got []string
+	for _, row := range readPage(t)["Connection manager"] {
+		got = append(got, row[0]+" "+row[1])
 	}
-	if len(rows) != len(want)+1 || !slices.EqualFunc(rows[1:], want, slices.Equal[[]string]) {
-		t.Errorf("messages %q, want %q", rows, want)
+	if !slices.Equal(got, want) {
+		t.Errorf("messages %q, want %q", got, want)
 	}
 }
 
-func TestReasonTable(t *testing.T) {
-	var want [][]string
-	for r := RejectNoQP; int(r) < len(reasons); r++ {
-		want = append(want, []string{strconv.Itoa(int(r)), r.String()})
-	}
-	compareTable(t, "Reasons of a REJ", want)
-}
-
-func TestRefusalTable(t *testing.T) {
-	var want [][]string
-	for r := Accepted + 1; r < NumRefusals; r++ {
-		answer := "dropped"
-		if r.IsInvalidRequest() {
-			answer = "NAK 0x61"
-		}
-		want = append(want, []string{r.String(), answer})
-	}
-	compareTable(t, "Refusals", want)
-}
-
-// What the page calls masked is what the code never reads from a header: the
-// bytes that are ones whatever the ends, the length and the ID.
+// The code reads none of the masked bytes from a header: they are ones for any
+// ends, length and ID.
 func TestMaskTable(t *testing.T) {
 	for heading, ends := range map[string][2]string{
 		"Masked in IPv4": {"0.0.0.0:0", "0.0.0.0:0"},
@@ -263,7 +289,7 @@ func TestMaskTable(t *testing.T) {
 				want = append(want, strconv.Itoa(i))
 			}
 		}
-		for _, row := range readPage(t)[heading][1:] {
+		for _, row := range readPage(t)[heading] {
 			first, last, isRange := strings.Cut(row[0], "-")
 			if !isRange {
 				last = first

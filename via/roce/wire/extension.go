@@ -1,21 +1,22 @@
 package wire
 
-// Extensions is the set of headers between BTH and payload. They stand in the
-// order of the bits.
+// Extensions is the set of headers between BTH and payload, whose order is that
+// of the bits.
 type Extensions uint8
 
 // The extension headers.
 const (
 	ExtDETH         Extensions = 1 << iota // datagram: DETH
 	ExtRETH                                // RDMA: RETH
-	ExtAtomicETH                           // atomic request; not kept
+	ExtAtomicETH                           // atomic request; not decoded
 	ExtAETH                                // acknowledgement: AETH
-	ExtAtomicAckETH                        // atomic response; not kept
+	ExtAtomicAckETH                        // atomic response; not decoded
 	ExtImmDt                               // immediate data
 	ExtIETH                                // key to invalidate
 )
 
-// RETH is where an RDMA operation goes. Its range is that of the whole message.
+// RETH is the remote memory of an RDMA operation. Its range is that of the
+// whole message.
 type RETH struct {
 	Addr   uint64 // virtual address
 	Key    uint32 // R_Key, a remote memory handle
@@ -25,8 +26,8 @@ type RETH struct {
 // Offsets of a RETH.
 const (
 	rethAtAddr   = 0
-	rethAtKey    = 8
-	rethAtLength = 12
+	rethAtKey    = 8  // R_Key
+	rethAtLength = 12 // of the whole message
 
 	// RETHSize is the length of a RETH, bytes.
 	RETHSize = 16
@@ -50,7 +51,7 @@ func (h *RETH) Decode(b []byte) {
 	h.Length = be.Uint32(b[rethAtLength:])
 }
 
-// AETH is the verdict of a responder.
+// AETH acknowledges requests or refuses one.
 type AETH struct {
 	Syndrome Syndrome
 	MSN      MSN // messages that the responder has completed
@@ -59,7 +60,7 @@ type AETH struct {
 // Offsets of an AETH.
 const (
 	aethAtSyndrome = 0
-	aethAtMSN      = 1
+	aethAtMSN      = 1 // 3 bytes
 
 	// AETHSize is the length of an AETH, bytes.
 	AETHSize = 4
@@ -79,7 +80,7 @@ func (h *AETH) Decode(b []byte) {
 	h.MSN = MSN(uint24(b[aethAtMSN:]))
 }
 
-// DETH is who sends a datagram, and its right to.
+// DETH identifies the sender of a datagram and holds the Q_Key.
 type DETH struct {
 	QKey     uint32
 	SourceQP uint32 // 24 bits
@@ -88,7 +89,7 @@ type DETH struct {
 // Offsets of a DETH.
 const (
 	dethAtQKey     = 0
-	dethAtSourceQP = 5
+	dethAtSourceQP = 5 // 3 bytes
 
 	// DETHSize is the length of a DETH, bytes.
 	DETHSize = 8
@@ -112,7 +113,7 @@ func (h *DETH) Decode(b []byte) {
 }
 
 // Lengths of the extension headers that are one number each, and of the two of
-// atomics, which are skipped: the opcode is enough to refuse them.
+// atomics, which are skipped: the opcode suffices to refuse them.
 const (
 	ImmDtSize        = 4
 	IETHSize         = 4

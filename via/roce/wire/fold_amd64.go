@@ -6,25 +6,25 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// hasFold says that the processor multiplies polynomials in vectors of 32 bytes:
-// Intel's since Ice Lake, AMD's since Zen 3. hash/crc32 uses 16, and takes twice as
-// long for a packet of 4 KiB.
+// hasFold reports whether the processor multiplies polynomials in vectors of 32
+// bytes: Intel's since Ice Lake, AMD's since Zen 3. hash/crc32 uses 16, and
+// takes twice as long for a packet of 4 KiB.
 var hasFold = func() bool {
 	const vpclmulqdq = 1 << 10
-	if !cpu.X86.HasAVX2 || !cpu.X86.HasPCLMULQDQ { // what the system saves included
+	if !cpu.X86.HasAVX2 || !cpu.X86.HasPCLMULQDQ { // includes OS support for the registers
 		return false
 	}
 	_, _, features, _ := cpuid(7, 0)
 	return features&vpclmulqdq != 0
 }()
 
-// powers are what the two halves of 16 bytes are multiplied by to move them on by
-// 128, 64, 32 and 16 bytes: x to the number of bits, 32 more for the half that comes
-// first and 32 less for the other. The next is x^64 and nothing; the last is what
-// Barrett's division takes, x^64 divided by the CRC's polynomial, and that. The
-// highest power is the lowest bit, as in the checksum; and one more to the left, for
-// the product of two such numbers is one bit short of where it belongs (Gopal et al.,
-// Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction, Intel
+// powers are the multipliers that move the two halves of 16 bytes by 128, 64,
+// 32 and 16 bytes: x to the number of bits, plus 32 for the first half and
+// minus 32 for the other. The next is x^64 and nothing. The last is for Barrett
+// reduction: x^64 divided by the CRC's polynomial, and the polynomial. The
+// highest power is the lowest bit, as in the checksum, shifted left by one,
+// because the product of two such numbers is one bit short (Gopal et al., Fast
+// CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction, Intel
 // 2009).
 var powers = func() (table [6][2]uint64) {
 	x := func(n int) uint64 {
@@ -43,8 +43,8 @@ var powers = func() (table [6][2]uint64) {
 	return table
 }()
 
-// fold goes on with a checksum, not complemented: over first and n bytes at rest, a
-// multiple of 16. by are the powers.
+// fold continues a checksum, not complemented, over first and n bytes at rest,
+// a multiple of 16. by are the powers.
 //
 //go:noescape
 func fold(by *[6][2]uint64, crc uint32, first *[64]byte, rest *byte, n int) uint32

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzPacket requires that what is accepted is written again as it was, but for
-// bits without a meaning, and that every refusal is one.
+// FuzzPacket requires that an accepted packet encodes to the same bytes, except
+// for bits without a meaning, and that every refusal has a name.
 func FuzzPacket(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		before := bytes.Clone(b)
@@ -33,7 +33,7 @@ func FuzzPacket(f *testing.F) {
 	})
 }
 
-// meaning clears what the fields of an accepted packet do not say: reserved
+// meaning clears the bits that no field of an accepted packet holds: reserved
 // bits, atomics, pad and ICRC.
 func meaning(p *Packet, b []byte) []byte {
 	b = bytes.Clone(b)
@@ -51,8 +51,8 @@ func meaning(p *Packet, b []byte) []byte {
 	return b
 }
 
-// FuzzMessage requires that a message is accepted by the one type that its
-// attribute names, and survives being written again.
+// FuzzMessage requires that only the type of its attribute decodes a message,
+// and encodes it to the same bytes.
 func FuzzMessage(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		_, _, want := PeekMAD(b)
@@ -94,8 +94,8 @@ func checkAddressHeader(t *testing.T, req *REQ) {
 	}
 }
 
-// FuzzSolve requires that the ID of a packet is found, and that with any damage
-// the answer is that of elimination.
+// FuzzSolve requires that Solve finds the ID of a packet, and agrees with
+// elimination on a damaged one.
 func FuzzSolve(f *testing.F) {
 	f.Add(count(MinPacket), uint16(0x0b65), uint32(0))
 	f.Add(count(64), uint16(0), uint32(1))

@@ -14,7 +14,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files and fuzz seeds, not captures")
 
-// dump prints bytes as golden files have them: 16 a line, behind their offset.
+// dump formats bytes for golden files: 16 a line, after their offset.
 func dump(b []byte) string {
 	var s strings.Builder
 	for i := 0; i < len(b); i += 16 {
@@ -23,7 +23,7 @@ func dump(b []byte) string {
 	return s.String()
 }
 
-// undump reads what dump wrote.
+// undump parses the output of dump.
 func undump(t *testing.T, path string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -125,7 +125,7 @@ func TestGoldenFilesAreSamples(t *testing.T) {
 	}
 }
 
-// Encoding overwrites whatever the buffer held.
+// Encoding overwrites all previous content of the buffer.
 func TestEncodeLeavesNothingStale(t *testing.T) {
 	stale := bytes.Repeat([]byte{0xa5}, MADSize)
 	for _, op := range known() {

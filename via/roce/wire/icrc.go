@@ -7,24 +7,24 @@ import (
 )
 
 // ICRC computes the invariant checksum of packets between two UDP endpoints: a
-// CRC-32 over everything that no router changes, from the IP header on. It holds
-// the headers that a UDP socket does not show, masked, as scratch memory, so one
+// CRC-32 over all that no router changes, from the IP header on. It holds the
+// masked headers, which a UDP socket does not show, as scratch memory, so one
 // goroutine at a time uses it. The zero ICRC must be Set before use.
 //
 // The scratch is in the value because hash/crc32 lets its argument escape: an
-// array on the stack would be an allocation for each packet. Its 64 bytes are
-// what vectors take: 11 ns, where the 40 bytes that IPv4 needs would take 18 and
-// the 60 of IPv6 21.
+// array on the stack would be an allocation for each packet. It has 64 bytes
+// because vectors take 11 ns for these; the 40 bytes of IPv4 would take 18 ns
+// and the 60 of IPv6 21.
 type ICRC struct {
 	masked [maskedSize]byte // zeros, then IP, UDP and BTH
 	seed   uint32           // checksum before the zeros
 	isIPv4 bool
 }
 
-// Identification are the words of an IPv4 header that the ICRC covers and that
-// a UDP socket does not show. The zero value is what Linux sends for a datagram
-// from an unconnected socket that discovers the path MTU. Segment i of one
-// segmented send (UDP_SEGMENT) has ID i. It means nothing with IPv6.
+// Identification holds the words of an IPv4 header that the ICRC covers and a
+// UDP socket does not show. The zero value is what Linux sends for a datagram
+// of an unconnected socket that discovers the path MTU. Segment i of a
+// segmented send (UDP_SEGMENT) has ID i. IPv6 ignores it.
 type Identification struct {
 	ID          uint16
 	MayFragment bool // DF is clear
@@ -39,7 +39,7 @@ const (
 	maskedSize   = 64
 )
 
-// Offsets in the headers around a packet, of what is not masked.
+// Offsets of the fields that are not masked, in the headers around a packet.
 const (
 	ip4AtVersion  = 0
 	ip4AtLength   = 2
@@ -71,9 +71,9 @@ const (
 	dontFragment = 0x40 // in the high byte of Fragment
 )
 
-// The checksums to start from. Eight bytes of ones stand for the local routing
-// header that an InfiniBand packet has in place of Ethernet's; a checksum that
-// zeros change into theirs makes up for the scratch that is not used.
+// The initial checksums. Eight bytes of ones stand for the local routing header
+// that an InfiniBand packet has in place of Ethernet's; the seed compensates
+// for the zeros of unused scratch.
 var (
 	icrcSeed     = crc32.ChecksumIEEE([]byte{masked, masked, masked, masked, masked, masked, masked, masked})
 	icrcSeedIPv4 = ^multiply(^icrcSeed, inverse[maskedAtIPv4/4])
@@ -106,8 +106,8 @@ func (c *ICRC) Set(src, dst netip.AddrPort) {
 	be.PutUint16(c.masked[maskedAtUDP+udpAtDst:], dst.Port())
 }
 
-// blank masks the scratch from an offset on, which it returns, and clears what
-// is before.
+// blank masks the scratch from an offset on, clears the bytes before it, and
+// returns it.
 func (c *ICRC) blank(offset int) []byte {
 	clear(c.masked[:offset])
 	for i := offset; i < maskedSize; i++ {
@@ -119,9 +119,9 @@ func (c *ICRC) blank(offset int) []byte {
 // IsIPv4 reports whether c was set to IPv4 addresses.
 func (c *ICRC) IsIPv4() bool { return c.isIPv4 }
 
-// Seal writes what follows the payload to trailer, the pad and the ICRC, and
-// returns their length, 4 to 7 bytes. header is what [Packet.Put] wrote, the
-// payload is the rest in order. It panics if trailer is too short.
+// Seal writes the pad and the ICRC to trailer and returns their length, 4 to 7
+// bytes. header is the result of [Packet.Put]; the payload follows in order. It
+// panics if trailer is too short.
 func (c *ICRC) Seal(trailer []byte, id Identification, header []byte, payload ...[]byte) int {
 	n := 0
 	for _, part := range payload {
@@ -143,21 +143,22 @@ func (c *ICRC) Seal(trailer []byte, id Identification, header []byte, payload ..
 	return pad + ICRCSize
 }
 
-// Verify reports whether the ICRC of the packet b is right, b being the whole
-// payload of a datagram that was sent with id. A packet that has no room for an
-// ICRC has no right one.
+// Verify reports whether the ICRC of the packet b is right; b is the whole
+// payload of a datagram that was sent with id. A packet without room for an
+// ICRC fails.
 func (c *ICRC) Verify(b []byte, id Identification) bool {
 	return len(b) >= MinPacket && c.difference(b, id) == 0
 }
 
-// difference returns what the ICRC of b would have to change by to be right.
+// difference returns the xor of the ICRC of b and the right one.
 func (c *ICRC) difference(b []byte, id Identification) uint32 {
 	end := len(b) - ICRCSize
 	c.mask(id, len(b), b)
 	return resume(c.seed, &c.masked, b[BTHSize:end]) ^ binary.LittleEndian.Uint32(b[end:])
 }
 
-// mask completes the masked headers for a packet of size bytes that begins with b.
+// mask completes the masked headers for a packet of size bytes that begins with
+// b.
 func (c *ICRC) mask(id Identification, size int, b []byte) {
 	if c.isIPv4 {
 		ip := c.masked[maskedAtIPv4:]

@@ -21,7 +21,7 @@ func drawEnds(t *rapid.T) (src, dst netip.AddrPort) {
 	return draw("src"), draw("dst")
 }
 
-// drawPacket draws a packet that may be sent.
+// drawPacket draws a packet that Put accepts.
 func drawPacket(t *rapid.T) *Packet {
 	op := rapid.SampledFrom(known()).Draw(t, "opcode")
 	info := opcodes[op]
@@ -65,7 +65,7 @@ func split(t *rapid.T, b []byte) (parts [][]byte) {
 	return append(parts, b)
 }
 
-// headers returns IP and UDP headers as a sender would write them.
+// headers returns the IP and UDP headers of a sender.
 func headers(src, dst netip.AddrPort, id Identification, size int, other byte) (ip, udp []byte) {
 	if src.Addr().Is4() {
 		ip = []byte{0x45, other, 0, 0, 0, 0, 0x40, 0, other, 17, other, ^other}
@@ -85,8 +85,8 @@ func headers(src, dst netip.AddrPort, id Identification, size int, other byte) (
 	return ip, append(udp, other, ^other)
 }
 
-// Whatever is sent is decoded as it was; its ICRC is that of the definition, in
-// however many parts the payload lies and whatever routers make of the rest.
+// A packet decodes to its original. Its ICRC agrees with the definition, for
+// any division of the payload and any change by routers.
 func TestPacketRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		src, dst := drawEnds(t)
@@ -132,7 +132,7 @@ func TestPacketRoundTrip(t *testing.T) {
 	})
 }
 
-// The checksum is that of the ends it is set to, whatever it was set to before.
+// Set replaces the ends of an earlier Set.
 func TestSetAgain(t *testing.T) {
 	c := checksum(sampleSrc, sampleDst)
 	c.Set(sampleSr4, sampleDs4)
@@ -159,7 +159,7 @@ func TestNoRoomForAnICRC(t *testing.T) {
 	}
 }
 
-// Every ID is found, at every length, whatever is guessed.
+// Solve finds every ID at every length, with any guess.
 func TestSolveFindsTheID(t *testing.T) {
 	c := checksum(sampleSr4, sampleDs4)
 	for size := MinPacket; size <= MaxPacket; size += 4 {
@@ -175,7 +175,7 @@ func TestSolveFindsTheID(t *testing.T) {
 	}
 }
 
-// No one or two flipped bits pass for another ID.
+// Solve finds no ID for a packet with one or two flipped bits.
 func TestSolveFindsDamage(t *testing.T) {
 	c := checksum(sampleSr4, sampleDs4)
 	b := samplePacket(RCSendOnly).Append(nil, c, Identification{ID: 7})
@@ -200,8 +200,7 @@ func TestSolveFindsDamage(t *testing.T) {
 	}
 }
 
-// A packet that comes without DF has no ID that explains it, but for the one in
-// 2^16 of which nobody knows.
+// Solve finds no ID for a packet without DF, except one in 2^16.
 func TestSolveAssumesDF(t *testing.T) {
 	c := checksum(sampleSr4, sampleDs4)
 	b := samplePacket(RCSendOnly).Append(nil, c, Identification{ID: 7, MayFragment: true})
@@ -213,8 +212,8 @@ func TestSolveAssumesDF(t *testing.T) {
 	}
 }
 
-// solveByElimination is another way to solve: by Gaussian elimination over what
-// each bit of the ID does to the CRC of a packet of size bytes.
+// solveByElimination finds the ID by Gaussian elimination over the effect of
+// each of its bits on the CRC of a packet of size bytes.
 func solveByElimination(difference uint32, size int) (id uint16, ok bool) {
 	raw := func(b []byte) uint32 { return ^crc32.Update(0xffff_ffff, crc32.IEEETable, b) }
 	type row struct {
@@ -241,7 +240,8 @@ func solveByElimination(difference uint32, size int) (id uint16, ok bool) {
 	return id, difference == 0
 }
 
-// Division and elimination agree, on differences that an ID makes and on others.
+// Division and elimination agree, on differences that an ID causes and on
+// others.
 func TestTwoWaysToSolve(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		size := 4 * rapid.IntRange(MinPacket/4, MaxPacket/4).Draw(t, "words")

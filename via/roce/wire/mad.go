@@ -1,8 +1,10 @@
 package wire
 
-// What every node knows of its peers: where the connection manager listens.
+// Well-known queue pairs and Q_Key.
 const (
-	SMI     = 0           // queue pair of subnet management, which RoCE has not: whatever is for it is dropped
+	// queue pair of subnet management, which RoCE lacks: packets to it are
+	// dropped
+	SMI     = 0
 	GSI     = 1           // queue pair of the general services interface
 	GSIQKey = 0x8001_0000 // Q_Key of its datagrams
 )
@@ -10,16 +12,16 @@ const (
 // MADSize is the length of a management datagram, bytes.
 const MADSize = 256
 
-// Attribute says which message of the connection manager a MAD is.
+// Attribute is the kind of a connection manager message.
 type Attribute uint16
 
 // The attributes that are understood.
 const (
 	AttributeREQ  Attribute = 0x10 // connect
 	AttributeMRA  Attribute = 0x11 // wait longer for the answer
-	AttributeREJ  Attribute = 0x12 // no
-	AttributeREP  Attribute = 0x13 // yes
-	AttributeRTU  Attribute = 0x14 // the yes has arrived
+	AttributeREJ  Attribute = 0x12 // reject
+	AttributeREP  Attribute = 0x13 // accept
+	AttributeRTU  Attribute = 0x14 // ready to use: the REP has arrived
 	AttributeDREQ Attribute = 0x15 // disconnect
 	AttributeDREP Attribute = 0x16 // disconnected
 )
@@ -31,23 +33,24 @@ type Message interface {
 	// shorter.
 	Encode(b []byte) int
 
-	// Decode reads the message from b, the whole payload of a datagram to GSI. It
-	// refuses what is not this message; values are not judged, since a value that
-	// will not do is answered by a REJ that says so. Reserved bits are ignored.
+	// Decode reads the message from b, the whole payload of a datagram to GSI.
+	// It refuses other messages. It does not validate values, because the
+	// receiver answers a bad one by a REJ that names it. It ignores reserved
+	// bits.
 	Decode(b []byte) Refusal
 }
 
 // Offsets of the header of a MAD.
 const (
-	madAtBaseVersion  = 0
-	madAtClass        = 1
-	madAtClassVersion = 2
-	madAtMethod       = 3
-	madAtStatus       = 4
-	madAtSpecific     = 6
+	madAtBaseVersion  = 0 // 1
+	madAtClass        = 1 // 7, communication management
+	madAtClassVersion = 2 // 2
+	madAtMethod       = 3 // 3, send
+	madAtStatus       = 4 // 0; not read
+	madAtSpecific     = 6 // 0; not read
 	madAtTID          = 8
 	madAtAttribute    = 16
-	madAtModifier     = 20
+	madAtModifier     = 20 // 0; not read
 	madSize           = 24
 )
 
@@ -60,8 +63,8 @@ const (
 	connectionMADWord = madBaseVersion<<24 | classConnection<<16 | classVersion<<8 | methodSend
 )
 
-// PeekMAD returns which message of the connection manager b is and which
-// transaction it belongs to.
+// PeekMAD returns the kind and the transaction of the connection manager
+// message b.
 func PeekMAD(b []byte) (attribute Attribute, tid uint64, r Refusal) {
 	if len(b) != MADSize || be.Uint32(b[madAtBaseVersion:]) != connectionMADWord {
 		return 0, 0, RefusedMAD

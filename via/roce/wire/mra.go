@@ -1,13 +1,13 @@
 package wire
 
-// Answered is the message that a REJ or an MRA is about, 2 bits.
+// Answered is the message that a REJ or MRA answers, 2 bits.
 type Answered uint8
 
-// The messages that can be answered so.
+// The messages that a REJ or MRA can answer.
 const (
 	AnsweredREQ   Answered = 0
 	AnsweredREP   Answered = 1
-	AnsweredOther Answered = 2 // in an MRA a LAP, in a REJ none: a time-out
+	AnsweredOther Answered = 2 // in an MRA a LAP; in a REJ no message: a timeout
 )
 
 // MRA asks the sender of a REQ or REP to wait: the answer takes ServiceTimeout.
@@ -24,8 +24,8 @@ type MRA struct {
 const (
 	mraAtLocalID        = 0
 	mraAtRemoteID       = 4
-	mraAtAnswered       = 8
-	mraAtServiceTimeout = 9
+	mraAtAnswered       = 8 // 0xc0
+	mraAtServiceTimeout = 9 // 0xf8
 	mraAtPrivate        = 10
 	mraSize             = MADSize - madSize
 	mraPrivateSize      = mraSize - mraAtPrivate

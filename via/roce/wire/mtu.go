@@ -1,6 +1,6 @@
 package wire
 
-// MTU is the code of a path MTU: the most payload that a packet carries.
+// MTU is the code of a path MTU, the largest payload of a packet.
 type MTU uint8
 
 // The path MTUs.
@@ -12,11 +12,10 @@ const (
 	MTU4096
 )
 
-// headroom is what a link's MTU has to hold beside the payload, bytes: an IPv6
+// headroom is the part of a link's MTU beside the payload, bytes: an IPv6
 // header, a UDP header and the longest headers of a packet with payload, with
-// the ICRC. Linux reserves 80 bytes, four too few for a full RDMA write with
-// immediate data; the path MTUs differ on links of 4176 to 4179 bytes and the
-// like.
+// the tag and the ICRC. Linux reserves 80 bytes, and knows no tag; the path
+// MTUs differ on links of 4176 to 4187 bytes and the like.
 const headroom = ip6Size + udpSize + MaxPacket - MaxPayload
 
 // PathMTU returns the largest path MTU for a link, whose MTU is given in bytes
@@ -36,8 +35,8 @@ func (m MTU) IsValid() bool { return m >= MTU256 && m <= MTU4096 }
 // Bytes returns the path MTU in bytes. The code must be valid.
 func (m MTU) Bytes() int { return 128 << m }
 
-// Packets returns how many packets, and so how many PSNs, a message of length
-// bytes takes: one at least.
+// Packets returns the number of packets, and so of PSNs, of a message of length
+// bytes: at least one.
 func (m MTU) Packets(length int) int {
 	return max(1, (length+m.Bytes()-1)>>(m+7))
 }

@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,15 +65,15 @@ func TestPathMTU(t *testing.T) {
 		link int
 		want MTU
 	}{
-		{339, 0},
-		{340, MTU256},
+		{347, 0},
+		{348, MTU256},
 		{576, MTU256},
 		{1280, MTU1024},
 		{1500, MTU1024},
-		{2131, MTU1024},
-		{2132, MTU2048},
-		{4179, MTU2048},
-		{4180, MTU4096},
+		{2139, MTU1024},
+		{2140, MTU2048},
+		{4187, MTU2048},
+		{4188, MTU4096},
 		{4500, MTU4096},
 		{9000, MTU4096},
 		{65536, MTU4096},
@@ -220,6 +222,55 @@ func TestReasons(t *testing.T) {
 	} {
 		if r.String() != want {
 			t.Errorf("%d is %q, want %q", uint16(r), r, want)
+		}
+	}
+}
+
+// A reason has the number that the specification gives it.
+func TestReasonNumbers(t *testing.T) {
+	names := []string{
+		"no queue pair left", "no end-to-end context left", "no resources left", "time-out",
+		"unsupported request", "unknown communication ID", "unknown communication instance",
+		"no listener for the service ID", "unsupported transport service", "stale connection",
+		"no reliable datagram channel", "invalid GID", "invalid LID", "invalid service level",
+		"invalid traffic class", "invalid hop limit", "invalid packet rate",
+		"invalid GID of the alternate path", "invalid LID of the alternate path",
+		"invalid service level of the alternate path", "invalid traffic class of the alternate path",
+		"invalid hop limit of the alternate path", "invalid packet rate of the alternate path",
+		"redirected to another port and manager", "redirected to another port", "invalid path MTU",
+		"insufficient responder resources", "refused by the consumer", "invalid RNR retry count",
+		"duplicate communication ID", "unsupported class version", "invalid flow label",
+		"invalid flow label of the alternate path",
+	}
+	if len(reasons) != len(names)+1 {
+		t.Errorf("%d reasons, want %d", len(reasons)-1, len(names))
+	}
+	for i, name := range names {
+		if got := Reason(i + 1).String(); got != name {
+			t.Errorf("reason %d is %q, want %q", i+1, got, name)
+		}
+	}
+}
+
+// The offsets of headers and messages stand in their order, each field begins
+// behind the one before, and the last one before the end. The golden files have
+// their bytes.
+func TestMessageLayoutsAscend(t *testing.T) {
+	values := layouts(t)
+	for _, prefix := range []string{"bth", "deth", "reth", "aeth", "mad", "req", "path", "cma", "rep", "rtu", "mra", "rej", "dreq", "drep"} {
+		var offsets []int
+		for name, value := range values {
+			if field, ok := strings.CutPrefix(name, prefix+"At"); ok && field != "" {
+				offsets = append(offsets, value)
+			}
+		}
+		slices.Sort(offsets)
+		size, ok := values[prefix+"Size"]
+		if !ok {
+			size = values[strings.ToUpper(prefix)+"Size"]
+		}
+		if len(offsets) < 2 || offsets[0] != 0 || len(slices.Compact(slices.Clone(offsets))) != len(offsets) || offsets[len(offsets)-1] >= size {
+			t.Errorf("%s has fields at %v and ends at %d", prefix, offsets, size)
 		}
 	}
 }

@@ -60,7 +60,7 @@ const (
 	CNP Class = 4 // congestion notification
 )
 
-// Operation is what the message that a packet belongs to does.
+// Operation is the operation of a packet's message.
 type Operation uint8
 
 // The operations.
@@ -75,14 +75,14 @@ const (
 	OpCongestion
 )
 
-// Flags are what an opcode says about its packet's place in a message.
+// Flags tell a packet's place in its message.
 type Flags uint8
 
 // The flags.
 const (
 	Start     Flags = 1 << iota // the first packet of its message
 	End                         // the last
-	Consumes                    // takes a receive off the receive queue
+	Consumes                    // consumes a receive of the receive queue
 	Completes                   // completes that receive
 	Response                    // answers a request; the PSN is the request's
 )
@@ -95,13 +95,13 @@ const (
 	payloadAny                  // 0 to the path MTU
 	payloadSome                 // 1 to the path MTU
 	payloadFull                 // the path MTU
-	payloadReserved             // 16 bytes that mean nothing
+	payloadReserved             // 16 reserved bytes
 )
 
 // cnpReserved is the payload of a congestion notification, bytes.
 const cnpReserved = 16
 
-// opcodeInfo is what there is to know of one opcode.
+// opcodeInfo is a row of the opcode table.
 type opcodeInfo struct {
 	name       string
 	operation  Operation
@@ -111,7 +111,7 @@ type opcodeInfo struct {
 	size       uint8 // bytes of all headers; 0 if the opcode is unknown
 }
 
-// opcodes has a row for every opcode that is understood.
+// opcodes has a row for every known opcode.
 var opcodes = [256]opcodeInfo{
 	RCSendFirst:          {"RC SEND First", OpSend, 0, Start | Consumes, payloadFull, BTHSize},
 	RCSendMiddle:         {"RC SEND Middle", OpSend, 0, 0, payloadFull, BTHSize},
@@ -156,7 +156,7 @@ var opcodes = [256]opcodeInfo{
 	CongestionNotification: {"CNP", OpCongestion, 0, Start | End, payloadReserved, BTHSize},
 }
 
-// String returns the name, or the number of an opcode that is not understood.
+// String returns the name, or the number of an unknown opcode.
 func (o Opcode) String() string {
 	if name := opcodes[o].name; name != "" {
 		return name
@@ -164,19 +164,19 @@ func (o Opcode) String() string {
 	return "opcode-0x" + strconv.FormatUint(uint64(o), 16)
 }
 
-// IsKnown reports whether the opcode is understood.
+// IsKnown reports whether the opcode is known.
 func (o Opcode) IsKnown() bool { return opcodes[o].size != 0 }
 
 // Class returns the transport service, also of an unknown opcode.
 func (o Opcode) Class() Class { return Class(o >> 5) }
 
-// Operation returns what the message does.
+// Operation returns the operation of the message.
 func (o Opcode) Operation() Operation { return opcodes[o].operation }
 
 // Extensions returns which headers follow the BTH.
 func (o Opcode) Extensions() Extensions { return opcodes[o].extensions }
 
-// Flags returns the packet's place in its message and what it does to receives.
+// Flags returns the packet's place in its message and its effect on receives.
 func (o Opcode) Flags() Flags { return opcodes[o].flags }
 
 // HeaderSize returns the length of BTH and extension headers, bytes; 0 if the

@@ -2,7 +2,7 @@ package wire
 
 import "testing"
 
-// The table says many things twice; they agree.
+// The columns of the opcode table agree with each other.
 func TestOpcodeTableAgreesWithItself(t *testing.T) {
 	sizes := []struct {
 		extension Extensions
@@ -52,7 +52,7 @@ func TestOpcodeTableAgreesWithItself(t *testing.T) {
 	}
 }
 
-// An unreliable connection has the sends and writes of a reliable one.
+// UC has the Sends and Writes of RC.
 func TestUnreliableRowsAreReliableOnes(t *testing.T) {
 	n := 0
 	for op := UCSendFirst; op <= UCWriteOnlyImmediate; op++ {

@@ -1,7 +1,7 @@
 package wire
 
-// Packet is one packet, taken apart. Which of the extension headers are set is
-// the opcode's to say; the others keep what they had.
+// Packet is one decoded packet. The opcode determines which extension headers
+// are set; the others are stale.
 type Packet struct {
 	BTH
 	RETH       RETH
@@ -9,14 +9,15 @@ type Packet struct {
 	DETH       DETH
 	Immediate  uint32 // immediate data
 	Invalidate uint32 // R_Key to invalidate
-	Payload    []byte // without pad; part of what was decoded
+	Payload    []byte // without pad; part of the decoded bytes
 }
 
-// Decode takes the packet b apart, which is the whole payload of a datagram, by
-// a receiver with the partition key pkey. It applies every rule on length, pad,
-// version, opcode, partition and syndrome; the ICRC is [ICRC]'s. Accepted means
+// Decode decodes the packet b, the whole payload of a datagram, for a receiver
+// with the partition key pkey. It applies every rule on length, pad, version,
+// opcode, partition and syndrome, but does not check the ICRC. Accepted means
 // that all fields of the opcode are set. With a refusal for which
-// [Refusal.IsInvalidRequest] holds the BTH is; with another one nothing is.
+// [Refusal.IsInvalidRequest] holds, only the BTH is set; with another one
+// nothing is.
 func (p *Packet) Decode(b []byte, pkey uint16) Refusal {
 	switch {
 	case len(b) < MinPacket:
@@ -50,8 +51,8 @@ func (p *Packet) Decode(b []byte, pkey uint16) Refusal {
 	return p.check(info)
 }
 
-// decodeExtensions reads the headers between BTH and payload, all of which are
-// there.
+// decodeExtensions reads the headers between BTH and payload; the caller has
+// checked the length.
 func (p *Packet) decodeExtensions(b []byte, has Extensions) {
 	if has&ExtDETH != 0 {
 		p.DETH.Decode(b)
@@ -72,7 +73,7 @@ func (p *Packet) decodeExtensions(b []byte, has Extensions) {
 	}
 }
 
-// check verifies what the fields say together.
+// check validates combinations of fields.
 func (p *Packet) check(info *opcodeInfo) Refusal {
 	n := len(p.Payload)
 	switch info.payload {
@@ -124,9 +125,9 @@ func (p *Packet) fitsMessage(info *opcodeInfo) bool {
 	return p.RETH.Length > n
 }
 
-// FitsMTU reports whether the payload is one that a path with this MTU carries:
-// all of it in a first or middle packet, no more in others. A request that does
-// not fit is an invalid request.
+// FitsMTU reports whether the payload suits a path with this MTU: exactly the
+// MTU in a first or middle packet, no more in others. A request that does not
+// fit is an invalid request.
 func (p *Packet) FitsMTU(mtu MTU) bool {
 	if opcodes[p.Opcode].payload == payloadFull {
 		return len(p.Payload) == mtu.Bytes()
@@ -135,10 +136,10 @@ func (p *Packet) FitsMTU(mtu MTU) bool {
 }
 
 // Put writes BTH and extension headers to b and returns their length. payload
-// is the length of what follows them, bytes; it decides the pad, Payload is not
-// looked at. The fields of atomics are written as zeros. [ICRC.Seal] makes what
-// goes behind the payload. It panics if b is too short, for which [MaxHeader]
-// bytes never are, or if the opcode is unknown.
+// is the length of the bytes that follow; it determines the pad, and Payload is
+// ignored. Atomic fields are written as zeros. [ICRC.Seal] makes the trailer.
+// It panics if b is too short, which [MaxHeader] bytes never are, or if the
+// opcode is unknown.
 func (p *Packet) Put(b []byte, payload int) int {
 	info := &opcodes[p.Opcode]
 	if info.size == 0 {

@@ -19,15 +19,15 @@ type Path struct {
 
 // Offsets of a path.
 const (
-	pathAtLocalLID     = 0
-	pathAtRemoteLID    = 2
-	pathAtLocalGID     = 4
-	pathAtRemoteGID    = 20
-	pathAtFlow         = 36
-	pathAtTrafficClass = 40
-	pathAtHopLimit     = 41
-	pathAtServiceLevel = 42
-	pathAtAckTimeout   = 43
+	pathAtLocalLID     = 0  // 0xffff
+	pathAtRemoteLID    = 2  // 0xffff
+	pathAtLocalGID     = 4  // IPv4 mapped to IPv6
+	pathAtRemoteGID    = 20 // likewise
+	pathAtFlow         = 36 // 0xfffff000 flow label, 0x3f packet rate
+	pathAtTrafficClass = 40 // DSCP and ECN
+	pathAtHopLimit     = 41 // 64
+	pathAtServiceLevel = 42 // 0xf0 service level, 0x08 does not leave the subnet
+	pathAtAckTimeout   = 43 // 0xf8
 	pathSize           = 44
 )
 

@@ -2,16 +2,16 @@ package wire
 
 import "strconv"
 
-// Refusal is the rule that a packet or message breaks. It is a number so that
-// the caller can count refusals in an array of [NumRefusals]; it is no error,
-// because nobody hands on what is dropped.
+// Refusal is the rule that a packet or message breaks. It is a number, so that
+// the caller can count refusals in an array of [NumRefusals]. It is not an
+// error, because a refused packet is dropped, not reported.
 type Refusal uint8
 
-// The refusals. The zero Refusal says that nothing is wrong.
+// The refusals. The zero Refusal means accepted.
 const (
 	Accepted Refusal = iota
 
-	// Of any packet; it is dropped.
+	// Any packet: dropped.
 	RefusedShort
 	RefusedLong
 	RefusedAlignment
@@ -23,14 +23,14 @@ const (
 	RefusedNotification
 	RefusedICRC
 
-	// Of a packet that is whole: an invalid request.
+	// Whole packet: an invalid request.
 	RefusedPad
 	RefusedPayload
 	RefusedEmpty
 	RefusedPathMTU
 	RefusedMessage
 
-	// Of the connection manager's messages; they are dropped.
+	// Messages of the connection manager: dropped.
 	RefusedMAD
 	RefusedAttribute
 	RefusedPrivate
@@ -61,7 +61,7 @@ var refusalRules = [NumRefusals]string{
 	RefusedPrivate:      "private data does not start with an address header",
 }
 
-// String returns the rule, or the number of what is no refusal.
+// String returns the rule, or the number of an unknown refusal.
 func (r Refusal) String() string {
 	if r < NumRefusals {
 		return refusalRules[r]
@@ -71,5 +71,5 @@ func (r Refusal) String() string {
 
 // IsInvalidRequest reports whether the BTH of the refused packet is valid, so
 // that a request on a reliable connection is answered by [NAKInvalidRequest]
-// once ICRC and PSN are found right. Everything else is dropped.
+// once ICRC and PSN are found right. Other refused packets are dropped.
 func (r Refusal) IsInvalidRequest() bool { return r >= RefusedPad && r <= RefusedMessage }

@@ -124,8 +124,8 @@ func TestPacketRefusals(t *testing.T) {
 	}
 }
 
-// One receiver counts in one array what its ICRC check finds and what decoding
-// refuses; a NAK is for the latter alone.
+// IsInvalidRequest holds for decoding errors behind a valid BTH, not for a
+// wrong ICRC.
 func TestInvalidRequests(t *testing.T) {
 	for r := range NumRefusals {
 		want := r >= RefusedPad && r <= RefusedMessage

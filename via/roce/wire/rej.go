@@ -2,14 +2,14 @@ package wire
 
 import "strconv"
 
-// REJ refuses a connection or gives up making it.
+// REJ rejects a connection or ends its handshake.
 type REJ struct {
 	TID       uint64 // of the REQ
 	LocalID   uint32 // the sender's name for the connection; 0 if it has none
 	RemoteID  uint32 // the receiver's
 	Answered  Answered
 	Reason    Reason
-	ARILength uint8 // 7 bits: bytes of ARI that mean something; at most 72 do
+	ARILength uint8 // 7 bits: valid bytes of ARI, at most 72
 	ARI       [ariSize]byte
 	Private   [rejPrivateSize]byte
 }
@@ -18,8 +18,8 @@ type REJ struct {
 const (
 	rejAtLocalID   = 0
 	rejAtRemoteID  = 4
-	rejAtAnswered  = 8
-	rejAtARILength = 9
+	rejAtAnswered  = 8 // 0xc0
+	rejAtARILength = 9 // 0xfe
 	rejAtReason    = 10
 	rejAtARI       = 12
 	rejAtPrivate   = 84
@@ -61,7 +61,7 @@ func (m *REJ) Decode(b []byte) Refusal {
 // Reason is why a connection is rejected.
 type Reason uint16
 
-// The reasons. The gaps are numbers that nobody gave a meaning.
+// The reasons. Numbers in the gaps are unassigned.
 const (
 	RejectNoQP Reason = 1 + iota
 	RejectNoEEC
@@ -134,7 +134,7 @@ var reasons = [...]string{
 	RejectAlternateFlowLabel:    "invalid flow label of the alternate path",
 }
 
-// String returns what the reason means, or its number.
+// String returns the meaning of the reason, or its number.
 func (r Reason) String() string {
 	if int(r) < len(reasons) && reasons[r] != "" {
 		return reasons[r]

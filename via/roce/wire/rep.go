@@ -1,7 +1,7 @@
 package wire
 
-// REP grants a connection. Its Starting PSN is the one that its receiver starts
-// to send with.
+// REP accepts a connection. Its Starting PSN is the first PSN that its receiver
+// sends.
 type REP struct {
 	TID                uint64 // of the REQ
 	LocalID            uint32 // the sender's name for the connection
@@ -11,11 +11,11 @@ type REP struct {
 	LocalEECN          uint32 // 24 bits; reliable datagram only
 	StartingPSN        PSN
 	ResponderResources uint8 // RDMA reads and atomics that the sender serves at once
-	InitiatorDepth     uint8 // RDMA reads and atomics that the sender has under way
+	InitiatorDepth     uint8 // RDMA reads and atomics that the sender has in flight
 	TargetAckDelay     Timeout
 	Failover           uint8 // 2 bits: 0 the alternate path is accepted
 	EndToEnd           bool  // the sender honours credits
-	RNRRetryCount      uint8 // 3 bits; 7 for ever
+	RNRRetryCount      uint8 // 3 bits; 7: no limit
 	SRQ                bool
 	LocalGUID          uint64 // of the sender's channel adapter
 	Private            [repPrivateSize]byte
@@ -25,14 +25,14 @@ type REP struct {
 const (
 	repAtLocalID            = 0
 	repAtRemoteID           = 4
-	repAtQKey               = 8
-	repAtLocalQP            = 12
-	repAtLocalEECN          = 16
-	repAtStartingPSN        = 20
+	repAtQKey               = 8  // 0
+	repAtLocalQP            = 12 // 3 bytes
+	repAtLocalEECN          = 16 // 3 bytes; 0, or extension: the sender's room
+	repAtStartingPSN        = 20 // 3 bytes
 	repAtResponderResources = 24
 	repAtInitiatorDepth     = 25
-	repAtTarget             = 26
-	repAtRetry              = 27
+	repAtTarget             = 26 // 0xf8 ACK delay, 0x06 failover, 0x01 credits
+	repAtRetry              = 27 // 0xe0 RNR retry count, 0x10 SRQ
 	repAtLocalGUID          = 28
 	repAtPrivate            = 36
 	repSize                 = MADSize - madSize

@@ -1,18 +1,18 @@
 package wire
 
-// REQ asks for a connection. Its Starting PSN is the one that its receiver
-// starts to send with.
+// REQ requests a connection. Its Starting PSN is the first PSN that its
+// receiver sends.
 type REQ struct {
 	TID                uint64 // of the handshake
 	LocalID            uint32 // the sender's name for the connection
 	VendorID           uint32 // 24 bits
 	ServiceID          ServiceID
 	LocalGUID          uint64 // of the sender's channel adapter
-	QKey               uint32 // reliable datagram only
+	Tag                uint64 // 0; extension: the tag of packets to the sender
 	LocalQP            uint32 // 24 bits
 	ResponderResources uint8  // RDMA reads and atomics that the sender serves at once
 	LocalEECN          uint32 // 24 bits; reliable datagram only
-	InitiatorDepth     uint8  // RDMA reads and atomics that the sender has under way
+	InitiatorDepth     uint8  // RDMA reads and atomics that the sender has in flight
 	RemoteEECN         uint32 // 24 bits; reliable datagram only
 	RemoteTimeout      Timeout
 	Transport          Class // 2 bits: RC, UC, RD, or 3, see ExtendedTransport
@@ -23,7 +23,7 @@ type REQ struct {
 	PKey               uint16
 	MTU                MTU // 4 bits
 	RDCExists          bool
-	RNRRetryCount      uint8 // 3 bits; 7 for ever
+	RNRRetryCount      uint8 // 3 bits; 7: no limit
 	MaxCMRetries       uint8 // 4 bits
 	SRQ                bool
 	ExtendedTransport  uint8 // 3 bits
@@ -40,23 +40,23 @@ const UserSize = reqPrivateSize - CMASize
 // Offsets of a REQ, after the header of the MAD.
 const (
 	reqAtLocalID            = 0
-	reqAtVendorID           = 5
-	reqAtServiceID          = 8
+	reqAtVendorID           = 5 // 3 bytes
+	reqAtServiceID          = 8 // 0x01060000 + port in the TCP port space
 	reqAtLocalGUID          = 16
-	reqAtQKey               = 28
-	reqAtLocalQP            = 32
+	reqAtTag                = 24 // reserved word and Q_Key: 0; extension: the tag
+	reqAtLocalQP            = 32 // 3 bytes
 	reqAtResponderResources = 35
-	reqAtLocalEECN          = 36
+	reqAtLocalEECN          = 36 // 3 bytes; 0, or extension: the sender's room
 	reqAtInitiatorDepth     = 39
-	reqAtRemoteEECN         = 40
-	reqAtTransport          = 43
-	reqAtStartingPSN        = 44
-	reqAtRetry              = 47
+	reqAtRemoteEECN         = 40 // 3 bytes; 0
+	reqAtTransport          = 43 // 0xf8 receiver's response time, 0x06 service, 0x01 credits
+	reqAtStartingPSN        = 44 // 3 bytes
+	reqAtRetry              = 47 // 0xf8 sender's response time, 0x07 retry count
 	reqAtPKey               = 48
-	reqAtMTU                = 50
-	reqAtCMRetries          = 51
+	reqAtMTU                = 50 // 0xf0 MTU, 0x08 RD channel, 0x07 RNR retries
+	reqAtCMRetries          = 51 // 0xf0 retries, 0x08 SRQ, 0x07 extended transport
 	reqAtPrimary            = 52
-	reqAtAlternate          = 96
+	reqAtAlternate          = 96 // zeros if there is none
 	reqAtPrivate            = 140
 	reqSize                 = MADSize - madSize
 	reqPrivateSize          = reqSize - reqAtPrivate
@@ -69,7 +69,7 @@ func (m *REQ) Encode(b []byte) int {
 	putUint24(b[reqAtVendorID:], m.VendorID)
 	be.PutUint64(b[reqAtServiceID:], uint64(m.ServiceID))
 	be.PutUint64(b[reqAtLocalGUID:], m.LocalGUID)
-	be.PutUint32(b[reqAtQKey:], m.QKey)
+	be.PutUint64(b[reqAtTag:], m.Tag)
 	putUint24(b[reqAtLocalQP:], m.LocalQP)
 	b[reqAtResponderResources] = m.ResponderResources
 	putUint24(b[reqAtLocalEECN:], m.LocalEECN)
@@ -98,7 +98,7 @@ func (m *REQ) Decode(b []byte) Refusal {
 	m.VendorID = uint24(b[reqAtVendorID:])
 	m.ServiceID = ServiceID(be.Uint64(b[reqAtServiceID:]))
 	m.LocalGUID = be.Uint64(b[reqAtLocalGUID:])
-	m.QKey = be.Uint32(b[reqAtQKey:])
+	m.Tag = be.Uint64(b[reqAtTag:])
 	m.LocalQP = uint24(b[reqAtLocalQP:])
 	m.ResponderResources = b[reqAtResponderResources]
 	m.LocalEECN = uint24(b[reqAtLocalEECN:])

@@ -1,6 +1,6 @@
 package wire
 
-// RTU says that the REP has arrived: both ends may use the connection.
+// RTU confirms the REP: both ends may use the connection.
 type RTU struct {
 	TID      uint64 // of the REQ
 	LocalID  uint32 // the sender's name for the connection

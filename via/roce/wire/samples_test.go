@@ -30,7 +30,7 @@ func count(n int) []byte {
 	return b
 }
 
-// samplePacket returns a packet of an opcode in which no two fields are equal.
+// samplePacket returns a packet of an opcode whose fields all differ.
 func samplePacket(op Opcode) *Packet {
 	info := &opcodes[op]
 	p := &Packet{BTH: BTH{
@@ -77,7 +77,7 @@ func (p *Packet) fill(has Extensions) {
 	}
 }
 
-// known returns the opcodes that are understood.
+// known returns the known opcodes.
 func known() (ops []Opcode) {
 	for op := range 256 {
 		if Opcode(op).IsKnown() {
@@ -87,12 +87,12 @@ func known() (ops []Opcode) {
 	return ops
 }
 
-// slug makes a file name of an opcode's name.
+// slug converts an opcode's name to a file name.
 func slug(op Opcode) string {
 	return strings.ReplaceAll(strings.ToLower(op.String()), " ", "-")
 }
 
-// encodePacket returns the packet between the sample ends.
+// encodePacket encodes a packet between the sample ends.
 func encodePacket(p *Packet) []byte {
 	return p.Append(nil, checksum(sampleSrc, sampleDst), Identification{})
 }
@@ -130,12 +130,12 @@ func encodeMessage(m Message) []byte {
 	return b
 }
 
-// sampleMessages are messages in which no two fields are equal.
+// sampleMessages returns messages whose fields all differ.
 func sampleMessages() []sampleMessage {
 	return []sampleMessage{
 		{"req", &REQ{
 			TID: 0x0102_0304_0506_0708, LocalID: 0x1112_1314, VendorID: 0x15_1617,
-			ServiceID: TCPService(10809), LocalGUID: 0x2122_2324_2526_2728, QKey: 0x3132_3334,
+			ServiceID: TCPService(10809), LocalGUID: 0x2122_2324_2526_2728, Tag: 0x292a_2b2c_3132_3334,
 			LocalQP: 0x35_3637, ResponderResources: 16, LocalEECN: 0x38_393a, InitiatorDepth: 17,
 			RemoteEECN: 0x3b_3c3d, RemoteTimeout: 20, Transport: UC, EndToEnd: true,
 			StartingPSN: 0x41_4243, LocalTimeout: 21, RetryCount: 6, PKey: DefaultPKey,
@@ -184,7 +184,7 @@ func samplePath(n uint8) Path {
 	}
 }
 
-// A message without a sample would be tested by nothing.
+// Every attribute has a sample, without which no test would cover it.
 func TestSamplesCoverEveryAttribute(t *testing.T) {
 	seen := map[Attribute]bool{}
 	for _, s := range sampleMessages() {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Syndrome is the first byte of an AETH: the kind of answer in bits 6 and 5, its
-// value in the low five. Bit 7 is reserved.
+// Syndrome is the first byte of an AETH: the kind of answer in bits 6 and 5,
+// its value in the low five. Bit 7 is reserved.
 type Syndrome uint8
 
 // SyndromeKind is the kind of an answer.
@@ -14,9 +14,9 @@ type SyndromeKind uint8
 
 // The kinds, as in bits 7 to 5 of a syndrome.
 const (
-	KindACK      SyndromeKind = 0 // done; the value is a credit code
+	KindACK      SyndromeKind = 0 // the value is a credit code
 	KindRNR      SyndromeKind = 1 // no receive is posted; the value is a timer
-	KindReserved SyndromeKind = 2 // and everything that has no name
+	KindReserved SyndromeKind = 2 // also every other reserved syndrome
 	KindNAK      SyndromeKind = 3 // refused; the value says why
 )
 
@@ -26,7 +26,7 @@ const (
 	syndromeNAK   = 0x60
 )
 
-// The syndromes that are whole.
+// The complete syndromes.
 const (
 	ACK                  Syndrome = 0x1f // without flow control by credits
 	NAKSequence          Syndrome = 0x60 // a PSN is missing
@@ -41,7 +41,7 @@ var nakNames = [...]string{
 	"remote operational error", "invalid RD request",
 }
 
-// Kind returns the kind of answer; KindReserved if the syndrome has no meaning.
+// Kind returns the kind of answer, or KindReserved.
 func (s Syndrome) Kind() SyndromeKind {
 	kind := SyndromeKind(s >> 5)
 	if kind > KindNAK || kind == KindNAK && s > NAKInvalidRD {
@@ -50,7 +50,7 @@ func (s Syndrome) Kind() SyndromeKind {
 	return kind
 }
 
-// String returns the kind and what the value means.
+// String returns the kind and the meaning of the value.
 func (s Syndrome) String() string {
 	switch s.Kind() {
 	case KindACK:
@@ -66,15 +66,15 @@ func (s Syndrome) String() string {
 	return "syndrome-0x" + strconv.FormatUint(uint64(s), 16)
 }
 
-// fits reports whether the syndrome may come with a response of an operation:
-// an acknowledgement may carry all that have a meaning, data only an ACK.
+// fits reports whether the syndrome is valid in a response of an operation: any
+// valid one in an acknowledgement, only an ACK with data.
 func (s Syndrome) fits(op Operation) bool {
 	kind := s.Kind()
 	return kind == KindACK || op == OpAcknowledge && kind != KindReserved
 }
 
-// series are the credits that each credit code stands for, and the RNR timers in
-// units of 10 µs, but for timer 0.
+// series are the credits that each credit code stands for, and the RNR timers
+// in units of 10 µs, but for timer 0.
 var series = [32]uint16{
 	0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768,
 	1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
@@ -97,8 +97,8 @@ func ACKCredits(n int) Syndrome {
 	return Syndrome(code)
 }
 
-// Credits returns the receives that an ACK grants, or -1 if it sets no limit.
-// Only an ACK has credits.
+// Credits returns the receives that an ACK grants, or -1 without limit. Only an
+// ACK has credits.
 func (s Syndrome) Credits() int {
 	if s > maxCreditCode {
 		return -1
@@ -106,12 +106,11 @@ func (s Syndrome) Credits() int {
 	return int(series[s])
 }
 
-// RNR returns a NAK for want of a receive that asks the requester to wait at
-// least d, or as long as can be asked for.
+// RNR returns an RNR NAK with a delay of at least d, or the longest one.
 func RNR(d time.Duration) Syndrome { return syndromeRNR | Syndrome(RNRTimer(d)) }
 
-// RNRTimer returns the code of the shortest wait that is not below d, or of the
-// longest there is. The CM and the NAK use the same codes.
+// RNRTimer returns the code of the shortest delay not below d, or of the
+// longest. The CM and the NAK use the same codes.
 func RNRTimer(d time.Duration) uint8 {
 	for code := uint8(1); code <= maxRNRTimer; code++ {
 		if RNRDelay(code) >= d {
@@ -121,8 +120,8 @@ func RNRTimer(d time.Duration) uint8 {
 	return 0
 }
 
-// RNRDelay returns the wait that a timer code stands for. Only the low 5 bits
-// count. Code 0 is the longest wait, 655.36 ms.
+// RNRDelay returns the delay of a timer code. Only the low 5 bits count. Code 0
+// is the longest delay, 655.36 ms.
 func RNRDelay(code uint8) time.Duration {
 	if code &= syndromeValue; code != 0 {
 		return time.Duration(series[code]) * rnrUnit
@@ -130,5 +129,5 @@ func RNRDelay(code uint8) time.Duration {
 	return longestRNR
 }
 
-// Delay returns the wait that an RNR NAK asks for.
+// Delay returns the delay of an RNR NAK.
 func (s Syndrome) Delay() time.Duration { return RNRDelay(uint8(s)) }

@@ -2,19 +2,18 @@ package wire
 
 import "time"
 
-// Timeout is a time as the connection manager encodes it, 5 bits: 4.096 µs
-// doubled as often as the code says. As the local acknowledge timeout of a queue
-// pair 0 means never.
+// Timeout is a time as the connection manager encodes it: 5 bits n for 4.096 µs
+// · 2ⁿ. As the local acknowledge timeout of a queue pair 0 means never.
 type Timeout uint8
 
-// maxTimeout is the longest: 2 h 26 min.
+// maxTimeout is the longest time: 2 h 26 min.
 const maxTimeout Timeout = 31
 
 // timeoutUnit is the time of code 0.
 const timeoutUnit = 4096 * time.Nanosecond
 
-// TimeoutFor returns the code of the shortest time that is not below d, or of
-// the longest there is.
+// TimeoutFor returns the code of the shortest time not below d, or of the
+// longest.
 func TimeoutFor(d time.Duration) Timeout {
 	t := Timeout(0)
 	for t < maxTimeout && t.Duration() < d {

@@ -14,10 +14,10 @@ import (
 	"testing"
 )
 
-// vector is a packet that somebody sent, from the IP header on.
+// vector is a captured packet, from the IP header on.
 type vector struct {
 	ip, udp, ib, icrc []byte
-	masked            []byte // what the ICRC is the CRC-32 of; empty if not known
+	masked            []byte // the ICRC's input; empty if unknown
 }
 
 func readVector(t *testing.T, name string) vector {
@@ -40,7 +40,7 @@ func readVector(t *testing.T, name string) vector {
 	return vector{fields["ip"], fields["udp"], fields["ib"], fields["icrc"], fields["masked"]}
 }
 
-// ends returns who sent the packet to whom.
+// ends returns source and destination of the packet.
 func (v vector) ends() (src, dst netip.AddrPort) {
 	at, n := 12, 4
 	if v.ip[0]>>4 == 6 {
@@ -52,7 +52,7 @@ func (v vector) ends() (src, dst netip.AddrPort) {
 		netip.AddrPortFrom(to, binary.BigEndian.Uint16(v.udp[2:]))
 }
 
-// id returns the identification; nothing for IPv6.
+// id returns the identification; zero for IPv6.
 func (v vector) id() Identification {
 	if v.ip[0]>>4 == 6 {
 		return Identification{}
@@ -60,11 +60,11 @@ func (v vector) id() Identification {
 	return Identification{binary.BigEndian.Uint16(v.ip[4:]), v.ip[6]&0x40 == 0}
 }
 
-// packet returns what a receiver gets.
+// packet returns the payload of the datagram.
 func (v vector) packet() []byte { return append(bytes.Clone(v.ib), v.icrc...) }
 
-// maskOf is the definition, written down once more and without regard to speed:
-// what the ICRC is computed over, for headers as they are on the wire.
+// maskOf repeats the specification's definition of the ICRC's input, for
+// headers on the wire, without regard to speed.
 func maskOf(ip, udp, ib []byte) []byte {
 	ip, udp, ib = bytes.Clone(ip), bytes.Clone(udp), bytes.Clone(ib)
 	if ip[0]>>4 == 4 {
@@ -78,12 +78,13 @@ func maskOf(ip, udp, ib []byte) []byte {
 	return bytes.Join([][]byte{bytes.Repeat([]byte{0xff}, 8), ip, udp, ib}, nil)
 }
 
-// icrcOf is the ICRC as it is on the wire.
+// icrcOf returns the ICRC on the wire.
 func icrcOf(masked []byte) []byte {
 	return binary.LittleEndian.AppendUint32(nil, crc32.ChecksumIEEE(masked))
 }
 
-// The packets of other implementations are decoded, checked and made again.
+// The captured packets of other implementations decode, verify, and encode to
+// the same bytes.
 func TestVectors(t *testing.T) {
 	rping := append([]byte("rdma-ping-0: hello from pure Go over UDP sockets .........."), 0)
 	for _, c := range []struct {

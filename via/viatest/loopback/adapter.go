@@ -14,7 +14,8 @@ import (
 type adapter struct {
 	net *Network
 
-	mu      sync.RWMutex
+	mu sync.RWMutex
+	// +checklocks:mu
 	regions map[uint32]*via.Memory // by handle
 }
 
@@ -53,6 +54,9 @@ func (a *adapter) Update(*via.Memory) error {
 	a.net.access.Unlock()
 	return nil
 }
+
+// Accessed returns false: links move data themselves, under a lock.
+func (*adapter) Accessed(*via.Memory) bool { return false }
 
 // Deregister withdraws a region and waits for the accesses to it.
 func (a *adapter) Deregister(m *via.Memory) error {
@@ -99,12 +103,12 @@ func (a *adapter) Connect(ctx context.Context, host string, hello []byte, cfg vi
 	return a.connect(ctx, host, hello, cfg)
 }
 
-// Neighbours returns the host names that somebody listens at.
-func (a *adapter) Neighbours(ctx context.Context, _ int) ([]via.Neighbour, error) {
+// DiscoverHosts returns the host names with a listener.
+func (a *adapter) DiscoverHosts(ctx context.Context, _ int) ([]via.DiscoveredHost, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("look for listeners: %w: %w", via.ErrTimeout, err)
 	}
-	return a.net.neighbours(), nil
+	return a.net.discoverHosts(), nil
 }
 
 // Close has nothing to release.

@@ -11,20 +11,20 @@
 // their queues at once.
 //
 //	                        done when       an error
-//	unreliable delivery     under way       is told, and breaks nothing
-//	reliable delivery       under way       breaks the connection
+//	unreliable delivery     in flight       is told, and breaks nothing
+//	reliable delivery       in flight       breaks the connection
 //	reliable reception      answered        the same, and is in the answer
 //	any RDMA Read           answered        the same
 //
 // Nothing goes out while a work waits for its answer, so that after a failing
 // one nothing later is delivered.
 //
-// LinkConfig.Faults strike a unit where it goes onto the wire, and that of an RDMA
-// Read its answer. What notices is what would notice on a real fabric: numbers
-// find what is lost, late or there twice, lengths what is cut off, checksums what
-// is corrupt. Nothing repairs: what comes late, behind its successor, is dropped
-// at unreliable delivery and a loss at the others, unless the sender was waiting
-// for its answer.
+// LinkConfig.Faults strike a unit where it goes onto the wire, and that of an
+// RDMA Read its answer. The fault is detected as on a real fabric: numbers find
+// what is lost, late or there twice, lengths what is cut off, checksums what is
+// corrupt. Nothing repairs: what comes late, behind its successor, is dropped
+// at unreliable delivery and a loss at the others, unless the sender was
+// waiting for its answer.
 //
 // Lock order: conn.mu, Network.access (shared), queue.mu.
 package loopback

@@ -8,6 +8,7 @@ import (
 
 // conn is a connection: two links under one lock.
 type conn struct {
+	// +checklocks:mu
 	net *Network
 
 	mu     sync.Mutex
@@ -75,7 +76,7 @@ func (l *link) Start(receives []*via.Work) error {
 		l.report(lost, true, errPeerClosed)
 		return nil
 	}
-	l.peer().carryOut()
+	l.peer().carryOut() // +checklocksfail
 	return nil
 }
 
@@ -119,7 +120,7 @@ func (l *link) Close() error {
 	c.breakLocked(lost, lost, errPeerClosed)
 	l.staged, l.receives, l.pending, l.out = works{}, works{}, nil, wire{}
 	for _, q := range []*queue{l.send, l.recv} {
-		q.drop(l)
+		q.discard(l)
 	}
 	if l.started {
 		l.send.reserve(-l.sendN)
@@ -142,6 +143,9 @@ func (l *link) report(code via.AsyncCode, broken bool, cause error) {
 const lost = via.AsyncConnectionLost
 
 // breakFrom breaks the connection: one end is told mine, its peer of the loss.
+//
+// The caller holds c.mu.
+// +checklocksignore
 func (c *conn) breakFrom(l *link, mine via.AsyncCode, cause error) {
 	if l == c.ends[0] {
 		c.breakLocked(mine, lost, cause)

@@ -19,7 +19,8 @@ type Network struct {
 	// former rights.
 	access sync.RWMutex
 
-	mu    sync.Mutex
+	mu sync.Mutex
+	// +checklocks:mu
 	hosts map[string]*listening
 }
 
@@ -54,8 +55,10 @@ type listening struct {
 	incoming func(via.Incoming)
 	calls    sync.WaitGroup // running calls of incoming
 
-	mu      sync.Mutex
-	closed  bool
+	mu sync.Mutex
+	// +checklocks:mu
+	closed bool
+	// +checklocks:mu
 	pending map[*request]struct{} // not yet answered
 }
 
@@ -70,13 +73,13 @@ func (n *Network) listen(a *adapter, host string, incoming func(via.Incoming)) (
 	return l, nil
 }
 
-// neighbours lists the hosts that somebody listens at; all are one hop away.
-func (n *Network) neighbours() []via.Neighbour {
+// discoverHosts lists the hosts with a listener; all are one hop away.
+func (n *Network) discoverHosts() []via.DiscoveredHost {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	var found []via.Neighbour
+	var found []via.DiscoveredHost
 	for _, host := range slices.Sorted(maps.Keys(n.hosts)) {
-		found = append(found, via.Neighbour{Host: host, Hops: 1})
+		found = append(found, via.DiscoveredHost{Host: host, Hops: 1})
 	}
 	return found
 }
@@ -125,14 +128,17 @@ type answer struct {
 
 // request is a via.Incoming.
 type request struct {
-	from   *adapter
-	l      *listening
-	to     *adapter
-	hello  []byte
-	cfg    via.LinkConfig
+	from *adapter
+	// +checklocks:mu
+	l     *listening
+	to    *adapter
+	hello []byte
+	cfg   via.LinkConfig
+	// +checklocks:mu
 	answer chan answer // holds one
 
-	mu   sync.Mutex
+	mu sync.Mutex
+	// +checklocks:mu
 	done bool // answered or withdrawn
 }
 
@@ -184,7 +190,7 @@ func (r *request) Accept(ctx context.Context, reply []byte, cfg via.LinkConfig) 
 	c := &conn{net: r.to.net}
 	mine, theirs := c.attach(0, r.to, cfg), c.attach(1, r.from, r.cfg)
 	if err := r.finish(answer{link: theirs, reply: reply}); err != nil {
-		_ = theirs.Close() // first: nobody is left there to be told
+		_ = theirs.Close() // first: the requester is gone
 		_ = mine.Close()
 		return nil, err
 	}
@@ -200,11 +206,11 @@ func (a *adapter) connect(ctx context.Context, host string, hello []byte, cfg vi
 	l := a.net.hosts[host]
 	a.net.mu.Unlock()
 	if l == nil {
-		return nil, nil, fmt.Errorf("nobody listens at %q: %w", host, via.ErrNotReachable)
+		return nil, nil, fmt.Errorf("no listener at %q: %w", host, via.ErrNotReachable)
 	}
 	r := &request{from: a, l: l, to: l.adapter, hello: hello, cfg: cfg, answer: make(chan answer, 1)}
 	if !l.submit(r) {
-		return nil, nil, fmt.Errorf("nobody listens at %q: %w", host, via.ErrNotReachable)
+		return nil, nil, fmt.Errorf("no listener at %q: %w", host, via.ErrNotReachable)
 	}
 	select {
 	case ans := <-r.answer:

@@ -1,11 +1,10 @@
 package loopback
 
 import (
-	"fmt"
 	"sync"
 
+	"github.com/viablk/viablk/internal/eventfd"
 	"github.com/viablk/viablk/via"
-	"golang.org/x/sys/unix"
 )
 
 // entry is a report that waits in a queue, with the link it belongs to.
@@ -19,18 +18,23 @@ type entry struct {
 type queue struct {
 	fd int
 
-	mu       sync.Mutex
-	ring     []entry
-	head, n  int
-	reserved int  // entries that the bound links may need
-	armed    bool // the next push makes fd readable
+	mu sync.Mutex
+	// +checklocks:mu
+	ring []entry
+	// +checklocks:mu
+	head, n int
+	// +checklocks:mu
+	reserved int // entries that the bound links may need
+	// +checklocks:mu
+	armed bool // the next push makes fd readable
+	// +checklocks:mu
 	signaled bool // fd is readable
 }
 
 func newQueue() (*queue, error) {
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	fd, err := eventfd.New()
 	if err != nil {
-		return nil, fmt.Errorf("eventfd: %w", err)
+		return nil, err
 	}
 	return &queue{fd: fd}, nil
 }
@@ -66,15 +70,14 @@ func (q *queue) push(l *link, d via.Done) {
 	q.n++
 	if q.armed {
 		q.armed, q.signaled = false, true
-		one := [8]byte{1}
-		_, _ = unix.Write(q.fd, one[:]) // fails only when it is readable anyway
+		eventfd.Ring(q.fd)
 	}
 }
 
 func notice(d via.Done) bool { return d.Event != nil && !d.Event.Broken }
 
-// drop removes what a link reported and nobody took.
-func (q *queue) drop(l *link) {
+// discard removes undelivered reports of a link.
+func (q *queue) discard(l *link) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	kept := 0
@@ -97,8 +100,7 @@ func (q *queue) Poll(dst []via.Done) int {
 	defer q.mu.Unlock()
 	if q.signaled {
 		q.signaled = false
-		var count [8]byte
-		_, _ = unix.Read(q.fd, count[:]) // readable by construction
+		eventfd.Drain(q.fd)
 	}
 	n := min(len(dst), q.n)
 	for i := range n {
@@ -128,4 +130,4 @@ func (q *queue) Resize(int) error { return nil }
 func (q *queue) FD() int { return q.fd }
 
 // Close closes the eventfd.
-func (q *queue) Close() error { return unix.Close(q.fd) }
+func (q *queue) Close() error { return eventfd.Close(q.fd) }

@@ -6,9 +6,9 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// problem is an error that a message meets where it arrives. The receive that it
-// consumes says so; an error that consumes none is an event. The answer is what
-// the sender's descriptor says, where it waits for one.
+// problem is an error that a message meets where it arrives. The receive that
+// it consumes says so; an error that consumes none is an event. The answer is
+// what the sender's descriptor says, where it waits for one.
 type problem struct {
 	receive via.Status
 	event   via.AsyncCode
@@ -39,13 +39,13 @@ func (l *link) arrive(u *unit) {
 		if u.op == via.OpRdmaRead {
 			l.fetch(u)
 		} else {
-			l.take(u)
+			l.receiveUnit(u)
 		}
 	}
 }
 
-// take carries out a Send or an RDMA Write.
-func (l *link) take(u *unit) {
+// receiveUnit carries out a Send or an RDMA Write.
+func (l *link) receiveUnit(u *unit) {
 	var r *via.Work
 	if u.op == via.OpSend || u.hasImmediate {
 		if r = l.receives.pop(); r == nil {

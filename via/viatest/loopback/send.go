@@ -17,6 +17,9 @@ func (l *link) carryOut() {
 
 // move does the next thing that there is to do; false is none. The connection's
 // lock and access are held.
+//
+// The caller holds l.conn.mu.
+// +checklocksignore
 func (l *link) move() bool {
 	p := l.peer()
 	switch {
@@ -35,7 +38,7 @@ func (l *link) move() bool {
 	return true
 }
 
-// overdue finds what has not arrived although nothing is under way: where units
+// overdue finds what has not arrived although nothing is in flight: where units
 // take time, a timer and a question to the peer do this.
 func (l *link) overdue() {
 	switch w := l.pending; {
@@ -47,12 +50,12 @@ func (l *link) overdue() {
 		}
 		l.fail(w, via.StatusTransportError, event, errLost)
 	case l.peer().got != l.sent && !l.unreliable():
-		l.conn.breakLocked(lost, lost, errLost)
+		l.conn.breakLocked(lost, lost, errLost) // +checklocksfail
 	}
 }
 
 // answered says whether a work is done by the peer's answer. The others are
-// done when they are under way.
+// done when they are in flight.
 func (l *link) answered(w *via.Work) bool {
 	return w.Op == via.OpRdmaRead || l.cfg.Reliability == via.ReliableReception
 }
@@ -65,7 +68,7 @@ func (l *link) execute(w *via.Work) {
 	}
 	l.sent++
 	l.stats.Records++
-	l.befall(w)
+	l.injectFault(w)
 	size := int(w.Length)
 	switch w.Op {
 	case via.OpSend:
@@ -89,9 +92,9 @@ func (l *link) execute(w *via.Work) {
 	l.deliver()
 }
 
-// befall asks which fault a work suffers, under test. That of an RDMA Read
+// injectFault asks which fault a work suffers, under test. That of an RDMA Read
 // strikes the answer, which has the bytes.
-func (l *link) befall(w *via.Work) {
+func (l *link) injectFault(w *via.Work) {
 	if l.cfg.Faults == nil {
 		return
 	}
@@ -115,8 +118,8 @@ func (l *link) deliver() {
 	l.out.flight = l.out.flight[:0]
 }
 
-// conclude takes the answer to a work. Where that is an error the peer breaks the
-// connection.
+// conclude takes the answer to a work. Where that is an error the peer breaks
+// the connection.
 func (l *link) conclude(u *unit) {
 	w := l.pending
 	if w == nil || u.seq != l.sent {

@@ -1,5 +1,5 @@
-// Command end is one end of a connection to a foreign RDMA program, to run in a virtual
-// machine beside the kernel's own RDMA device: it speaks as rping or
+// Command end is one end of a connection to a foreign RDMA program, to run in a
+// virtual machine beside the kernel's own RDMA device: it speaks as rping or
 // ibv_rc_pingpong do, over package roce and UDP sockets, and exits with 0 if
 // everything was as it should be.
 package main
@@ -13,10 +13,10 @@ import (
 	"os"
 	"time"
 
-	"github.com/viablk/viablk/integration/foreign"
 	"github.com/viablk/viablk/via"
 	"github.com/viablk/viablk/via/roce"
-	"github.com/viablk/viablk/via/roce/oob"
+	"github.com/viablk/viablk/via/roce/interop"
+	"github.com/viablk/viablk/via/roce/interop/oob"
 )
 
 // role is what the end does.
@@ -62,13 +62,13 @@ func main() {
 
 func (r *role) run(ctx context.Context) error {
 	isRping := r.name == "rping-server" || r.name == "rping-client"
-	bytes := foreign.PingPongMemory(r.size)
+	bytes := interop.PingPongMemory(r.size)
 	if isRping {
-		bytes = foreign.RpingMemory(r.size)
+		bytes = interop.RpingMemory(r.size)
 	}
 	// The UDP port at which foreign peers answer.
 	device := netip.AddrPortFrom(r.local, 4791).String()
-	e, err := foreign.Open(roce.New(roce.Options{}), device, max(bytes, 1<<16))
+	e, err := interop.Open(roce.New(roce.Options{}), device, max(bytes, 1<<16))
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (r *role) run(ctx context.Context) error {
 }
 
 // rping is either end of rping.
-func (r *role) rping(ctx context.Context, e *foreign.End) error {
+func (r *role) rping(ctx context.Context, e *interop.End) error {
 	receive := e.OfferReceive()
 	if r.name == "rping-client" {
 		to := fmt.Sprintf("%s/%d", netip.AddrPortFrom(r.peer, 4791), r.port)
@@ -97,15 +97,15 @@ func (r *role) rping(ctx context.Context, e *foreign.End) error {
 	if err := e.RpingServe(ctx, receive, r.rounds, r.size); err != nil {
 		return err
 	}
-	if _, err := e.Wait(ctx); !errors.Is(err, foreign.ErrEnded) {
+	if _, err := e.Wait(ctx); !errors.Is(err, interop.ErrEnded) {
 		return fmt.Errorf("the client has not disconnected: %w", err)
 	}
 	return nil
 }
 
 // pingPong is either end of ibv_rc_pingpong.
-func (r *role) pingPong(ctx context.Context, e *foreign.End) error {
-	half, err := e.Adapter().(roce.OutOfBand).Prepare(r.peer, r.mtu, e.Config())
+func (r *role) pingPong(ctx context.Context, e *interop.End) error {
+	half, err := e.Prepare(r.peer, r.mtu)
 	if err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func (r *role) pingPong(ctx context.Context, e *foreign.End) error {
 	return e.PingPong(ctx, receives, r.rounds, r.size, first)
 }
 
-func (r *role) ask(ctx context.Context, e *foreign.End, half *roce.Half, receives []*via.Work) error {
+func (r *role) ask(ctx context.Context, e *interop.End, half *interop.Half, receives []*via.Work) error {
 	x, err := oob.Dial(ctx, netip.AddrPortFrom(r.exchange, uint16(r.port)).String(), half.Local)
 	if err != nil {
 		return errors.Join(err, half.Close())
@@ -136,7 +136,7 @@ func (r *role) ask(ctx context.Context, e *foreign.End, half *roce.Half, receive
 	return x.Done(ctx)
 }
 
-func (r *role) answer(ctx context.Context, e *foreign.End, half *roce.Half, receives []*via.Work) error {
+func (r *role) answer(ctx context.Context, e *interop.End, half *interop.Half, receives []*via.Work) error {
 	l, err := oob.Listen(netip.AddrPortFrom(r.exchange, uint16(r.port)).String(), 0)
 	if err != nil {
 		return errors.Join(err, half.Close())
@@ -153,7 +153,7 @@ func (r *role) answer(ctx context.Context, e *foreign.End, half *roce.Half, rece
 	return x.Answer(ctx, half.Local)
 }
 
-func (r *role) join(e *foreign.End, half *roce.Half, peer oob.End, receives []*via.Work) error {
+func (r *role) join(e *interop.End, half *interop.Half, peer oob.End, receives []*via.Work) error {
 	link, err := half.Connect(peer)
 	if err != nil {
 		return err

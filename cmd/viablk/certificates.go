@@ -1,0 +1,72 @@
+package main
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/viablk/viablk/internal/pki"
+)
+
+// certificates are those of a process, which it reads again while it serves: at
+// SIGHUP, and each hour, so that what expires takes effect.
+type certificates struct {
+	log  *slog.Logger
+	used []usedCertificates
+}
+
+// usedCertificates are those of one folder in one role.
+type usedCertificates struct {
+	folder string
+	read   func() error
+	verify func() int // ends who is not valid any more, and counts them; may be nil
+}
+
+// use adds certificates, and warns of those that are not good for long.
+func (c *certificates) use(u usedCertificates) {
+	c.used = append(c.used, u)
+	c.warn(u.folder)
+}
+
+// attach has a service reload the certificates. Without any SIGHUP does what it
+// does otherwise.
+func (c *certificates) attach(s *service) {
+	if len(c.used) > 0 {
+		s.reload, s.hourly = c.reload, c.reload
+	}
+}
+
+// reload reads the certificates again, and ends the connections of peers whose
+// certificates are not valid any more.
+func (c *certificates) reload() {
+	if len(c.used) == 0 {
+		c.log.Info("there are no certificates to read again")
+		return
+	}
+	var failed *usedCertificates
+	var err error
+	ended := 0
+	for i := range c.used {
+		u := &c.used[i]
+		if e := u.read(); e != nil {
+			failed, err = u, e
+		}
+		if u.verify != nil {
+			ended += u.verify() // time passes for those from before, too
+		}
+		c.warn(u.folder)
+	}
+	if failed != nil {
+		c.log.Error("certificates not read again: those from before stay", "folder", failed.folder, "error", err, "connections_ended", ended)
+		return
+	}
+	c.log.Info("certificates read again", "connections_ended", ended)
+}
+
+// warn logs what in a folder has ended, or ends soon.
+func (c *certificates) warn(folder string) {
+	for _, f := range pki.Check(folder, soonDays*day) {
+		if !f.Until.IsZero() && time.Until(f.Until) < soonDays*day {
+			c.log.Warn("renew it in time: peers refuse it then", "folder", folder, "file", f.What, "until", f.Until.Format(time.RFC3339))
+		}
+	}
+}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/viablk/viablk/internal/pki"
+)
+
+// A process warns of what ends soon, and ends peers whose certificates expired
+// even if it cannot read others.
+func TestCertificatesReadAgain(t *testing.T) {
+	ca, soon, late := t.TempDir(), t.TempDir(), t.TempDir()
+	for _, err := range []error{
+		pki.Init(ca, "test authority", 1000*day),
+		pki.Issue(ca, pki.Server, []string{"storage"}, soon, 5*day),
+		pki.Issue(ca, pki.Server, []string{"storage"}, late, 100*day),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var log strings.Builder
+	c := &certificates{log: slog.New(slog.NewTextHandler(&log, nil))}
+	c.reload()
+	if !strings.Contains(log.String(), "no certificates to read again") {
+		t.Errorf("got %s", log.String())
+	}
+	log.Reset()
+	var unreadable error
+	c.use(usedCertificates{late, func() error { return unreadable }, func() int { return 2 }})
+	if log.Len() > 0 {
+		t.Errorf("a certificate that is good for long: %s", log.String())
+	}
+	c.use(usedCertificates{soon, func() error { return nil }, func() int { return 3 }})
+	until := time.Now().Add(5 * day).UTC().Format(time.DateOnly)
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=WARN") ||
+		!strings.Contains(got, "file=server-cert.pem until="+until) || !strings.Contains(got, soon) {
+		t.Errorf("a certificate that ends soon: %s", got)
+	}
+	log.Reset()
+	c.reload()
+	if got := log.String(); !strings.Contains(got, "certificates read again\" connections_ended=5") || strings.Contains(got, "level=ERROR") {
+		t.Errorf("got %s", got)
+	}
+	log.Reset()
+	unreadable = errors.New("no such key")
+	c.reload()
+	if got := log.String(); !strings.Contains(got, "those from before stay\" folder="+late+" error=\"no such key\" connections_ended=5") {
+		t.Errorf("got %s", got)
+	}
+	s := &service{}
+	c.attach(s)
+	if s.reload == nil || s.hourly == nil {
+		t.Error("the service does not reload")
+	}
+	s = &service{}
+	(&certificates{}).attach(s)
+	if s.reload != nil || s.hourly != nil {
+		t.Error("the service reloads nothing")
+	}
+}

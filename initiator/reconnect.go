@@ -1,0 +1,291 @@
+package initiator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/sched"
+	"github.com/viablk/viablk/internal/seal"
+	"github.com/viablk/viablk/internal/wire"
+)
+
+// A reconnector ends a session that lost a connection and opens the next one
+// when the target is reachable again. Meanwhile the queues keep their requests,
+// and resend the unanswered ones, see reconnectState.
+//
+// The resend is safe for two reasons. A target grants a disk to one writer at a
+// time: it opens the disk to the new session after the last request of the old
+// one has left the disk, so that no late write of the old session meets one of
+// the new; the writes of a target that was killed end with it. And a request
+// holds its blocks until it is answered, see overlaps.
+type reconnector struct {
+	device    *Device
+	scheduler sched.Scheduler
+	quit      context.Context // stop cancels it
+	cancel    context.CancelFunc
+	ended     *sched.Event // routineReconnect has ended
+
+	mu      sync.Mutex
+	session *session // the current one, or the last
+	// +checklocks:mu
+	changed       *sched.Event // a field guarded by mu has changed; update replaces it
+	sessionLosses uint64       // of sessions
+	forged        uint64       // control messages that a seal refused
+	lostAt        time.Time    // of the last loss; zero while connected
+	returnedAt    time.Time    // of the current session; zero of the first
+	failure       error        // why the reconnector gave up
+	refusal       string       // why the target does not open the disk; "" if it is not there
+}
+
+// changedError is how the disk of a target that is back differs from the lost
+// one.
+type changedError struct{ what string }
+
+func (e *changedError) Error() string { return "the target is back, but " + e.what }
+
+func newReconnector(d *Device, s *session) *reconnector {
+	scheduler := d.cfg.Scheduler
+	k := &reconnector{device: d, scheduler: scheduler, session: s, ended: scheduler.NewEvent(), changed: scheduler.NewEvent()}
+	k.quit, k.cancel = scheduler.WithCancel(context.Background())
+	return k
+}
+
+// stop ends routineReconnect; the caller closes the session.
+func (k *reconnector) stop() {
+	k.cancel()
+	k.scheduler.Wait(context.Background(), -1, k.ended)
+}
+
+// current returns the current session, which may have ended, and why the
+// reconnector gave up, or nil.
+func (k *reconnector) current() (*session, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.session, k.failure
+}
+
+// await returns a live session other than the one that the caller lost. It
+// fails when ctx is over, and from stop on.
+func (k *reconnector) await(ctx context.Context, lost *session) (*session, error) {
+	for {
+		k.mu.Lock()
+		s, failure, changed := k.session, k.failure, k.changed
+		k.mu.Unlock()
+		switch {
+		case failure != nil:
+			return nil, failure
+		case k.quit.Err() != nil:
+			return nil, errClosed
+		case ctx.Err() != nil:
+			return nil, k.disconnectedError()
+		case s != lost && s.err() == nil:
+			return s, nil
+		}
+		k.scheduler.Wait(ctx, -1, changed, k.ended)
+	}
+}
+
+// since returns when the target was lost or came back last; zero if it was
+// never lost.
+func (k *reconnector) since() time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.lostAt.IsZero() {
+		return k.returnedAt
+	}
+	return k.lostAt
+}
+
+// disconnectedError says for how long the target has been away.
+func (k *reconnector) disconnectedError() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.lostAt.IsZero() {
+		return errors.New("the target is disconnected")
+	}
+	return fmt.Errorf("the target has been disconnected for %v", k.scheduler.Now().Sub(k.lostAt).Round(time.Second/10))
+}
+
+// addStatus adds the state of the reconnector to a status.
+func (k *reconnector) addStatus(st *Status) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	st.SessionLosses, st.Stats.Forged = k.sessionLosses, k.forged
+	if !k.lostAt.IsZero() {
+		away := k.scheduler.Now().Sub(k.lostAt)
+		st.Connected, st.DisconnectedSeconds, st.State = false, away.Seconds(), StateWaiting
+		if away > k.device.cfg.LossTimeout {
+			st.State = StateFailed
+		}
+		st.Error = k.refusal
+	}
+	if k.failure != nil {
+		st.Connected, st.State, st.Error = false, StateFailed, k.failure.Error()
+	}
+}
+
+// update changes fields under mu and wakes the goroutines in await.
+func (k *reconnector) update(change func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	change()
+	k.changed.Set()
+	k.changed = k.scheduler.NewEvent()
+}
+
+// routineReconnect replaces lost sessions until stop, or until the disk
+// changed.
+func (k *reconnector) routineReconnect() {
+	defer k.ended.Set()
+	log := k.device.cfg.Log
+	for {
+		s, _ := k.current()
+		k.scheduler.Wait(k.quit, -1, s.ended, s.lost)
+		if k.quit.Err() != nil {
+			return
+		}
+		began := k.scheduler.Now()
+		log.Warn("the target is lost: requests wait for it", "host", k.device.cfg.Host, "timeout", k.device.cfg.LossTimeout)
+		k.update(func() { k.sessionLosses, k.lostAt = k.sessionLosses+1, began })
+		if errors.Is(s.err(), seal.ErrForged) {
+			k.update(func() { k.forged++ })
+		}
+		s.superseded.Store(true)
+		// With an answer to the logout, no request of the session is in the disk.
+		_ = s.close()
+		if s.durable {
+			k.device.markDurable(k.device.writes())
+		}
+		next, err := k.reopen(log, began)
+		switch {
+		case k.quit.Err() != nil:
+			if next != nil {
+				_ = next.close()
+			}
+			return
+		case err != nil:
+			log.Error("the disk is lost: requests fail with EIO", "host", k.device.cfg.Host, "error", err)
+			k.update(func() { k.failure, k.lostAt = err, time.Time{} })
+			return
+		}
+		next.conflicts += s.conflicts
+		k.update(func() { k.session, k.lostAt, k.returnedAt, k.refusal = next, time.Time{}, k.scheduler.Now(), "" })
+		log.Info("the target is back", "host", k.device.cfg.Host, "disconnected", k.scheduler.Now().Sub(began).Round(time.Millisecond))
+	}
+}
+
+// firstDelay is the pause after the first attempt; later pauses double up to
+// Config.ReconnectDelay.
+const firstDelay = 20 * time.Millisecond
+
+// reopen retries until the disk is open again. It fails if the disk is another
+// one, or has lost data. It logs the end of the loss timeout, which began at
+// lost.
+func (k *reconnector) reopen(log *slog.Logger, lost time.Time) (*session, error) {
+	cfg := &k.device.cfg
+	ask := wire.OpenRequest{Writer: k.device.writer, Return: true, Generation: k.device.generation}
+	conflicts := 0
+	end := expiry{at: lost.Add(cfg.LossTimeout)}
+	for delay := min(firstDelay, cfg.ReconnectDelay); ; delay = min(2*delay, cfg.ReconnectDelay) {
+		ctx, cancel := k.scheduler.WithTimeout(k.quit, cfg.Timeout)
+		s, err := openDisk(ctx, *cfg, &ask)
+		cancel()
+		if err == nil {
+			s.conflicts = conflicts
+			if err = k.device.checkSame(&s.export); err == nil {
+				k.device.generation = s.export.Generation
+				return s, nil
+			}
+			return nil, errors.Join(err, s.close())
+		}
+		var refused *openRefusedError
+		if errors.As(err, &refused) && refused.status == wire.StatusStale && ask.Return {
+			if cfg.OnConflict == ConflictFail {
+				return nil, &changedError{"another client wrote to the disk meanwhile (" + refused.reason + ")"}
+			}
+			log.Warn("another client wrote to the disk meanwhile: requests that wait fail, and what is cached may be old", "host", cfg.Host, "reason", refused.reason)
+			ask.Return, conflicts = false, 1
+			continue
+		}
+		k.noteRefusal(log, err)
+		if k.pause(log, delay, &end); k.quit.Err() != nil {
+			return nil, errClosed
+		}
+	}
+}
+
+// expiry is the end of a loss timeout.
+type expiry struct {
+	at     time.Time
+	logged bool
+}
+
+// pause waits for delay, or until stop. It logs the end of the loss timeout.
+func (k *reconnector) pause(log *slog.Logger, delay time.Duration, e *expiry) {
+	for until := k.scheduler.Now().Add(delay); ; {
+		now := k.scheduler.Now()
+		if !e.logged && !now.Before(e.at) {
+			e.logged = true
+			log.Error("the target did not return in time: requests fail with EIO until it does", "host", k.device.cfg.Host, "timeout", k.device.cfg.LossTimeout)
+		}
+		left := until.Sub(now)
+		if left <= 0 || k.quit.Err() != nil {
+			return
+		}
+		if !e.logged {
+			left = min(left, e.at.Sub(now))
+		}
+		k.scheduler.Wait(k.quit, left)
+	}
+}
+
+// noteRefusal logs why an attempt failed: once at WARN what a target says that
+// is there, and at DEBUG everything else.
+func (k *reconnector) noteRefusal(log *slog.Logger, err error) {
+	var login *refusedError
+	var open *openRefusedError
+	var security *SecurityError
+	said := ""
+	if errors.As(err, &login) || errors.As(err, &open) || errors.As(err, &security) {
+		said = err.Error()
+	}
+	k.mu.Lock()
+	known := said == "" || said == k.refusal
+	k.mu.Unlock()
+	if known {
+		log.Debug("reconnect failed", "host", k.device.cfg.Host, "error", err)
+	} else {
+		log.Warn("the target is there and refuses: requests wait", "host", k.device.cfg.Host, "reason", err)
+	}
+	k.update(func() { k.refusal = said })
+}
+
+// checkSame returns an error unless an opened disk is the attached one, with
+// every durable write.
+func (d *Device) checkSame(a *wire.OpenResponse) error {
+	features := block.Features(a.Features) & block.KnownFeatures
+	missing, i := d.info.Features&^features, d.Info()
+	switch {
+	case a.ExportUUID != d.export.ExportUUID:
+		return &changedError{"serves another disk under this name, or has lost what was in memory"}
+	case int64(a.Size) < i.Size:
+		return &changedError{fmt.Sprintf("the disk has %d bytes and had %d", a.Size, i.Size)}
+	case a.MinimumBlock != i.MinimumBlock:
+		return &changedError{fmt.Sprintf("the disk has blocks of %d bytes and had those of %d", a.MinimumBlock, i.MinimumBlock)}
+	case missing&^(block.Rotational|block.ReadOnly) != 0:
+		return &changedError{fmt.Sprintf("the disk can do less than before: features %#x are missing", uint32(missing))}
+	case features&block.ReadOnly != i.Features&block.ReadOnly:
+		return &changedError{"the disk may be written or not, which was otherwise"}
+	case a.Verifier == d.verifier:
+		return nil
+	case d.dirty():
+		return &changedError{"its machine was started again, and writes that were not flushed may be lost"}
+	}
+	d.verifier = a.Verifier
+	return nil
+}

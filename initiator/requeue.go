@@ -1,0 +1,190 @@
+package initiator
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/viablk/viablk/internal/carrier"
+	"github.com/viablk/viablk/internal/sched"
+	"github.com/viablk/viablk/internal/wire"
+)
+
+// reconnectState is the reconnect of a queue that lost its connection. The
+// queue keeps its requests until the loss timeout, and resends them from the
+// beginning. It does not matter whether the target executed them before the
+// loss: none was answered, and each still holds its blocks. The queue keeps its
+// memory and its VI, which connects again: all access to the memory has ended
+// with the connection, see quarantine for the exception.
+type reconnectState struct {
+	timeout time.Duration
+	until   time.Time // end of the loss timeout; zero is no limit
+	expired bool      // until has passed: requests fail
+	over    bool      // the queue does not reconnect, or not any more
+	cancel  context.CancelFunc
+	pending *redialer // nil without
+}
+
+// begin starts a redialer. Requests wait for it up to the loss timeout.
+func (a *reconnectState) begin(r *redialer, timeout time.Duration) {
+	scheduler := r.device.cfg.Scheduler
+	ctx, cancel := scheduler.WithCancel(context.Background())
+	*a = reconnectState{timeout: timeout, cancel: cancel, pending: r}
+	if timeout < Forever {
+		a.until = scheduler.Now().Add(timeout)
+	}
+	r.ended = scheduler.NewEvent()
+	scheduler.Go(func() { r.routineReconnect(ctx) })
+}
+
+// waits reports whether requests of a queue without a connection wait for one.
+func (a *reconnectState) waits() bool { return !a.over && !a.expired }
+
+// expire reports whether the loss timeout has passed since the last call. It
+// begins again when the target is back: the queue's connection follows soon.
+func (a *reconnectState) expire() bool {
+	if a.until.IsZero() {
+		return false
+	}
+	d, before := a.pending.device, a.expired
+	if again := d.reconnector.since().Add(a.timeout); again.After(a.until) {
+		a.until = again
+	}
+	a.expired = d.cfg.Scheduler.Now().After(a.until)
+	return a.expired && !before
+}
+
+// poll returns the result of the redialer if it is there.
+func (a *reconnectState) poll() (reconnectResult, bool) {
+	if a.pending == nil || !a.pending.ended.IsSet() {
+		return reconnectResult{}, false
+	}
+	back := a.pending.result
+	a.cancel()
+	*a = reconnectState{}
+	return back, true
+}
+
+// stop stops the redialer; the queue's owner then owns the carrier. The error
+// is that of a target that may access memory after a failed attempt.
+func (a *reconnectState) stop() error {
+	if a.pending == nil {
+		return nil
+	}
+	a.cancel()
+	a.pending.device.cfg.Scheduler.Wait(context.Background(), -1, a.pending.ended)
+	inside := a.pending.result.inside
+	*a = reconnectState{}
+	return inside
+}
+
+// reconnectResult is the new session and login response of a queue, or why its
+// reconnect failed.
+type reconnectResult struct {
+	session *session
+	answer  wire.LoginResponse
+	err     error
+	inside  error // of a target that may access memory after a failed attempt
+}
+
+// reconnectPoll is the interval at which the owner of a disconnected queue
+// polls the reconnect.
+const reconnectPoll = 10 * time.Millisecond
+
+// redialer connects a queue that lost its connection to the next session. Its
+// goroutine alone uses it, and the carrier, until the result is there.
+type redialer struct {
+	device  *Device
+	carrier *carrier.Carrier
+	lost    *session
+	index   uint16
+	slots   int
+	limits  limits
+	kept    []uint32 // receives that hold data
+	inside  error    // of Disconnect, after failed attempts
+	result  reconnectResult
+	ended   *sched.Event // the result is there
+}
+
+// routineReconnect connects to the next session and sets the result.
+func (r *redialer) routineReconnect(ctx context.Context) {
+	defer r.ended.Set()
+	r.result = r.reconnect(ctx)
+}
+
+// reconnect connects to the next session. If that session ends meanwhile, it
+// waits for the one after it.
+func (r *redialer) reconnect(ctx context.Context) reconnectResult {
+	k, cfg := r.device.reconnector, &r.device.cfg
+	for delay := min(firstDelay, cfg.ReconnectDelay); ; delay = min(2*delay, cfg.ReconnectDelay) {
+		s, err := k.await(ctx, r.lost)
+		if err != nil {
+			return reconnectResult{err: err, inside: r.inside}
+		}
+		answer, err := r.relogin(ctx, s)
+		if err == nil {
+			return reconnectResult{session: s, answer: answer, inside: r.inside}
+		}
+		cfg.Log.Debug("connection not restored", "conn", r.index, "error", err)
+		r.inside = errors.Join(r.inside, r.carrier.Disconnect())
+		if s.err() != nil {
+			r.lost = s
+			continue
+		}
+		cfg.Scheduler.Wait(ctx, delay, s.ended, k.ended)
+	}
+}
+
+// relogin connects to a session, with the limits that the queue has.
+func (r *redialer) relogin(ctx context.Context, s *session) (wire.LoginResponse, error) {
+	ctx, cancel := r.device.cfg.Scheduler.WithTimeout(ctx, r.device.cfg.Timeout)
+	defer cancel()
+	if err := r.carrier.Renew(r.kept); err != nil {
+		return wire.LoginResponse{}, err
+	}
+	ask := s.loginRequest(wire.RoleIO, r.index, r.slots)
+	ask.InlineMax, ask.MaxIO = r.limits.inline, r.limits.maxIO
+	return s.logIn(ctx, r.carrier, ask)
+}
+
+// pollReconnect resumes the queue if it is connected again, or applies the loss
+// timeout.
+func (q *Queue) pollReconnect() {
+	if back, ok := q.reconnect.poll(); ok {
+		q.quarantine(back.inside)
+		if back.err == nil {
+			back.err = q.resumeQueue(&back)
+		}
+		if back.err != nil {
+			q.reconnect.over = true
+			q.requests.abandon()
+		}
+		return
+	}
+	if q.reconnect.expire() {
+		q.requests.abandon()
+	}
+}
+
+// resumeQueue resumes the queue on its new connection.
+func (q *Queue) resumeQueue(back *reconnectResult) error {
+	// The size of the receives.
+	back.answer.InlineMax = min(back.answer.InlineMax, q.payload.limits.inline)
+	err := q.slots.postDeferred(q.carrier)
+	if err == nil {
+		err = q.accept(&back.answer, len(q.slots.slots))
+	}
+	if err != nil {
+		q.quarantine(q.carrier.Disconnect())
+		return err
+	}
+	q.payload.chooseInline()
+	if back.session.conflicts != q.session.conflicts {
+		q.requests.abandon() // they are older than what the other client wrote
+	}
+	q.session, q.export, q.failure = back.session, back.session.export.Export, nil
+	q.reconnects++
+	q.resume()
+	q.Kick()
+	return nil
+}

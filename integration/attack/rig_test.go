@@ -1,0 +1,192 @@
+package attack
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/viablk/viablk/initiator"
+	"github.com/viablk/viablk/integration/testbed"
+	"github.com/viablk/viablk/internal/handshake"
+	"github.com/viablk/viablk/internal/pki"
+	"github.com/viablk/viablk/internal/seal"
+	"github.com/viablk/viablk/target"
+	"github.com/viablk/viablk/target/backend"
+	"github.com/viablk/viablk/via"
+	"github.com/viablk/viablk/via/roce"
+	"github.com/viablk/viablk/via/shm"
+)
+
+// exportName is long enough to be found nowhere by chance.
+const exportName = "the-secret-name-of-a-disk"
+
+const (
+	diskSize        = 16 << 20
+	certificateLife = time.Hour
+)
+
+// fabric is a provider of the attacker's.
+type fabric struct {
+	provider func() via.Provider
+	host     func(testing.TB) string
+}
+
+var fabrics = map[string]fabric{
+	"shm": {
+		func() via.Provider { return shm.New(shm.Options{}) },
+		func(t testing.TB) string { return filepath.Join(t.TempDir(), "target.sock") },
+	},
+	"roce": {func() via.Provider { return roce.New(roce.Options{}) }, freeAddress},
+}
+
+// freeAddress returns an unused UDP address of this host.
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	c, err := net.ListenPacket("udp", "127.0.0.1:0")
+	testbed.Must(t, err)
+	defer c.Close()
+	return c.LocalAddr().String()
+}
+
+// scene is a target and the NIC of its initiators, with an attacker between.
+type scene struct {
+	fabric fabric
+	by     *attacker
+	limits seal.Limits
+	folder string // of certificates; "" is sessions in clear
+	host   string
+	nic    *via.NIC
+	cfg    target.Config
+	server *target.Server
+	stop   func()
+}
+
+// newScene serves a disk.
+func newScene(t testing.TB, f fabric, by *attacker, sealed bool, limits seal.Limits) *scene {
+	t.Helper()
+	s := &scene{fabric: f, by: by, limits: limits, host: f.host(t)}
+	log := slog.New(slog.DiscardHandler)
+	if os.Getenv("ATTACK_LOG") != "" {
+		log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	d, err := backend.Open("file:"+testbed.SparseFile(t, diskSize), backend.Options{})
+	testbed.Must(t, err)
+	s.cfg = target.Config{Exports: []target.Export{{Name: exportName, Device: d}}, Log: log, KeepAlive: 100 * time.Millisecond}
+	if sealed {
+		s.folder = testbed.Certificates(t, "alice")
+		c, err := pki.ServerConfig(filepath.Join(s.folder, "server"), true)
+		testbed.Must(t, err)
+		s.cfg.Security = &handshake.Guard{TLS: c, Limits: limits}
+	}
+	s.nic = s.open(t)
+	s.start(t)
+	t.Cleanup(func() {
+		s.stop()
+		testbed.Must(t, s.nic.Close())
+		testbed.Must(t, d.Close())
+	})
+	return s
+}
+
+func (s *scene) open(t testing.TB) *via.NIC {
+	t.Helper()
+	nic, err := via.OpenNic(s.by.over(s.fabric.provider()), "")
+	testbed.Must(t, err)
+	nic.ErrorCallback(func(via.AsyncError) {})
+	return nic
+}
+
+// start begins to serve, also after stop.
+func (s *scene) start(t testing.TB) {
+	t.Helper()
+	s.cfg.NIC = s.open(t)
+	var err error
+	s.server, err = target.New(s.cfg)
+	testbed.Must(t, err)
+	l, err := s.server.Listen(s.host)
+	testbed.Must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	served, nic := make(chan error, 1), s.cfg.NIC
+	go func() { served <- s.server.Serve(ctx, l) }()
+	s.stop = sync.OnceFunc(func() {
+		cancel()
+		testbed.Must(t, <-served)
+		testbed.Must(t, nic.Close())
+	})
+}
+
+// dial opens the disk, for as long as it takes.
+func (s *scene) dial(t testing.TB) *initiator.Device {
+	t.Helper()
+	cfg := initiator.Config{
+		NIC: s.nic, Host: s.host, Export: exportName, Log: s.cfg.Log, Exclusive: false,
+		LossTimeout: initiator.Forever, ReconnectDelay: time.Millisecond, PoolBytes: 8 << 20,
+	}
+	if s.folder != "" {
+		cfg.Security = s.security
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	for {
+		d, err := initiator.Dial(ctx, cfg)
+		if err == nil {
+			return d
+		}
+		if s.by.change == nil || errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// security is that of the initiator.
+func (s *scene) security() (handshake.Config, error) {
+	c, err := pki.ClientConfig(filepath.Join(s.folder, "alice"), "localhost", true)
+	return handshake.Config{TLS: c, Limits: s.limits}, err
+}
+
+// disk is a device and what must be on it.
+type disk struct {
+	*initiator.Device
+	model []byte
+}
+
+// write writes data to the disk and the model.
+func (d *disk) write(t testing.TB, data []byte, off int) {
+	t.Helper()
+	if _, err := d.WriteAt(data, int64(off)); err != nil {
+		t.Fatalf("write %d bytes at %d: %v", len(data), off, err)
+	}
+	copy(d.model[off:], data)
+}
+
+// verify reads a part of the disk.
+func (d *disk) verify(t testing.TB, n, off int) {
+	t.Helper()
+	got := make([]byte, n)
+	if _, err := d.ReadAt(got, int64(off)); err != nil {
+		t.Fatalf("read %d bytes at %d: %v", n, off, err)
+	}
+	if !bytes.Equal(got, d.model[off:off+n]) {
+		t.Fatalf("%d bytes at %d are not those that were written", n, off)
+	}
+}
+
+// sizes move in every way: inline, one record, several, several commands.
+var sizes = []int{512, 4096, 8192, 64 << 10, 200 << 10, 3 << 20}
+
+// waitFor polls until a condition holds.
+func waitFor(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("no %s", what)
+		}
+	}
+}

@@ -1,0 +1,134 @@
+package attack
+
+import (
+	"bytes"
+	"encoding/hex"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/viablk/viablk/initiator"
+	"github.com/viablk/viablk/integration/testbed"
+	"github.com/viablk/viablk/internal/seal"
+)
+
+// marker is what the payload of these tests consists of.
+var marker = []byte("SECRET-OF-ALICE-")
+
+// search looks for secrets in all that travels.
+type search struct {
+	mu      sync.Mutex
+	secrets map[string][]byte
+	found   map[string]int // secret and channel
+	bytes   [channels]int
+}
+
+func newSearch() *search {
+	return &search{
+		secrets: map[string][]byte{"payload": marker, "name": []byte(exportName)},
+		found:   map[string]int{},
+	}
+}
+
+// see searches what travels. Payload is in messages or in memory.
+func (s *search) see(c channel, b []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bytes[c] += len(b)
+	s.look(channelNames[c], b)
+}
+
+func (s *search) look(where string, b []byte) {
+	for what, secret := range s.secrets {
+		if bytes.Contains(b, secret) {
+			s.found[what+" in "+where]++
+		}
+	}
+}
+
+// use moves the marker in every way: by each path of payload, over several
+// queues, through a target that restarts and a session that ends, and lists the
+// disks.
+func use(t *testing.T, s *scene, secrets *search) {
+	t.Helper()
+	d := s.dial(t)
+	session, err := hex.DecodeString(d.Status().Session)
+	testbed.Must(t, err)
+	secrets.mu.Lock()
+	secrets.secrets["session"] = session
+	secrets.mu.Unlock()
+	move := func() {
+		var wg sync.WaitGroup
+		for queue := range 3 {
+			wg.Go(func() {
+				for _, n := range sizes {
+					data := bytes.Repeat(marker, n/len(marker))
+					at := int64(queue) * diskSize / 4
+					if _, err := d.WriteAt(data, at); err != nil {
+						t.Errorf("write: %v", err)
+						return
+					}
+					clear(data)
+					if _, err := d.ReadAt(data, at); err != nil || !bytes.Equal(data, bytes.Repeat(marker, n/len(marker))) {
+						t.Errorf("read: %v", err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+	}
+	move()
+	s.by.reach(func(b []byte, _ bool) { // while it is in use or was
+		secrets.mu.Lock()
+		defer secrets.mu.Unlock()
+		secrets.look("exposed memory", b)
+	})
+	s.stop()
+	s.start(t)
+	move()
+	testbed.Must(t, d.Close())
+	s.stop() // nothing travels any more
+}
+
+// No payload, name of a disk or identity of a session is in what travels or in
+// memory that a peer reaches, on any connection. The same search finds them, by
+// every path, where sessions are in clear: so it would find one path that were.
+func TestSecrecy(t *testing.T) {
+	for name, f := range fabrics {
+		t.Run(name, func(t *testing.T) {
+			sealed := newSearch()
+			use(t, newScene(t, f, newAttacker(sealed.see), true, seal.Limits{}), sealed)
+			if len(sealed.found) != 0 {
+				t.Errorf("sealed: %v", sealed.found)
+			}
+			inClear := newSearch()
+			use(t, newScene(t, f, newAttacker(inClear.see), false, seal.Limits{}), inClear)
+			for _, want := range []string{
+				"payload in messages", "payload in placed", "payload in pulled", "payload in exposed memory",
+				"name in messages", "session in messages",
+			} {
+				if inClear.found[want] == 0 {
+					t.Errorf("in clear: no %s", want)
+				}
+			}
+			for c := range channels {
+				if sealed.bytes[c] == 0 || inClear.bytes[c] == 0 {
+					t.Errorf("nothing travels as %s", channelNames[c])
+				}
+			}
+		})
+	}
+}
+
+// Discovery is sealed as well.
+func TestSecrecyOfDiscovery(t *testing.T) {
+	secrets := newSearch()
+	s := newScene(t, fabrics["shm"], newAttacker(secrets.see), true, seal.Limits{})
+	cfg := initiator.Config{NIC: s.nic, Host: s.host, Security: s.security}
+	list, err := initiator.Discover(t.Context(), cfg)
+	testbed.Must(t, err)
+	if len(list) != 1 || list[0].Name != exportName || len(secrets.found) != 0 {
+		t.Errorf("%s, %v", fmt.Sprint(list), secrets.found)
+	}
+}

@@ -1,0 +1,92 @@
+package simulation
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// Fabric says what the network of a run is like.
+type Fabric struct {
+	Latency time.Duration // of a message, at least
+	Jitter  time.Duration // more, at most
+	Copy    time.Duration // of 4 KiB, at most
+
+	// Shared is memory that the copying process has mapped, as over shared
+	// memory: a stopped process is inside its copy until it continues, and a
+	// dead one is noticed at once. Otherwise a network carries the bytes, the
+	// owner of the memory places them, and only silence tells that a peer died.
+	Shared bool
+
+	Silence time.Duration // until a link without answers is given up
+}
+
+// network is the fabric of a run: it connects the hosts, which are named.
+type network struct {
+	scheduler *Scheduler
+	random    *rand.Rand
+	Fabric
+	hosts    map[string]*listening
+	paths    map[[2]string]*path
+	catch    *Process // is stopped inside its next copy
+	caught   func()   // called then
+	copies   int      // RDMA operations that are in progress
+	adapters []*adapter
+	arenas   int      // that are mapped
+	retired  [][]byte // memory of arenas, which a copy may still be inside
+	links    int      // that are not closed
+	regions  int      // that are registered
+}
+
+func newNetwork(s *Scheduler, f Fabric, seed uint64) *network {
+	return &network{
+		scheduler: s, random: rand.New(rand.NewPCG(seed, 2)), Fabric: f,
+		hosts: make(map[string]*listening), paths: make(map[[2]string]*path),
+	}
+}
+
+// latency returns how long the next message takes.
+func (n *network) latency() time.Duration {
+	return n.Latency + time.Duration(n.random.Uint64N(uint64(n.Jitter)+1))
+}
+
+// path is the way between two hosts.
+type path struct {
+	network *network
+	cut     bool
+	held    []func() // what goes on when it is mended, in order
+	mended  waiters
+}
+
+// path returns the way between two hosts.
+func (n *network) path(a, b string) *path {
+	key := [2]string{min(a, b), max(a, b)}
+	p := n.paths[key]
+	if p == nil {
+		p = &path{network: n}
+		n.paths[key] = p
+	}
+	return p
+}
+
+// pass calls f now, or when the way is mended.
+func (p *path) pass(f func()) {
+	if p.cut {
+		p.held = append(p.held, f)
+		return
+	}
+	f()
+}
+
+// mend ends a cut.
+func (p *path) mend() {
+	if !p.cut {
+		return
+	}
+	p.cut = false
+	held := p.held
+	p.held = nil
+	for _, f := range held {
+		f()
+	}
+	p.mended.wake(p.network.scheduler)
+}

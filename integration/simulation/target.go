@@ -1,0 +1,127 @@
+package simulation
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/viablk/viablk/target"
+	"github.com/viablk/viablk/target/reserve"
+	"github.com/viablk/viablk/via"
+)
+
+// targetHost is the name of the target's host.
+const targetHost = "target"
+
+// targetSide is the target's host with the process that serves the disk.
+type targetSide struct {
+	world    *World
+	process  *Process
+	life     int // processes so far
+	disk     *disk
+	server   *target.Server
+	reserved *reserve.Disk
+	end      context.CancelFunc // of the service; nil: it has not begun
+	draining bool
+	ended    bool
+}
+
+// start starts a process that serves the disk, unless one does.
+func (t *targetSide) start() {
+	if t.process != nil && !t.process.dead && !t.ended {
+		return
+	}
+	w := t.world
+	t.life++
+	t.ended, t.draining, t.server, t.end = false, false, nil, nil
+	t.process = w.scheduler.newProcess(fmt.Sprintf("target %d", t.life))
+	p := t.process
+	p.Go(func() {
+		if err := t.serve(p); err != nil {
+			w.scheduler.fail("%s: %v", p.name, err)
+		}
+	})
+}
+
+// serve is the process.
+func (t *targetSide) serve(p *Process) error {
+	w := t.world
+	nic, err := via.OpenNic(w.network.newAdapter(p, targetHost), "")
+	if err != nil {
+		return err
+	}
+	nic.ErrorCallback(func(via.AsyncError) {})
+	t.disk = openDisk(p, w.medium, w.referee)
+	t.reserved = reserve.New(t.disk, p)
+	t.server, err = target.New(target.Config{
+		NIC: nic, Exports: []target.Export{{Name: "disk", Device: t.disk, Reservations: t.reserved}},
+		Depth: w.plan.Depth, InlineMax: w.plan.Inline, MaxIO: 64 << 10, PoolBytes: 128 << 10,
+		KeepAlive: w.plan.Keepalive, BusyPoll: -1, Log: w.log(p), Scheduler: p, Random: w.ids,
+	})
+	if err != nil {
+		return err
+	}
+	l, err := t.server.Listen(targetHost)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := p.WithCancel(context.Background())
+	t.end = cancel
+	listening := w.network.hosts[targetHost]
+	err = t.server.ServeRequests(ctx, func(ctx context.Context) (*via.ConnRequest, error) {
+		for listening.offered == 0 {
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			w.scheduler.block(-1, &listening.arrived, &scopeOf(ctx).waiting)
+		}
+		listening.offered--
+		return l.Wait(context.Background()) // at once
+	})
+	if err != nil {
+		return err
+	}
+	if err := l.Close(); err != nil {
+		return err
+	}
+	_ = t.disk.Close() // fails if the disk does
+	if clients := t.reserved.Clients(); len(clients) > 0 {
+		return fmt.Errorf("reservations remain: %v", clients)
+	}
+	if err := nic.Close(); err != nil {
+		return err
+	}
+	t.ended = true
+	return nil
+}
+
+// kill kills the process.
+func (t *targetSide) kill() {
+	if t.process != nil {
+		t.process.resume()
+		t.process.kill()
+	}
+}
+
+// drainLimit is how long a target waits for its clients to leave.
+const drainLimit = 2 * time.Second
+
+// drain ends the process in order and starts another one later.
+func (t *targetSide) drain(after time.Duration) {
+	p, s := t.process, t.world.scheduler
+	if p == nil || p.dead || t.draining || t.end == nil {
+		return
+	}
+	t.draining = true
+	server, end := t.server, t.end
+	p.Go(func() {
+		ctx, cancel := p.WithTimeout(context.Background(), drainLimit)
+		defer cancel()
+		_ = server.Drain(ctx) // clients may stay
+		end()
+		for !t.ended {
+			p.Wait(context.Background(), time.Millisecond)
+		}
+		s.After(after, t.start)
+	})
+}

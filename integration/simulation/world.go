@@ -1,0 +1,147 @@
+package simulation
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"runtime/pprof"
+	"time"
+)
+
+// World is a run: everything that a plan makes.
+type World struct {
+	plan      Plan
+	scheduler *Scheduler
+	network   *network
+	medium    *medium
+	referee   *Referee
+	ids       io.Reader
+	target    targetSide
+	clients   []*client
+	begun     int       // requests
+	faults    []Fault   // that have not happened
+	pending   int       // calls of after
+	output    io.Writer // of the logs; nil: none
+}
+
+// Result is what a run was.
+type Result struct {
+	Requests int
+	Steps    uint64
+	Time     time.Duration // virtual
+	Trace    Trace
+	Err      error
+}
+
+// random is a source of identities.
+type random struct{ *rand.Rand }
+
+func (r random) Read(b []byte) (int, error) {
+	for at := 0; at < len(b); at += 8 {
+		var word [8]byte
+		binary.LittleEndian.PutUint64(word[:], r.Uint64())
+		copy(b[at:], word[:])
+	}
+	return len(b), nil
+}
+
+// runLimit is when a run has to have ended, and endLimit how long its end may
+// take.
+const (
+	runLimit = 10 * time.Minute
+	endLimit = time.Minute
+)
+
+// Run carries out a plan. Logs of the product go to output, if that is not nil.
+func (r *Runner) Run(p Plan, output io.Writer) Result {
+	defer r.accesses.reset()
+	s := newScheduler(r, p.Seed)
+	w := &World{
+		plan: p, scheduler: s, network: newNetwork(s, p.Fabric, p.Seed), medium: newMedium(p.Blocks, p.Seed, p.Speed),
+		referee: newReferee(s, p.Blocks), faults: p.Faults, ids: random{rand.New(rand.NewPCG(p.Seed, 5))}, output: output,
+	}
+	w.medium.slow = p.Slow
+	w.medium.applied, w.medium.flushing = w.referee.applied, w.referee.flushing
+	w.referee.samples = p.Seed%sampleSeeds == 0
+	w.target.world = w
+	if output != nil {
+		w.referee.note = w.log(s.newProcess("referee")).Info
+	}
+	w.target.start()
+	for i, c := range p.Clients {
+		w.clients = append(w.clients, newClient(w, i, c))
+	}
+	w.clients[0].start()
+	w.toTheEnd()
+	for _, c := range w.clients {
+		if c.process != nil {
+			c.process.kill()
+		}
+	}
+	w.target.kill()
+	return Result{Requests: w.referee.requests, Steps: s.steps, Time: s.now, Trace: s.trace, Err: s.failure}
+}
+
+// toTheEnd runs until every client has made its requests, and then ends what is
+// left in order.
+func (w *World) toTheEnd() {
+	s := w.scheduler
+	served := func() bool {
+		for _, c := range w.clients {
+			if c.left > 0 || c.process == nil || c.process.alive() > 0 {
+				return false
+			}
+		}
+		t := &w.target
+		return w.pending == 0 && t.end != nil && !t.process.dead && !t.draining && !t.process.stopped
+	}
+	if !s.run(runLimit, served) {
+		if s.failure == nil {
+			s.fail("the run does not end: %w", w.unfinished())
+		}
+		return
+	}
+	w.referee.finish(w.medium)
+	w.target.drain(time.Hour)
+	if !s.run(s.now+endLimit, func() bool { return w.target.ended && w.target.process.alive() == 0 }) {
+		if s.failure == nil {
+			s.fail("the target does not end")
+		}
+		return
+	}
+	if n := w.network; s.failure == nil && n.links+n.regions+n.arenas+n.copies > 0 {
+		s.fail("%d links, %d regions, %d arenas and %d copies are left", n.links, n.regions, n.arenas, n.copies)
+	}
+}
+
+// unfinished says what keeps a run from its end.
+func (w *World) unfinished() error {
+	var errs []error
+	if w.output != nil {
+		_ = pprof.Lookup("goroutine").WriteTo(w.output, 1)
+	}
+	for _, c := range w.clients {
+		if c.left > 0 || c.process == nil || c.process.alive() > 0 {
+			errs = append(errs, fmt.Errorf("client %d has %d requests left and %d tasks, dead %v, stopped %v",
+				c.number, c.left, c.process.alive(), c.process.dead, c.process.stopped))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// log returns the log of a process.
+func (w *World) log(p *Process) *slog.Logger {
+	if w.output == nil {
+		return nil
+	}
+	h := slog.NewTextHandler(w.output, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Duration("at", w.scheduler.now)
+		}
+		return a
+	}})
+	return slog.New(h).With("process", p.name)
+}

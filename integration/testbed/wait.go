@@ -1,0 +1,87 @@
+package testbed
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// FreePort is a TCP port of the loopback interface that was free just now:
+// nbdkit and qemu-nbd do not say which one they took.
+func FreePort(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	Must(t, err)
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	Must(t, err)
+	return port
+}
+
+// WaitForPort waits until a process listens, without connecting: a server may
+// take that for its only client.
+func WaitForPort(t testing.TB, port string) {
+	t.Helper()
+	var n int
+	_, err := fmt.Sscan(port, &n)
+	Must(t, err)
+	listening := fmt.Sprintf(":%04X 00000000:0000 0A ", n)
+	Eventually(t, "a listener at port "+port, func() (any, bool) {
+		table, err := os.ReadFile("/proc/net/tcp")
+		Must(t, err)
+		return string(table), strings.Contains(string(table), listening)
+	})
+}
+
+// AddressOf returns where a URI points to.
+func AddressOf(t testing.TB, uri string) (network, address string) {
+	t.Helper()
+	u, err := url.Parse(uri)
+	Must(t, err)
+	if path := u.Query().Get("socket"); path != "" {
+		return "unix", filepath.Clean(path)
+	}
+	return "tcp", u.Host
+}
+
+// WaitLimit bounds how long a test waits for an expected event: only a failure
+// takes that long.
+const WaitLimit = 2 * time.Minute
+
+// WaitForSocket waits until a socket exists: its listener is bound then.
+func WaitForSocket(t testing.TB, path string) {
+	t.Helper()
+	Eventually(t, "a socket at "+path, func() (any, bool) {
+		st, err := os.Stat(path)
+		return err, err == nil && st.Mode()&os.ModeSocket != 0
+	})
+}
+
+// Pauses between two questions of Eventually: the longer it has waited, the
+// less often it asks.
+const (
+	shortestPause = time.Millisecond
+	longestPause  = 50 * time.Millisecond
+)
+
+// Eventually asks until the answer is yes, and fails with the last value seen
+// if it never is.
+func Eventually(t testing.TB, what string, ask func() (seen any, done bool)) {
+	t.Helper()
+	for began := time.Now(); ; {
+		seen, done := ask()
+		if done {
+			return
+		}
+		waited := time.Since(began)
+		if waited > WaitLimit {
+			t.Fatalf("%s: not within %v; at last %v", what, WaitLimit, seen)
+		}
+		time.Sleep(min(max(waited/8, shortestPause), longestPause))
+	}
+}

@@ -1,0 +1,24 @@
+package nbd
+
+// busyPoll iterates until one makes progress or the time is over, and reports
+// which. A client that waits for one reply at a time sends the next request a
+// few microseconds after it. Of a long request the rest comes at once, and over
+// TCP a poll of the socket keeps packets waiting that the kernel delivers
+// meanwhile.
+func (t *transmission) busyPoll() (bool, error) {
+	if t.draining || t.sending() || !t.spinner.Start(t.in.partial()) {
+		return false, nil
+	}
+	t.counts[countBusyPolls]++
+	for t.spinner.Continue() {
+		t.in.wouldBlock = false
+		progress, err := t.iterate()
+		if progress || err != nil {
+			t.counts[countPollHits]++
+			t.spinner.Hit()
+			return progress, err
+		}
+		t.counts[countSyscalls]++ // Again lets others run
+	}
+	return false, nil
+}

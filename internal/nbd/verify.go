@@ -1,0 +1,43 @@
+package nbd
+
+import (
+	"maps"
+	"slices"
+)
+
+// VerifyClients verifies the certificates of connected clients again, and ends
+// the connections of those that fail: the check of TLS.Config may have changed.
+// It returns how many it ended.
+func (s *Server) VerifyClients() (ended int) {
+	s.mu.Lock()
+	conns := slices.Collect(maps.Keys(s.conns))
+	s.mu.Unlock()
+	for _, c := range conns {
+		if err := c.verify(); err != nil && !c.stopped.Load() {
+			c.logCaused(s.log(), "connection ended: its certificate is not valid any more", "client", c.remote, "error", err)
+			c.stop()
+			ended++
+		}
+	}
+	return ended
+}
+
+// setSecure makes TLS, or nil, that of the connection, and verifies the client
+// again: VerifyClients does not find connections during their handshake.
+func (c *conn) setSecure(s *secure) error {
+	c.mu.Lock()
+	c.secure = s
+	c.mu.Unlock()
+	return c.verify()
+}
+
+// verify checks the certificate of the client.
+func (c *conn) verify() error {
+	c.mu.Lock()
+	s := c.secure
+	c.mu.Unlock()
+	if s == nil || !s.verified || c.server.TLS.Config.VerifyConnection == nil {
+		return nil
+	}
+	return c.server.TLS.Config.VerifyConnection(s.ConnectionState())
+}

@@ -1,0 +1,2 @@
+// Package prefetch asks the processor for cache lines ahead of their use.
+package prefetch

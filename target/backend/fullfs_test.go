@@ -1,0 +1,237 @@
+package backend
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/viablk/viablk/internal/block"
+	"golang.org/x/sys/unix"
+)
+
+// smallExt4 mounts an ext4 of diskSize bytes and returns its folder.
+func smallExt4(t testing.TB) string {
+	t.Helper()
+	device := loopDevice(t)
+	if out, err := exec.Command("mkfs.ext4", "-q", "-m", "0", "-J", "size=4", device).CombinedOutput(); err != nil {
+		t.Fatalf("mkfs.ext4: %v\n%s", err, out)
+	}
+	folder := t.TempDir()
+	if err := unix.Mount(device, folder, "ext4", 0, ""); err != nil {
+		t.Fatalf("mount %s: %v", device, err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(folder, 0); err != nil {
+			t.Errorf("unmount %s: %v", device, err)
+		}
+	})
+	return folder
+}
+
+// ballast fills a file system, and returns what frees it again.
+func ballast(t testing.TB, folder string) (free func()) {
+	t.Helper()
+	f, err := os.Create(filepath.Join(folder, "ballast"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := int64(0)
+	for step := int64(1 << 20); step >= 4096; {
+		switch err := unix.Fallocate(int(f.Fd()), 0, size, step); {
+		case err == nil:
+			size += step
+		case errors.Is(err, unix.ENOSPC):
+			step /= 2
+		default:
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := os.Remove(f.Name()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// relieved is a kernel that frees room as soon as a call is answered that there
+// is none.
+type relieved struct {
+	linux
+	free atomic.Pointer[func()]
+}
+
+func (r *relieved) met(err error) {
+	if err == unix.ENOSPC {
+		if free := r.free.Swap(nil); free != nil {
+			(*free)()
+		}
+	}
+}
+
+func (r *relieved) pwrite(fd int, p []byte, off int64, dsync bool) (int, error) {
+	n, err := r.linux.pwrite(fd, p, off, dsync)
+	r.met(err)
+	return n, err
+}
+
+func (r *relieved) fallocate(fd int, mode uint32, off, length int64) error {
+	err := r.linux.fallocate(fd, mode, off, length)
+	r.met(err)
+	return err
+}
+
+// fullDisk is a sparse disk on a small file system, with what it holds.
+type fullDisk struct {
+	*block.Disk
+	t      *testing.T
+	folder string
+	kernel *relieved
+	model  []byte
+}
+
+// openOnSmallExt4 opens a disk on a file system that is smaller.
+func openOnSmallExt4(t *testing.T, spec string) *fullDisk {
+	t.Helper()
+	d := &fullDisk{t: t, folder: smallExt4(t), kernel: new(relieved), model: make([]byte, 2*diskSize)}
+	path := filepath.Join(d.folder, "disk")
+	if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, 2*diskSize)); err != nil {
+		t.Fatal(err)
+	}
+	device := mustOpen(t, spec[:5]+path+spec[5:], Options{StateFolder: t.TempDir()})
+	switch device := device.(type) {
+	case *file:
+		device.kernel = d.kernel
+	case *mapped:
+		device.kernel = d.kernel
+	}
+	d.Disk = viewOf(t, device)
+	return d
+}
+
+// check compares what the disk holds.
+func (d *fullDisk) check() {
+	d.t.Helper()
+	got := make([]byte, len(d.model))
+	if _, err := d.ReadAt(got, 0); err != nil || !bytes.Equal(got, d.model) {
+		d.t.Errorf("the disk holds something else than was acknowledged: %v", err)
+	}
+}
+
+// modify runs everything that changes data, at off, and wants an errno of those
+// that need room.
+func (d *fullDisk) modify(off int64, want unix.Errno) {
+	d.t.Helper()
+	const n = 8192
+	p := aligned(d.t, n)
+	for i, write := range []func([]byte, int64) (int, error){d.WriteAt, d.WriteAtFUA, d.WriteAt} {
+		at := off + int64(i)<<20
+		copy(p, fill(n, byte(i+1)))
+		_, err := write(p, at)
+		wantErrno(d.t, "write", err, want)
+		if err == nil {
+			copy(d.model[at:], p)
+		}
+		if err := d.Sync(); err != nil {
+			d.t.Errorf("flush: %v", err)
+		}
+	}
+	wantErrno(d.t, "zeroes without a hole", d.WriteZeroes(off+3<<20, n, block.NoHole), want)
+	wantErrno(d.t, "durable zeroes without a hole", d.WriteZeroes(off+3<<20+4*n, n, block.NoHole|block.FUA), want)
+	for _, flags := range []block.Flags{0, block.FUA} {
+		if err := errors.Join(d.Trim(off+4<<20, n), d.WriteZeroes(off+4<<20+2*n, n, flags)); err != nil {
+			d.t.Errorf("trim and zeroes with a hole: %v", err)
+		}
+	}
+	if err := d.Sync(); err != nil {
+		d.t.Errorf("flush: %v", err)
+	}
+}
+
+// A file system without room answers the write, not the flush: when there is
+// room again, the disk works.
+func TestDiskOfAFullFileSystem(t *testing.T) {
+	for _, spec := range []string{
+		"file:?io=threads", "file:?io=uring", "file:?io=threads&direct=1", "file:?io=uring&direct=1", "mmap:",
+	} {
+		t.Run(spec, func(t *testing.T) {
+			d := openOnSmallExt4(t, spec)
+			d.modify(0, 0)
+			free := ballast(t, d.folder)
+			d.modify(16<<20, unix.ENOSPC)
+			d.modify(0, 0) // it has its blocks
+			d.check()
+			// There is room again while a durable write is answered.
+			d.kernel.free.Store(&free)
+			p := aligned(t, 8192)
+			copy(p, fill(len(p), 9))
+			if _, err := d.WriteAtFUA(p, 32<<20); err == nil {
+				copy(d.model[32<<20:], p)
+			} else {
+				wantErrno(t, "durable write while room is made", err, unix.ENOSPC)
+			}
+			if d.kernel.free.Load() != nil {
+				t.Fatal("no call met a full file system")
+			}
+			d.modify(16<<20, 0)
+			d.modify(40<<20, 0)
+			d.check()
+		})
+	}
+}
+
+// Trimming a disk gives its room back, and a file system that fills up under
+// concurrent writers leaves no disk broken.
+func TestFileSystemThatFillsUp(t *testing.T) {
+	d := openOnSmallExt4(t, "file:")
+	defer ballast(t, d.folder)()
+	// The disk itself has the last room.
+	if err := os.Truncate(filepath.Join(d.folder, "ballast"), 8<<20); err != nil {
+		t.Fatal(err)
+	}
+	for round := range 3 {
+		var full atomic.Int64
+		var writers sync.WaitGroup
+		for i := range int64(4) {
+			p, at := aligned(t, 16<<10), i*diskSize/2
+			writers.Go(func() {
+				for off := at; off < at+diskSize/2; off += 64 << 10 {
+					copy(p, fill(len(p), byte(round+1)))
+					write := d.WriteAt
+					if off>>16%3 == 0 {
+						write = d.WriteAtFUA
+					}
+					_, err := write(p, off)
+					switch {
+					case err == nil:
+						copy(d.model[off:], p)
+					case block.Errno(err) == unix.ENOSPC:
+						full.Add(1)
+					default:
+						t.Errorf("write at %d: %v", off, err)
+					}
+				}
+			})
+		}
+		writers.Wait()
+		if err := d.Sync(); err != nil {
+			t.Fatal(err)
+		}
+		d.check()
+		if full.Load() == 0 {
+			t.Errorf("round %d: every write found room", round)
+		}
+		if err := d.Trim(0, int64(len(d.model))); err != nil {
+			t.Fatal(err)
+		}
+		clear(d.model)
+		d.check()
+	}
+}

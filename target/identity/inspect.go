@@ -1,0 +1,109 @@
+package identity
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/viablk/viablk/internal/block"
+)
+
+// Inspection is the identity of a disk that is not served.
+type Inspection struct {
+	Record
+
+	// Place is where the record is kept.
+	Place string
+
+	// Copied means that the record belongs to another file, of which this one
+	// is a copy.
+	Copied bool
+
+	// Changed means that another program changed the disk since it was closed.
+	Changed bool
+}
+
+// Inspect returns the record of a disk without changing anything. The error
+// wraps [ErrNoRecord] if the disk has none.
+func Inspect(o Options) (*Inspection, error) {
+	o.ReadOnly = false // a place that may not be read is an error
+	d := newDisk(o)
+	was, found, err := d.load()
+	if err != nil {
+		return nil, fmt.Errorf("identity of %q: %w", o.Path, explain(err, o.Path))
+	}
+	if !found {
+		return nil, fmt.Errorf("identity of %q: %w: it gets one when it is served for writing", o.Path, ErrNoRecord)
+	}
+	now, err := d.examine()
+	if err != nil {
+		return nil, fmt.Errorf("identity of %q: %w", o.Path, err)
+	}
+	i := &Inspection{Record: was, Copied: was.Binding != now.binding, Place: d.place().String()}
+	i.Changed = !i.Copied && !was.Unclean && was.Modified != now.modified
+	return i, nil
+}
+
+// place returns where the record is, or would be.
+func (d *Disk) place() place {
+	for _, p := range d.places {
+		if _, err := p.load(); err == nil {
+			return p
+		}
+	}
+	return d.places[0]
+}
+
+// Renew gives a disk that is not served a new record, whatever was there. With
+// keep it has the UUID of the present one: a copy, or a restored disk, that is
+// to be taken for the original. Clients that return to it are told that another
+// writer was there; a record that was not closed counts as a loss, because the
+// disk may be without what its target had answered and not written.
+func Renew(o Options, keep bool) (*Inspection, error) {
+	d := newDisk(o)
+	r := Record{UUID: block.NewUUID(), LossBoot: d.options.Boot}
+	if keep {
+		was, found, err := d.load()
+		switch {
+		case errors.Is(err, ErrDamaged), errors.Is(err, ErrVersion):
+			return nil, fmt.Errorf("identity of %q: %w: it cannot be kept, only replaced", o.Path, err)
+		case err != nil:
+			return nil, fmt.Errorf("identity of %q: %w", o.Path, err)
+		case !found:
+			return nil, fmt.Errorf("identity of %q: %w that could be kept", o.Path, ErrNoRecord)
+		}
+		r = was
+		r.Generation, r.Writer = was.Generation+1, outside
+		if r.Unclean {
+			d.lose(&r, "the disk was not closed when its record was made")
+			r.Unclean = false
+		}
+	}
+	now, err := d.examine()
+	if err != nil {
+		return nil, fmt.Errorf("identity of %q: %w", o.Path, err)
+	}
+	r.Binding, r.Modified, r.Boot = now.binding, now.modified, d.options.Boot
+	if err := d.renew(&r); err != nil {
+		return nil, fmt.Errorf("keep the identity of %q: %w", o.Path, err)
+	}
+	return &Inspection{Record: r, Place: d.place().String()}, nil
+}
+
+// renew stores a record wherever there is one, so that no old one is left. A
+// place that is read and refuses to be written would keep the old one.
+func (d *Disk) renew(r *Record) error {
+	for _, p := range d.places[1:] {
+		if _, err := p.load(); err == nil {
+			if err := p.store(r.encode()); err != nil {
+				return err
+			}
+		}
+	}
+	if err := d.keep(r); err != nil {
+		return err
+	}
+	if got, _, err := d.load(); err != nil || got != *r {
+		return fmt.Errorf("%v still has the old record", d.place())
+	}
+	return nil
+}

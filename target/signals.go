@@ -1,0 +1,62 @@
+package target
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/viablk/viablk/internal/sched"
+)
+
+// Ways to stop a worker.
+const (
+	stopDrain = 1 // finish the requests in flight
+	stopNow   = 2
+)
+
+// signals are what other goroutines tell a worker. They are all of a connection
+// that the server's session table knows.
+type signals struct {
+	halt    atomic.Int32 // stopDrain or stopNow
+	recheck atomic.Bool  // the session changed
+
+	mu sync.Mutex
+	// +checklocks:mu
+	bell sched.Bell // ends a sleep of the worker; nil before and after it
+}
+
+// stop makes the worker stop. It is idempotent.
+func (s *signals) stop(how int32) {
+	for {
+		old := s.halt.Load()
+		if old >= how {
+			return
+		}
+		if s.halt.CompareAndSwap(old, how) {
+			break
+		}
+	}
+	s.wake()
+}
+
+// recheckSession makes the worker check its session again.
+func (s *signals) recheckSession() {
+	s.recheck.Store(true)
+	s.wake()
+}
+
+// wake ends a sleep of the worker.
+func (s *signals) wake() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.bell != nil {
+		s.bell.Ring()
+	}
+}
+
+// setBell sets the bell that wake rings, and returns the one before.
+func (s *signals) setBell(b sched.Bell) (old sched.Bell) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, s.bell = s.bell, b
+	return old
+}

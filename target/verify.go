@@ -1,0 +1,35 @@
+package target
+
+import (
+	"crypto/x509"
+	"log/slog"
+	"strings"
+)
+
+// VerifyInitiators verifies the certificates of connected initiators again, and
+// ends the sessions of those that fail. It returns how many it ended.
+func (s *Server) VerifyInitiators(verify func(chain []*x509.Certificate) error) (ended int) {
+	for _, x := range s.sessions.sealed() {
+		err := verify(x.authenticated.Certificates)
+		if err == nil {
+			continue
+		}
+		s.caused.Log(s.cfg.Scheduler.Now(), x.client(), s.cfg.Log, slog.LevelWarn, "session ended: its certificate is not valid any more",
+			"peer", strings.Join(x.authenticated.Names, " "), "serial", x.authenticated.Serial, "error", err)
+		x.control.stop(stopNow)
+		ended++
+	}
+	return ended
+}
+
+// sealed returns the sessions that have authenticated.
+func (t *sessionTable) sealed() (all []*session) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, x := range t.byID {
+		if x.authenticated != nil {
+			all = append(all, x)
+		}
+	}
+	return all
+}

@@ -1,0 +1,219 @@
+package viablk_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// essential are programs that every Debian has, whatever is installed: those of
+// its essential packages and of apt.
+var essential = []string{
+	"bash", "cat", "cp", "dpkg", "dpkg-deb", "dpkg-query", "apt-get", "ldd", "ls", "sh", "/bin/sh", "sleep", "tar", "truncate",
+}
+
+// provided are programs that the tests bring with them: Go and this module's.
+var provided = []string{"go", "viablk"}
+
+// inMachines are programs that tests start in virtual machines or in roots of
+// Debian, whose packages the tests fetch themselves, by the folder of the
+// tests.
+var inMachines = map[string][]string{
+	"integration/vm":       {anything},
+	"integration/packages": {anything},
+	"via/verbs":            {"rdma"}, // of the kernel's driver, which runs in a machine
+}
+
+// starters are the functions that start a program or require one, and which
+// argument is the program's name; all after it are names too if more is true.
+var starters = map[string]struct {
+	argument int
+	more     bool
+}{
+	"exec.Command": {0, false}, "exec.CommandContext": {1, false}, "exec.LookPath": {0, false},
+	"Requires": {1, true}, "StartTool": {1, false}, "Run": {1, false}, "Locate": {0, false},
+	"testbed.Requires": {1, true}, "testbed.StartTool": {1, false}, "testbed.Run": {1, false}, "testbed.Locate": {0, false},
+}
+
+// scriptCommand is a line of a test script that starts a program.
+var scriptCommand = regexp.MustCompile(`(?m)^(?:[!?] )?exec (\S+)`)
+
+// toolLists are the Makefile's lists of "program:package" by variable.
+var toolLists = regexp.MustCompile(`(?m)^(\w*TOOLS) :=((?:.*\\\n)*.*)$`)
+
+// makefileTools returns the programs whose packages "make deps" installs.
+func makefileTools(makefile string) map[string]bool {
+	tools := make(map[string]bool)
+	for _, list := range toolLists.FindAllStringSubmatch(makefile, -1) {
+		for word := range strings.FieldsSeq(list[2]) {
+			if program, debian, ok := strings.Cut(word, ":"); ok && debian != "" {
+				tools[program] = true
+			}
+		}
+	}
+	return tools
+}
+
+// programsOf returns the programs that a Go file starts or requires by name.
+func programsOf(name, content string) ([]string, error) {
+	f, err := parser.ParseFile(token.NewFileSet(), name, content, 0)
+	if err != nil {
+		return nil, err
+	}
+	var programs []string
+	ast.Inspect(f, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok {
+			return true
+		}
+		starter, ok := starters[calledName(call.Fun)]
+		if !ok {
+			return true
+		}
+		for i := starter.argument; i < len(call.Args) && (i == starter.argument || starter.more); i++ {
+			if word, ok := call.Args[i].(*ast.BasicLit); ok && word.Kind == token.STRING {
+				line, _ := strconv.Unquote(word.Value)
+				program, _, _ := strings.Cut(line, " ")
+				programs = append(programs, program)
+			}
+		}
+		return true
+	})
+	return programs, nil
+}
+
+// calledName returns "f" or "x.f" of a call, or nothing.
+func calledName(e ast.Expr) string {
+	switch f := e.(type) {
+	case *ast.Ident:
+		return f.Name
+	case *ast.SelectorExpr:
+		if x, ok := f.X.(*ast.Ident); ok {
+			return x.Name + "." + f.Sel.Name
+		}
+	}
+	return ""
+}
+
+// checkTools returns the programs that tests and scripts start and that the
+// Makefile does not install.
+func checkTools(makefile string, files map[string]string) []string {
+	tools := makefileTools(makefile)
+	var bad []string
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		var programs []string
+		if path.Ext(name) == ".go" {
+			var err error
+			if programs, err = programsOf(name, files[name]); err != nil {
+				bad = append(bad, fmt.Sprintf("%s: does not parse: %v", name, err))
+			}
+		} else {
+			for _, m := range scriptCommand.FindAllStringSubmatch(files[name], -1) {
+				programs = append(programs, m[1])
+			}
+		}
+		for _, program := range programs {
+			known := tools[program] || slices.Contains(essential, program) || slices.Contains(provided, program)
+			if !known && !startsInMachine(name, program) {
+				bad = append(bad, fmt.Sprintf("%s: starts %s, which no list of tools in the Makefile installs", name, program))
+			}
+		}
+	}
+	return bad
+}
+
+// startsInMachine reports whether a test fetches the program's package itself.
+func startsInMachine(name, program string) bool {
+	for folder, programs := range inMachines {
+		if strings.HasPrefix(name, folder+"/") && (programs[0] == anything || slices.Contains(programs, program)) {
+			return true
+		}
+	}
+	return false
+}
+
+// readScripts returns the test scripts of the module.
+func readScripts(t *testing.T) map[string]string {
+	t.Helper()
+	scripts := make(map[string]string)
+	names, err := fs.Glob(os.DirFS("."), "cmd/viablk/testdata/script/*.txtar")
+	if err != nil || len(names) == 0 {
+		t.Fatalf("%d test scripts were found: %v", len(names), err)
+	}
+	for _, name := range names {
+		content, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		scripts[name] = string(content)
+	}
+	return scripts
+}
+
+// Every program that a test or script starts is installed by "make deps".
+func TestMakefileInstallsTools(t *testing.T) {
+	makefile, err := os.ReadFile("Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(makefileTools(string(makefile))); n < 30 {
+		t.Fatalf("only %d tools were found in the Makefile", n)
+	}
+	files := readScripts(t)
+	maps.Copy(files, readTree(t))
+	for _, complaint := range checkTools(string(makefile), files) {
+		t.Error(complaint)
+	}
+}
+
+// A program that the Makefile does not install is found, however it is started.
+func TestMissingToolIsFound(t *testing.T) {
+	const makefile = "TOOLS := fio:fio \\\n\tip:iproute2\n"
+	for name, content := range map[string]string{
+		"via/a_test.go":         "package a\n\nfunc f() { exec.Command(\"telnet\", \"-x\") }\n",
+		"via/b_test.go":         "package a\n\nfunc f() { exec.CommandContext(ctx, \"telnet\") }\n",
+		"integration/c_test.go": "package a\n\nfunc f() { testbed.Requires(t, \"fio\", \"telnet\") }\n",
+		"cmd/viablk/d.txtar":    "exec fio --x\n! exec telnet\n",
+	} {
+		want := []string{name + ": starts telnet, which no list of tools in the Makefile installs"}
+		if got := checkTools(makefile, map[string]string{name: content}); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, not %q", name, got, want)
+		}
+	}
+	good := map[string]string{"via/a_test.go": "package a\n\nfunc f() { exec.Command(\"ip\"); exec.Command(\"sh\") }\n"}
+	if got := checkTools(makefile, good); len(got) != 0 {
+		t.Errorf("the good file is refused: %q", got)
+	}
+}
+
+// TestDepsSeesPastBuiltins: a program that the shell has built in, as kill, is
+// missing all the same until there is a file of it.
+func TestDepsSeesPastBuiltins(t *testing.T) {
+	bin := t.TempDir()
+	for name, text := range map[string]string{"id": "echo 1000\n", "sort": "exec /usr/bin/sort \"$@\"\n"} {
+		if err := os.WriteFile(path.Join(bin, name), []byte("#!/bin/sh\n"+text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	makeProgram, err := exec.LookPath("make")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command(makeProgram, "-s", "deps", "TOOLS=kill:the-package-of-kill")
+	c.Env = []string{"PATH=" + bin}
+	out, err := c.CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "missing the-package-of-kill") {
+		t.Errorf("make deps without kill: %v\n%s", err, out)
+	}
+}
