@@ -1,6 +1,7 @@
 package target
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -181,7 +182,7 @@ func (s *Server) security() *SecurityStatus {
 		}
 	}
 	slices.SortFunc(st.Sessions, func(a, b SealedSession) int {
-		return slices.Compare(append(a.Peer, a.Session), append(b.Peer, b.Session))
+		return cmp.Or(slices.Compare(a.Peer, b.Peer), cmp.Compare(a.Session, b.Session))
 	})
 	return st
 }
