@@ -32,9 +32,9 @@ func certificates(t testing.TB, names ...string) (folder string) {
 // targetSecurity is that of a target with the certificates in a folder.
 func targetSecurity(t testing.TB, folder string) *handshake.Guard {
 	t.Helper()
-	c, err := pki.ServerConfig(filepath.Join(folder, "target"), true)
+	c, err := pki.NewServerCertificates(filepath.Join(folder, "target"), true)
 	must(t, err)
-	return &handshake.Guard{TLS: c}
+	return &handshake.Guard{TLS: c.Config()}
 }
 
 // initiatorSecurity is that of an initiator who expects a target of a name.

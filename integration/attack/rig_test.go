@@ -81,9 +81,9 @@ func newScene(t testing.TB, f fabric, by *attacker, sealed bool, limits seal.Lim
 	s.cfg = target.Config{Exports: []target.Export{{Name: exportName, Device: d}}, Log: log, KeepAlive: 100 * time.Millisecond}
 	if sealed {
 		s.folder = testbed.Certificates(t, "alice")
-		c, err := pki.ServerConfig(filepath.Join(s.folder, "server"), true)
+		c, err := pki.NewServerCertificates(filepath.Join(s.folder, "server"), true)
 		testbed.Must(t, err)
-		s.cfg.Security = &handshake.Guard{TLS: c, Limits: limits}
+		s.cfg.Security = &handshake.Guard{TLS: c.Config(), Limits: limits}
 	}
 	s.nic = s.open(t)
 	s.start(t)

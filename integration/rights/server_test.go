@@ -124,9 +124,9 @@ func (s *site) certificates() *tls.Config {
 		must(s.t, err)
 		s.clients[name] = config
 	}
-	config, err := pki.ServerConfig(server, true)
+	certificates, err := pki.NewServerCertificates(server, true)
 	must(s.t, err)
-	return config
+	return certificates.Config()
 }
 
 // serveVIA serves VIA at a host of a provider, in sealed sessions with

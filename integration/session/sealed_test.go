@@ -55,9 +55,9 @@ func freeAddress(t testing.TB) string {
 func newSealedChain(t testing.TB, f fabric, cfg target.Config, exports ...target.Export) *chain {
 	t.Helper()
 	folder := testbed.Certificates(t, "alice")
-	tls, err := pki.ServerConfig(filepath.Join(folder, "server"), true)
+	certificates, err := pki.NewServerCertificates(filepath.Join(folder, "server"), true)
 	testbed.Must(t, err)
-	cfg.Security = &handshake.Guard{TLS: tls}
+	cfg.Security = &handshake.Guard{TLS: certificates.Config()}
 	c := newChainOver(t, f.provider, f.host(t), cfg, exports...)
 	c.folder = folder
 	return c

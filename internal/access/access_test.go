@@ -135,7 +135,7 @@ func TestKindsOfClients(t *testing.T) {
 		{r, true, true},
 		{parse(t, nil, []string{"alice"}), true, false},
 		{parse(t, []string{"user:root"}, nil), false, true},
-		{OfUIDs(0), false, true},
+		{parse(t, []string{"uid:0"}, nil), false, true},
 	} {
 		if c.r.Certificates() != c.certificates || c.r.Users() != c.users {
 			t.Errorf("%v: certificates %v, users %v", c.r, c.r.Certificates(), c.r.Users())

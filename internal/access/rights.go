@@ -161,12 +161,3 @@ func (r *Rights) UIDs() (uids []uint32, unknown []string) {
 	slices.Sort(uids)
 	return slices.Compact(uids), slices.Sorted(slices.Values(unknown))
 }
-
-// OfUIDs returns rights of local users to read and write.
-func OfUIDs(uids ...uint32) *Rights {
-	clients := make(map[entry]right)
-	for _, uid := range uids {
-		clients[entry{kind: byUID, uid: uid}] = toWrite
-	}
-	return &Rights{clients: clients}
-}

@@ -43,17 +43,6 @@ func Caught(value any) *Panic {
 	return &Panic{Value: value, Stack: stack}
 }
 
-// Run calls f and returns its panic, or nil.
-func Run(f func()) (p *Panic) {
-	defer func() {
-		if value := recover(); value != nil {
-			p = Caught(value)
-		}
-	}()
-	f()
-	return nil
-}
-
 // Log logs the panic with its stack, within a rate limit for all panics of the
 // process. A nil log is [slog.Default].
 func (p *Panic) Log(log *slog.Logger, text string, args ...any) {

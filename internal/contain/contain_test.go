@@ -14,23 +14,34 @@ import (
 	"github.com/viablk/viablk/internal/ratelog"
 )
 
-func TestRun(t *testing.T) {
+// run calls f and returns its panic, or nil.
+func run(f func()) (p *Panic) {
+	defer func() {
+		if value := recover(); value != nil {
+			p = Caught(value)
+		}
+	}()
+	f()
+	return nil
+}
+
+func TestCaught(t *testing.T) {
 	before := Count()
-	if p := Run(func() {}); p != nil || Count() != before {
+	if p := run(func() {}); p != nil || Count() != before {
 		t.Errorf("%v of a function without panic", p)
 	}
 	var m map[string]int
-	p := Run(func() { m["a"]++ })
-	if p == nil || Count() != before+1 || !strings.Contains(string(p.Stack), "TestRun") {
+	p := run(func() { m["a"]++ })
+	if p == nil || Count() != before+1 || !strings.Contains(string(p.Stack), "TestCaught") {
 		t.Fatalf("caught %v, count %d", p, Count()-before)
 	}
-	if p := Run(func() { var x *int; *x = 1 }); p == nil {
+	if p := run(func() { var x *int; *x = 1 }); p == nil {
 		t.Error("nil is no address")
 	}
 	var text bytes.Buffer
 	lines = ratelog.Peers{} // other tests log too
 	p.Log(slog.New(slog.NewTextHandler(&text, nil)), "connection ended", "peer", "a")
-	for _, want := range []string{"level=ERROR", "peer=a", "assignment to entry in nil map", "TestRun"} {
+	for _, want := range []string{"level=ERROR", "peer=a", "assignment to entry in nil map", "TestCaught"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("no %q in %s", want, text.String())
 		}
@@ -42,7 +53,7 @@ func TestLinesAreLimited(t *testing.T) {
 	var text bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&text, nil))
 	lines = ratelog.Peers{}
-	p := Run(func() { panic("again") })
+	p := run(func() { panic("again") })
 	for range 1000 {
 		p.Log(log, "connection ended")
 	}
@@ -70,7 +81,7 @@ const childVariable = "VIABLK_CONTAIN_CHILD"
 
 func TestWhatEndsTheProcess(t *testing.T) {
 	if f := fatal[os.Getenv(childVariable)]; f != nil {
-		Run(f)
+		run(f)
 		os.Exit(0)
 	}
 	for name := range fatal {

@@ -84,9 +84,7 @@ func presents(edits ...func(*x509.Certificate)) func(*testing.T, *authority, *ha
 				edit(template)
 			}
 		}))
-		c, err := pki.ServerConfig(a.server, true)
-		must(t, err)
-		g.TLS = c
+		g.TLS = a.guard(t).TLS
 	}
 }
 
@@ -110,15 +108,13 @@ var damages = []damaged{
 		_, err := pki.Revoke(a.ca, "db1.example", time.Hour)
 		must(t, err)
 		must(t, pki.GiveList(a.ca, a.server))
-		g.TLS, err = pki.ServerConfig(a.server, true)
-		must(t, err)
+		g.TLS = a.guard(t).TLS
 	}, errs: rejected, text: "revoked"},
 	{name: "stale list", target: func(t *testing.T, a *authority, g *handshake.Guard) {
 		_, err := pki.Revoke(a.ca, "", time.Nanosecond)
 		must(t, err)
 		must(t, pki.GiveList(a.ca, a.server))
-		g.TLS, err = pki.ServerConfig(a.server, true)
-		must(t, err)
+		g.TLS = a.guard(t).TLS
 	}, errs: rejected, text: "out of date"},
 
 	{name: "another authority of the target", initiator: func(t *testing.T, _ *authority, c *handshake.Config) {

@@ -61,9 +61,9 @@ func (a authority) initiator(t testing.TB) handshake.Config {
 // guard returns how a target authenticates with the folder of a server.
 func (a authority) guard(t testing.TB) *handshake.Guard {
 	t.Helper()
-	c, err := pki.ServerConfig(a.server, true)
+	c, err := pki.NewServerCertificates(a.server, true)
 	must(t, err)
-	return &handshake.Guard{TLS: c}
+	return &handshake.Guard{TLS: c.Config()}
 }
 
 // issue signs a certificate as edit wants it.

@@ -43,11 +43,11 @@ func certificates(t testing.TB) *credentials {
 		}
 		keep(pki.Init(at("ca"), "test authority", time.Hour))
 		keep(pki.Issue(at("ca"), pki.Server, []string{"localhost"}, at("server"), time.Hour))
-		var err error
-		issued.server, err = pki.ServerConfig(at("server"), true)
+		strict, err := pki.NewServerCertificates(at("server"), true)
 		keep(err)
-		issued.lenient, err = pki.ServerConfig(at("server"), false)
+		lenient, err := pki.NewServerCertificates(at("server"), false)
 		keep(err)
+		issued.server, issued.lenient = strict.Config(), lenient.Config()
 		issued.clients = map[string]*tls.Config{}
 		for _, name := range []string{"alice", "bob"} {
 			keep(pki.Issue(at("ca"), pki.Client, []string{name}, at(name), time.Hour))

@@ -92,7 +92,7 @@ func TestStaleList(t *testing.T) {
 	_, err := Revoke(ca, "", time.Nanosecond) // the list has whole seconds
 	must(t, err)
 	must(t, GiveList(ca, server))
-	s, err := ServerConfig(server, true)
+	s, err := serverConfig(server, true)
 	must(t, err)
 	c, err := ClientConfig(client, "storage.example", true)
 	must(t, err)
@@ -106,7 +106,7 @@ func TestStaleList(t *testing.T) {
 	_, err = Revoke(ca, "", day)
 	must(t, err)
 	must(t, GiveList(ca, server))
-	if s, err = ServerConfig(server, true); err != nil {
+	if s, err = serverConfig(server, true); err != nil {
 		t.Fatal(err)
 	}
 	if c, err = ClientConfig(client, "storage.example", true); err != nil {
@@ -184,7 +184,7 @@ func TestRenew(t *testing.T) {
 				t.Fatalf("%v, %v", roles, err)
 			}
 		}
-		s, err := ServerConfig(server, true)
+		s, err := serverConfig(server, true)
 		must(t, err)
 		c, err := ClientConfig(client, "storage.example", true)
 		must(t, err)

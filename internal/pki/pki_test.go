@@ -73,7 +73,7 @@ func handshake(t *testing.T, server, client *tls.Config) (state tls.ConnectionSt
 func TestBothEnds(t *testing.T) {
 	ca, server, client := newAuthority(t)
 	_, unknownPeer, unknownCA := newAuthority(t)
-	s, err := ServerConfig(server, true)
+	s, err := serverConfig(server, true)
 	must(t, err)
 	for name, row := range map[string]struct {
 		folder, host string
@@ -100,7 +100,7 @@ func TestBothEnds(t *testing.T) {
 		})
 	}
 	t.Run("server that asks for nothing", func(t *testing.T) {
-		s, err := ServerConfig(unknownPeer, false)
+		s, err := serverConfig(unknownPeer, false)
 		must(t, err)
 		c, err := ClientConfig(unknownCA, "storage.example", true)
 		must(t, err)
@@ -131,7 +131,7 @@ func TestBothEnds(t *testing.T) {
 // authorities and asks for RSA-PSS, as crypto/tls does: none are named.
 func TestAuthoritiesAreNotNamed(t *testing.T) {
 	_, server, client := newAuthority(t)
-	s, err := ServerConfig(server, true)
+	s, err := serverConfig(server, true)
 	must(t, err)
 	c, err := ClientConfig(client, "storage.example", true)
 	must(t, err)
@@ -169,7 +169,7 @@ func TestRevocation(t *testing.T) {
 	must(t, err)
 	for name, serial := range map[string]*big.Int{"alice": alice.SerialNumber, "another": big.NewInt(7)} {
 		revoke(server, serial, ca)
-		s, err := ServerConfig(server, true)
+		s, err := serverConfig(server, true)
 		must(t, err)
 		if _, got, _ := handshake(t, s, c); (got != nil) != (name == "alice") {
 			t.Errorf("%s is revoked: %v", name, got)
@@ -198,11 +198,11 @@ func TestRevocation(t *testing.T) {
 	_, server, _ = newAuthority(t)
 	other, _, _ := newAuthority(t)
 	revoke(server, big.NewInt(7), other)
-	if _, err := ServerConfig(server, true); err == nil || !strings.Contains(err.Error(), "not the authority's") {
+	if _, err := serverConfig(server, true); err == nil || !strings.Contains(err.Error(), "not the authority's") {
 		t.Errorf("a list of another authority: %v", err)
 	}
 	must(t, os.WriteFile(filepath.Join(server, caCRL), []byte("nothing"), 0o600))
-	if _, err := ServerConfig(server, true); err == nil {
+	if _, err := serverConfig(server, true); err == nil {
 		t.Error("a broken list is taken for none")
 	}
 }
@@ -240,11 +240,11 @@ func TestRefusals(t *testing.T) {
 	}
 	first := func(_ *tls.Config, err error) error { return err }
 	for what, err := range map[string]error{
-		"no folder":             first(ServerConfig(filepath.Join(empty, "none"), true)),
-		"empty folder":          first(ServerConfig(empty, true)),
-		"broken certificate":    first(ServerConfig(broken, true)),
-		"endless certificate":   first(ServerConfig(large, true)),
-		"no authority":          first(ServerConfig(alone, true)),
+		"no folder":             first(serverConfig(filepath.Join(empty, "none"), true)),
+		"empty folder":          first(serverConfig(empty, true)),
+		"broken certificate":    first(serverConfig(broken, true)),
+		"endless certificate":   first(serverConfig(large, true)),
+		"no authority":          first(serverConfig(alone, true)),
 		"client: no authority":  first(ClientConfig(empty, "h", true)),
 		"issue without key":     Issue(server, Client, []string{"x"}, empty, day),
 		"issue without name":    Issue(ca, Client, nil, empty, day),
@@ -279,7 +279,7 @@ func TestRevocationListOutOfDate(t *testing.T) {
 func TestExposedKeys(t *testing.T) {
 	ca, server, client := newAuthority(t)
 	use := map[string]func() error{
-		filepath.Join(server, serverKey): func() error { _, err := ServerConfig(server, true); return err },
+		filepath.Join(server, serverKey): func() error { _, err := serverConfig(server, true); return err },
 		filepath.Join(client, clientKey): func() error { _, err := ClientConfig(client, "h", false); return err },
 		filepath.Join(ca, caKey):         func() error { return Issue(ca, Client, []string{"x"}, t.TempDir(), day) },
 	}
@@ -302,4 +302,13 @@ func TestExposedKeys(t *testing.T) {
 			}
 		}
 	}
+}
+
+// serverConfig returns how a server speaks TLS with the certificates in folder.
+func serverConfig(folder string, verify bool) (*tls.Config, error) {
+	s, err := NewServerCertificates(folder, verify)
+	if err != nil {
+		return nil, err
+	}
+	return s.Config(), nil
 }

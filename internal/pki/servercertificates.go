@@ -84,13 +84,3 @@ func (s *ServerCertificates) Verify(chain []*x509.Certificate) error {
 	}
 	return m.revoked.check(chain, time.Now())
 }
-
-// ServerConfig returns how a server speaks TLS with the certificates in folder;
-// see [NewServerCertificates].
-func ServerConfig(folder string, verify bool) (*tls.Config, error) {
-	s, err := NewServerCertificates(folder, verify)
-	if err != nil {
-		return nil, err
-	}
-	return s.Config(), nil
-}
