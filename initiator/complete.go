@@ -6,6 +6,7 @@ import (
 
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/carrier"
+	"github.com/viablk/viablk/internal/seal"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/regcache"
 	"github.com/viablk/viablk/via"
@@ -200,8 +201,8 @@ func (q *Queue) reply(rc *carrier.Receive, length uint32) error {
 		return errDraining // not executed: the queue retransmits it later
 	}
 	if reply.Status != wire.StatusOK {
-		if len(tags) != 0 {
-			return errTags
+		if err := seal.CheckTags(tags, 0); err != nil {
+			return err
 		}
 		if r.Op == block.Flush {
 			q.device.logFlush(reply.Status.Errno())

@@ -1,7 +1,6 @@
 package initiator
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/viablk/viablk/internal/block"
@@ -10,28 +9,18 @@ import (
 	"github.com/viablk/viablk/internal/wire"
 )
 
-// In a sealed session payload inside messages is sealed with them. Payload that
-// RDMA moves is sealed by itself, in records, with keys of its command: the
-// tags are in the sealed command or reply, and what is authenticated besides is
-// the command's header. The target reaches the bounce pool alone, which holds
-// ciphertext: a Write is sealed into it and a Read opened from it, in place of
-// the copy. The plaintext stays where it is, for a reconnect seals it again
-// with other keys.
+// In a sealed session a capsule covers inline payload. RDMA transfers other
+// payload in records that the keys of its command seal: the tags are in the
+// sealed command or reply, and the command's header is authenticated with each.
+// The target reaches the bounce pool alone, which holds ciphertext: a Write is
+// sealed into it and a Read opened from it, in place of the copy. The plaintext
+// stays where it is, for a reconnect seals it again with other keys.
 
 // protection is how the payload of a slot's command is sealed.
 type protection struct {
 	payload seal.Payload
 	header  [wire.HeaderSize]byte // of the command
 }
-
-// maxSealedIO bounds the commands of sealed sessions, in bytes: their tags go
-// in a message.
-const maxSealedIO = 32 << 20
-
-var errTags = errors.New("other tags than the payload has records")
-
-// tagBytes returns how long the tags of n bytes are.
-func tagBytes(n uint32) int { return seal.Records(int(n)) * seal.TagSize }
 
 // provideSealed returns how many bytes of a transfer the next command covers,
 // and gets pool memory for the ciphertext, or returns 0 while that is
@@ -90,10 +79,10 @@ func (q *Queue) sealCommand(o *op, sl *slot, s *carrier.Send, cmd *wire.Command)
 		if cmd.Mode == wire.ModePlace {
 			break
 		}
-		if err := p.seal(sl.mapping.buffer.Data, r.Data[sl.off:][:cmd.Length], s.Head[n:]); err != nil {
+		if err := p.payload.SealAll(sl.mapping.buffer.Data, r.Data[sl.off:][:cmd.Length], p.header[:], s.Head[n:]); err != nil {
 			return fmt.Errorf("seal payload: %w", err)
 		}
-		n += tagBytes(cmd.Length)
+		n += seal.TagsSize(cmd.Length)
 		q.carrier.CountSealed(int(cmd.Length))
 	}
 	q.poster.staged = true
@@ -103,45 +92,20 @@ func (q *Queue) sealCommand(o *op, sl *slot, s *carrier.Send, cmd *wire.Command)
 	return nil
 }
 
-// seal seals src into dst, which the target can reach.
-func (p *protection) seal(dst, src, tags []byte) error {
-	for i := 0; len(src) > 0; i++ {
-		n := min(len(src), seal.RecordSize)
-		if err := p.payload.Seal(dst[:n], src[:n], i, p.header[:], (*[seal.TagSize]byte)(tags)); err != nil {
-			return err
-		}
-		dst, src, tags = dst[n:], src[n:], tags[seal.TagSize:]
-	}
-	return nil
-}
-
-// open opens src, which the target can reach, into dst.
-func (p *protection) open(dst, src, tags []byte) error {
-	for i := 0; len(dst) > 0; i++ {
-		n := min(len(dst), seal.RecordSize)
-		if err := p.payload.Open(dst[:n], src[:n], i, p.header[:], (*[seal.TagSize]byte)(tags)); err != nil {
-			return err
-		}
-		dst, src, tags = dst[n:], src[n:], tags[seal.TagSize:]
-	}
-	return nil
-}
-
 // openReply opens the payload of a Read, if RDMA brought it.
 func (q *Queue) openReply(r *block.Request, sl *slot, tags []byte) error {
-	if r.Op != block.Read || sl.mode != wire.ModePlace {
-		if len(tags) != 0 {
-			return errTags
-		}
-		return nil
+	n := uint32(0)
+	if r.Op == block.Read && sl.mode == wire.ModePlace {
+		n = sl.length
 	}
-	if len(tags) != tagBytes(sl.length) {
-		return errTags
+	if err := seal.CheckTags(tags, n); err != nil || n == 0 {
+		return err
 	}
-	if err := sl.protection.open(r.Data[sl.off:][:sl.length], sl.mapping.buffer.Data, tags); err != nil {
+	p := sl.protection
+	if err := p.payload.OpenAll(r.Data[sl.off:][:n], sl.mapping.buffer.Data[:n], p.header[:], tags); err != nil {
 		q.carrier.CountForged()
 		return fmt.Errorf("open payload of a read: %w", err)
 	}
-	q.carrier.CountSealed(int(sl.length))
+	q.carrier.CountSealed(int(n))
 	return nil
 }

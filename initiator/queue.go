@@ -11,6 +11,7 @@ import (
 
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/carrier"
+	"github.com/viablk/viablk/internal/seal"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/via"
 )
@@ -76,7 +77,7 @@ func (q *Queue) accept(a *wire.LoginResponse, commands int) error {
 	}
 	a.InlineMax = min(a.InlineMax, uint32(q.device.cfg.firstReceives()))
 	if q.carrier.Sealed() {
-		a.MaxIO = min(a.MaxIO, maxSealedIO)
+		a.MaxIO = min(a.MaxIO, seal.MaxPayload)
 		a.Features &^= wire.FeatureImmediate // which any peer of the fabric could send
 	}
 	l, err := newLimits(a, q.device.info.MinimumBlock)
@@ -98,7 +99,7 @@ func (q *Queue) equip(a *wire.LoginResponse, commands int) error {
 	n := len(q.slots.slots)
 	data, head := max(int(q.payload.limits.inline), loginData), wire.MaxHeader
 	if q.carrier.Sealed() {
-		tags := tagBytes(q.payload.limits.maxIO)
+		tags := seal.TagsSize(q.payload.limits.maxIO)
 		data, head = max(data, tags), head+max(int(q.payload.limits.inline), tags)
 		for i := range q.slots.slots {
 			q.slots.slots[i].protection = new(protection)

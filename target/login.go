@@ -141,7 +141,7 @@ func (w *worker) negotiate(q *wire.LoginRequest) wire.LoginResponse {
 	carries := w.carrier.VI().Attributes().MaxTransferSize
 	if w.carrier.Sealed() {
 		features = wire.FeatureEvents // an immediate has no tag
-		maxIO = min(maxIO, maxSealedIO)
+		maxIO = min(maxIO, seal.MaxPayload)
 		carries -= seal.Overhead
 	}
 	a := wire.LoginResponse{
@@ -176,7 +176,7 @@ func (w *worker) equip(credits int) error {
 	cfg, l := &w.conn.server.cfg, &w.login
 	data, head := max(int(l.inline), wire.MaxHeader-carrier.HeadSize), wire.HeaderSize
 	if w.carrier.Sealed() {
-		tags := tagBytes(l.maxIO)
+		tags := seal.TagsSize(l.maxIO)
 		data, head = max(data, wire.MaxHeader-carrier.HeadSize+tags), head+max(int(l.inline), tags)
 	}
 	if err := w.carrier.AddReceives(credits+reserveReceives, data); err != nil {

@@ -1,18 +1,16 @@
 package target
 
 import (
-	"errors"
-
 	"github.com/viablk/viablk/internal/carrier"
 	"github.com/viablk/viablk/internal/seal"
 	"github.com/viablk/viablk/internal/wire"
 )
 
-// In a sealed session payload inside messages is sealed with them. Payload that
-// RDMA moves is sealed by itself, in records, with keys of its command: the
-// tags are in the sealed command or reply, and what is authenticated besides is
-// the command's header. Peers can write the memory that holds ciphertext, but
-// not the pool in which the target opens and seals.
+// In a sealed session a capsule covers inline payload. RDMA transfers other
+// payload in records that the keys of its command seal: the tags are in the
+// sealed command or reply, and the command's header is authenticated with each.
+// Peers can write the memory that holds ciphertext, but not the pool in which
+// the target opens and seals.
 
 // protection is how the payload of a command is sealed.
 type protection struct {
@@ -21,19 +19,10 @@ type protection struct {
 	tags    []byte                // of a Write
 }
 
-// maxSealedIO bounds the commands of sealed sessions, in bytes: their tags go
-// in a message.
-const maxSealedIO = 32 << 20
-
-// tagBytes returns how long the tags of n bytes are.
-func tagBytes(n uint32) int { return seal.Records(int(n)) * seal.TagSize }
-
-var errTags = errors.New("other tags than the payload has records")
-
 // newProtections returns the protections of n slots, for the command in it and
 // the one that waits behind it.
 func newProtections(n int, maxIO uint32) []protection {
-	p, size := make([]protection, 2*n), tagBytes(maxIO)
+	p, size := make([]protection, 2*n), seal.TagsSize(maxIO)
 	tags := make([]byte, 2*n*size)
 	for i := range p {
 		p[i].tags = tags[i*size : i*size : (i+1)*size]
@@ -41,48 +30,33 @@ func newProtections(n int, maxIO uint32) []protection {
 	return p
 }
 
-// claim readies the protection of the command that was opened last.
+// claim readies the protection of the command that was opened last. The command
+// may be longer than negotiated: one that is stashed is checked later.
 func (p *protection) claim(o *seal.Opener, cmd *wire.Command, rc *carrier.Receive, tags []byte) error {
-	if cmd.Mode != wire.ModePull && cmd.Mode != wire.ModePlace {
-		if len(tags) != 0 {
-			return errTags
-		}
-		return nil
+	if len(tags) > cap(p.tags) {
+		return errTooLong
 	}
-	want := 0
+	n := uint32(0)
 	if cmd.Mode == wire.ModePull {
-		want = tagBytes(cmd.Length)
+		n = cmd.Length
 	}
-	if len(tags) != want || want > cap(p.tags) {
-		return errTags
+	if err := seal.CheckTags(tags, n); err != nil {
+		return err
+	}
+	if cmd.Mode != wire.ModePull && cmd.Mode != wire.ModePlace {
+		return nil
 	}
 	p.tags = append(p.tags[:0], tags...)
 	copy(p.header[:], rc.Head)
 	return o.Payload(&p.payload)
 }
 
-// records calls f for each record of a payload with its tag.
-func records(data, tags []byte, f func(data []byte, record int, tag *[seal.TagSize]byte) error) error {
-	for i := 0; len(data) > 0; i++ {
-		n := min(len(data), seal.RecordSize)
-		if err := f(data[:n], i, (*[seal.TagSize]byte)(tags[i*seal.TagSize:])); err != nil {
-			return err
-		}
-		data = data[n:]
-	}
-	return nil
-}
-
 // open opens a Write's payload in place.
 func (p *protection) open(data []byte) error {
-	return records(data, p.tags, func(b []byte, i int, tag *[seal.TagSize]byte) error {
-		return p.payload.Open(b, b, i, p.header[:], tag)
-	})
+	return p.payload.OpenAll(data, data, p.header[:], p.tags)
 }
 
 // seal seals a Read's payload in place.
 func (p *protection) seal(data, tags []byte) error {
-	return records(data, tags, func(b []byte, i int, tag *[seal.TagSize]byte) error {
-		return p.payload.Seal(b, b, i, p.header[:], tag)
-	})
+	return p.payload.SealAll(data, data, p.header[:], tags)
 }

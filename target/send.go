@@ -5,6 +5,7 @@ import (
 
 	"github.com/viablk/viablk/internal/carrier"
 	"github.com/viablk/viablk/internal/ring"
+	"github.com/viablk/viablk/internal/seal"
 	"github.com/viablk/viablk/internal/wire"
 )
 
@@ -192,7 +193,7 @@ func (x *sender) reply(r *request, s *carrier.Send) error {
 	case payload.Length > 0:
 		n += copy(s.Head[n:], r.memory.Data[:payload.Length])
 	case x.places(r):
-		n += tagBytes(r.command.Length) // which are there
+		n += seal.TagsSize(r.command.Length) // which are there
 	}
 	return staged(x.carrier.StageMessage(s, n, carrier.Span{}))
 }

@@ -9,8 +9,24 @@ const RecordSize = 128 << 10
 // TagSize is the length of a record's tag, in bytes.
 const TagSize = tagSize
 
+// MaxPayload bounds the payload of a command, in bytes: its tags go in a
+// message.
+const MaxPayload = 32 << 20
+
 // Records returns how many records n bytes of payload are.
 func Records(n int) int { return (n + RecordSize - 1) / RecordSize }
+
+// TagsSize returns how long the tags of n bytes of payload are.
+func TagsSize(n uint32) int { return Records(int(n)) * TagSize }
+
+// CheckTags checks that tags of a peer are as long as those of n bytes of
+// payload.
+func CheckTags(tags []byte, n uint32) error {
+	if len(tags) != TagsSize(n) {
+		return errTags
+	}
+	return nil
+}
 
 // ErrReused is the error for sealing a record a second time, which would tell
 // an attacker what both have in common.
@@ -18,6 +34,7 @@ var ErrReused = errors.New("a record of payload is sealed once")
 
 var (
 	errRecord = errors.New("a record of payload has 1 to 131072 bytes")
+	errTags   = errors.New("other tags than the payload has records")
 	errEnd    = errors.New("only commands have payload, which an initiator sends and a target receives")
 )
 
@@ -137,6 +154,37 @@ func (p *Payload) Open(dst, src []byte, record int, header []byte, tag *[TagSize
 	if _, err := key.gcm.Open(dst[:0:n], nonce[:], b[:n+tagSize], header); err != nil {
 		clear(dst)
 		return ErrForged
+	}
+	return nil
+}
+
+// SealAll seals src, the whole payload, into dst, and its tags into the
+// beginning of tags, see [Payload.Seal]. dst is as long as src or longer.
+func (p *Payload) SealAll(dst, src, header, tags []byte) error {
+	return all(dst, src, header, tags, p.Seal)
+}
+
+// OpenAll opens src, the whole payload, into dst, see [Payload.Open]. dst is as
+// long as src or longer. With an error the records before the one that is
+// forged are in dst.
+func (p *Payload) OpenAll(dst, src, header, tags []byte) error {
+	return all(dst, src, header, tags, p.Open)
+}
+
+// all calls do for each record of src.
+func all(dst, src, header, tags []byte, do func(dst, src []byte, record int, header []byte, tag *[TagSize]byte) error) error {
+	if len(dst) < len(src) {
+		return errRecord
+	}
+	if len(tags) < Records(len(src))*TagSize {
+		return errTags
+	}
+	for i := 0; len(src) > 0; i++ {
+		n := min(len(src), RecordSize)
+		if err := do(dst[:n], src[:n], i, header, (*[TagSize]byte)(tags)); err != nil {
+			return err
+		}
+		dst, src, tags = dst[n:], src[n:], tags[TagSize:]
 	}
 	return nil
 }
