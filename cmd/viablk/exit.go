@@ -71,7 +71,10 @@ func unreachable(err error) error {
 	var name *net.DNSError
 	var network net.Error
 	var remote *net.OpError
+	var certificates *pki.FileError
 	switch {
+	case errors.As(err, &certificates):
+		return err // nothing was connected to
 	case errors.As(err, &remote) && remote.Op == "remote error":
 		return err // an alert of TLS: the server refuses who we are, or how we speak
 	case errors.Is(err, syscall.EPROTONOSUPPORT):
@@ -91,13 +94,16 @@ func unreachable(err error) error {
 func exitCode(err error) int {
 	var withCode *exit
 	var configuration *config.Error
+	var certificates *pki.FileError
 	switch {
 	case errors.As(err, &withCode):
 		return withCode.code
+	case errors.As(err, &certificates):
+		return pkiExitCode(certificates)
 	case errors.As(err, &configuration) && configuration.FlagsOnly():
 		return exitUsage
 	case errors.As(err, &configuration), errors.Is(err, backend.ErrUsage), errors.Is(err, nbdkernel.ErrNoDriver),
-		errors.Is(err, pki.ErrExposedKey), errors.Is(err, verbs.ErrNotBuilt), errors.Is(err, verbs.ErrNoDevice), errors.Is(err, verbs.ErrNoManager), errors.Is(err, verbs.ErrMemoryLock):
+		errors.Is(err, verbs.ErrNotBuilt), errors.Is(err, verbs.ErrNoDevice), errors.Is(err, verbs.ErrNoManager), errors.Is(err, verbs.ErrMemoryLock):
 		return exitConfiguration
 	case errors.Is(err, syscall.EPROTONOSUPPORT):
 		return exitVersion

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/internal/nbd"
+	"github.com/viablk/viablk/internal/pki"
 )
 
 // export describes a remote export. The names in JSON are those of nbdinfo, and
@@ -94,7 +96,11 @@ func (q *queryOptions) query(ctx context.Context, uri string, ask func(context.C
 	ctx, cancel := context.WithTimeout(ctx, q.timeout)
 	defer cancel()
 	found, err := ask(ctx, u)
-	if err != nil {
+	var certificates *pki.FileError
+	switch {
+	case errors.As(err, &certificates):
+		return exportReport{}, err // it names the URI
+	case err != nil:
 		return exportReport{}, unreachable(about("", u, err))
 	}
 	report := newExportReport(u, found.infos)

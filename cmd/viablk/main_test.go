@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"regexp"
 	"testing"
@@ -8,6 +9,8 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
+
+	"github.com/viablk/viablk/internal/pki"
 )
 
 func TestMain(m *testing.M) {
@@ -40,11 +43,18 @@ func TestScript(t *testing.T) {
 			env.Setenv("GORACE", "atexit_sleep_ms=0")
 			return os.MkdirAll(env.WorkDir+"/.tmp", 0o700)
 		},
+		Condition: func(name string) (bool, error) {
+			if name != "root" {
+				return false, fmt.Errorf("unknown condition %q", name)
+			}
+			return os.Geteuid() == 0, nil
+		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"until":   until,
 			"exits":   exits,
 			"capture": capture,
 			"damage":  damage,
+			"expired": expired,
 		},
 	})
 }
@@ -104,6 +114,27 @@ func capture(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("%q does not match", args[1])
 	}
 	ts.Setenv(args[0], got[1])
+}
+
+// expired ca FOLDER, expired list FOLDER, and expired server|client FOLDER NAME
+// OUT make what viablk pki init, revoke and issue make, but it ends at once.
+func expired(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: expired ca|list|server|client FOLDER [NAME OUT]")
+	}
+	folder := ts.MkAbs(args[1])
+	var err error
+	switch {
+	case args[0] == "ca":
+		err = pki.Init(folder, "expired", time.Nanosecond) // times are whole seconds
+	case args[0] == "list":
+		_, err = pki.Revoke(folder, "", time.Nanosecond)
+	case len(args) == 4:
+		err = pki.Issue(folder, pki.Role(args[0]), args[2:3], ts.MkAbs(args[3]), time.Nanosecond)
+	default:
+		ts.Fatalf("usage: expired server|client FOLDER NAME OUT")
+	}
+	ts.Check(err)
 }
 
 // damage FILE [newer] makes the identity record of a disk one that viablk

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
 	"time"
 
@@ -114,16 +112,4 @@ func (a *app) printMade(folder string, role pki.Role, err error) error {
 		return fmt.Errorf("print: %w", err)
 	}
 	return nil
-}
-
-// pkiError says what can be done about files that are there, and names that are
-// not known.
-func pkiError(err error) error {
-	switch {
-	case errors.Is(err, fs.ErrExist):
-		return fmt.Errorf("%w: nothing is replaced; remove it, choose another folder, or use viablk pki renew", err)
-	case errors.Is(err, pki.ErrUnknown):
-		return fmt.Errorf("%w: give its serial number, as viablk pki show prints it", err)
-	}
-	return err
 }

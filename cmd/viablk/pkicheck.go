@@ -23,14 +23,14 @@ func (a *app) pkiCheckCommand() *cobra.Command {
 		Long: `Check what a server or a client needs of FOLDER: certificates, their names, use, time
 and chain, the mode and owner of their keys, and the revocation list. With HOST, or
 HOST:PORT, or the URI of an NBD server, connect to it under TLS as a client with these
-certificates.
+certificates; with the URI of a VIA target, do the handshake of a sealed session.
 
 The exit code is 0 if all is good, 2 if something ends within --days, 75 if HOST cannot
 be reached, 77 if it refuses the certificate or is not who it should be, and 78 if
 something in the folder is bad.`,
 		Example: `  viablk pki check /etc/viablk/pki/target
   viablk pki check alice storage.example
-  viablk pki check alice nbds+vsock://2/`,
+  viablk pki check alice via+roce://storage.example/`,
 	}
 	var query queryOptions
 	cmd.Flags().DurationVar(&query.timeout, "timeout", 10*time.Second, "give up after `TIME`")
@@ -73,8 +73,8 @@ func checkedURI(folder, host string) (config.URI, error) {
 	switch {
 	case err != nil:
 		return u, err
-	case !u.TLS:
-		return u, fmt.Errorf("%s has no TLS: name a host, or an nbds:// URI", u)
+	case !u.TLS && !u.Sealable():
+		return u, fmt.Errorf("%s has no TLS: name a host, an nbds:// URI, or that of a VIA target of another host", u)
 	case u.Unverified:
 		return u, fmt.Errorf("%s would be taken for any server: leave out tls-verify-peer", u)
 	}
@@ -123,7 +123,7 @@ func (a *app) printPKICheck(r pkiReport, code int) error {
 	return err
 }
 
-// handshake connects to the NBD server of a URI under TLS, and asks for its
+// handshake connects to the server of a URI with certificates, and asks for its
 // exports: a server that refuses a client says so after the handshake. The exit
 // code says why it failed.
 func (q *queryOptions) handshake(ctx context.Context, u config.URI) (pki.Finding, int) {
@@ -135,6 +135,17 @@ func (q *queryOptions) handshake(ctx context.Context, u config.URI) (pki.Finding
 	}
 	ctx, cancel := context.WithTimeout(ctx, q.timeout)
 	defer cancel()
+	if u.VIA() {
+		d, err := discoverVIA(ctx, u)
+		if err != nil {
+			finding.Text = err.Error()
+			return finding, exitCode(unreachable(err))
+		}
+		s := d.security
+		finding.State, finding.Text = pki.Good, fmt.Sprintf("%s until %s, %s, %s, exports: %d", s.Peer[0],
+			s.Expires.Format(time.DateOnly), s.Cipher, s.Agreement, len(d.infos))
+		return finding, exitOK
+	}
 	p := new(peer)
 	exports, err := p.list(ctx, u)
 	if err != nil {

@@ -36,7 +36,10 @@ revoke them first, and issue others.`,
 				return err
 			}
 		}
-		return err
+		if err != nil {
+			return pkiError(err)
+		}
+		return nil
 	}
 	return cmd
 }
@@ -115,7 +118,7 @@ serial number, time, key, and whether they are revoked.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			f, err := pki.Inspect(args[0])
 			if err != nil {
-				return err
+				return pkiError(err)
 			}
 			if a.output == "json" {
 				return a.printJSON(certificatesReport{"viablk.certificates/v1", args[0], f})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -34,7 +35,7 @@ func newSealedBy(c config.Config, uris []config.URI, again *certificates) (*seal
 		}
 		var err error
 		if s.certificates, err = pki.NewServerCertificates(c.VIACertificates(), true); err != nil {
-			return nil, fmt.Errorf("%s: certificates: %w", u, err)
+			return nil, fmt.Errorf("%s: certificates: %w", u, pkiError(err))
 		}
 		again.use(usedCertificates{c.VIACertificates(), s.certificates.Reload, s.verify})
 	}
@@ -63,6 +64,8 @@ func (s *sealedBy) verify() (ended int) {
 	return ended
 }
 
+var errNoClient = errors.New("it has no certificate of a client: make it with viablk pki issue")
+
 // sealed returns how sessions with the target of a URI are sealed, or nil. Each
 // handshake reads the certificates anew and hands seen, which may be nil, the
 // state of TLS. The error is that of certificates that cannot be used.
@@ -73,10 +76,10 @@ func sealed(u config.URI, seen func(tls.ConnectionState)) (func() (handshake.Con
 	read := func() (handshake.Config, error) {
 		c, err := pki.ClientConfig(u.Certificates, u.ServerName(), true)
 		if err != nil {
-			return handshake.Config{}, fmt.Errorf("%s: certificates: %w", u.Peer(), err)
+			return handshake.Config{}, fmt.Errorf("%s: certificates: %w", u.Peer(), pkiError(err))
 		}
 		if len(c.Certificates) == 0 {
-			return handshake.Config{}, fmt.Errorf("%s: certificates: %q has no certificate of a client", u.Peer(), u.Certificates)
+			return handshake.Config{}, fmt.Errorf("%s: certificates: %w", u.Peer(), &pki.FileError{Path: u.Certificates, Err: errNoClient})
 		}
 		verify := c.VerifyConnection
 		c.VerifyConnection = func(state tls.ConnectionState) error {

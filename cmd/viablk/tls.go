@@ -22,7 +22,7 @@ func newNBD(c config.Config, disks []disk, again *certificates, log *slog.Logger
 	}
 	used, err := pki.NewServerCertificates(c.NBDCertificates(), c.NBD.TLSVerifyPeer)
 	if err != nil {
-		return nil, fmt.Errorf("certificates for TLS: %w", err)
+		return nil, fmt.Errorf("certificates for TLS: %w", pkiError(err))
 	}
 	server.TLS = nbd.TLS{Config: used.Config(), Required: c.NBD.TLS == "require"}
 	again.use(usedCertificates{c.NBDCertificates(), used.Reload, server.VerifyClients})
@@ -36,7 +36,7 @@ func nbdClient(u config.URI) (nbd.Client, error) {
 	}
 	c, err := pki.ClientConfig(u.Certificates, u.ServerName(), !u.Unverified)
 	if err != nil {
-		return nbd.Client{}, fmt.Errorf("%s: certificates for TLS: %w", u, err)
+		return nbd.Client{}, fmt.Errorf("%s: certificates for TLS: %w", u, pkiError(err))
 	}
 	return nbd.Client{TLS: c}, nil
 }

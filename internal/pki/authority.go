@@ -91,7 +91,7 @@ func Issue(folder string, role Role, names []string, out string, validity time.D
 		return err
 	}
 	defer lock.Close()
-	ca, signer, err := readAuthority(folder)
+	ca, signer, err := readIssuer(folder)
 	if err != nil {
 		return err
 	}
@@ -161,6 +161,31 @@ func readAuthority(folder string) (*x509.Certificate, crypto.Signer, error) {
 	signer, err := readKey(filepath.Join(folder, caKey))
 	return ca, signer, err
 }
+
+// readIssuer reads an authority that is to issue certificates: peers take none
+// of one that has expired, or whose list has.
+func readIssuer(folder string) (*x509.Certificate, crypto.Signer, error) {
+	ca, signer, err := readAuthority(folder)
+	if err != nil {
+		return nil, nil, err
+	}
+	now := time.Now()
+	if now.After(ca.NotAfter) {
+		return nil, nil, fileError(filepath.Join(folder, caCert), fmt.Errorf("it expired on %s", ca.NotAfter.Format(time.DateOnly)))
+	}
+	list, err := readList(folder, ca)
+	if err != nil {
+		return nil, nil, err
+	}
+	if list.current(now) != nil {
+		return nil, nil, fileError(filepath.Join(folder, caCRL), fmt.Errorf("%w at %s", ErrStaleList, list.until.Format(time.RFC3339)))
+	}
+	return ca, signer, nil
+}
+
+// ErrStaleList is the error for an authority that has to make its revocation
+// list anew before it issues certificates.
+var ErrStaleList = errors.New("it is out of date: a new list was due")
 
 func newKey() (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -59,6 +59,8 @@ func ClientConfig(folder, host string, verify bool) (*tls.Config, error) {
 	return c, nil
 }
 
+var errNoCertificate = errors.New("it has no certificate")
+
 // loadPair reads a certificate, with what it needs to lead up to the authority,
 // and its key.
 func loadPair(folder, certName, keyName string) (tls.Certificate, error) {
@@ -72,7 +74,7 @@ func loadPair(folder, certName, keyName string) (tls.Certificate, error) {
 	}
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
-		return pair, fmt.Errorf("%s and %s in %q: %w", certName, keyName, folder, err)
+		return pair, fileError(filepath.Join(folder, certName), fmt.Errorf("beside %s: %w", keyName, err))
 	}
 	return pair, nil
 }
@@ -86,7 +88,7 @@ func authorities(folder string) (*x509.CertPool, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("%q has no certificate", path)
+		return nil, fileError(path, errNoCertificate)
 	}
 	return pool, nil
 }
@@ -98,7 +100,7 @@ func readCertificate(path string) (*x509.Certificate, error) {
 	}
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {
-		return nil, fmt.Errorf("%q: %w", path, err)
+		return nil, fileError(path, err)
 	}
 	return cert, nil
 }
@@ -121,12 +123,12 @@ func readChain(path string) ([]*x509.Certificate, error) {
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return nil, fmt.Errorf("%q: %w", path, err)
+			return nil, fileError(path, err)
 		}
 		chain = append(chain, cert)
 	}
 	if len(chain) == 0 {
-		return nil, fmt.Errorf("%q has no certificate", path)
+		return nil, fileError(path, errNoCertificate)
 	}
 	return chain, nil
 }
@@ -142,11 +144,11 @@ func readKey(path string) (crypto.Signer, error) {
 	}
 	key, err := x509.ParsePKCS8PrivateKey(der)
 	if err != nil {
-		return nil, fmt.Errorf("%q: %w", path, err)
+		return nil, fileError(path, err)
 	}
 	signer, ok := key.(crypto.Signer)
 	if !ok {
-		return nil, fmt.Errorf("%q has a key that cannot sign", path)
+		return nil, fileError(path, errors.New("it has a key that cannot sign"))
 	}
 	return signer, nil
 }
@@ -164,7 +166,7 @@ func decodePEM(path, kind string, text []byte) ([]byte, error) {
 	for {
 		var block *pem.Block
 		if block, text = pem.Decode(text); block == nil {
-			return nil, fmt.Errorf("%q has no block %q", path, kind)
+			return nil, fileError(path, fmt.Errorf("it has no block %q", kind))
 		}
 		if block.Type == kind {
 			return block.Bytes, nil

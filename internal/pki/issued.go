@@ -24,9 +24,10 @@ func serialText(serial *big.Int) string { return fmt.Sprintf("%032x", serial) }
 // caller closes the result. It locks the key, which only those can open who may
 // do either.
 func lockAuthority(folder string) (*os.File, error) {
-	f, err := os.Open(filepath.Join(folder, caKey))
+	path := filepath.Join(folder, caKey)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe has no writer
 	if err != nil {
-		return nil, err
+		return nil, fileError(path, err)
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %q: %w", f.Name(), err), f.Close())

@@ -36,12 +36,15 @@ func Renew(folder, where string, newKey bool, validity time.Duration) ([]Role, e
 			return renewed, err
 		}
 		if err := renew(folder, where, p, old, newKey, validity); err != nil {
+			if errors.Is(err, ErrNotOurs) {
+				return renewed, fileError(path, err)
+			}
 			return renewed, fmt.Errorf("renew %q: %w", path, err)
 		}
 		renewed = append(renewed, p.role)
 	}
 	if len(renewed) == 0 {
-		return nil, fmt.Errorf("%q has neither %s nor %s", where, serverCert, clientCert)
+		return nil, fileError(where, errors.New("it has neither "+serverCert+" nor "+clientCert))
 	}
 	return renewed, giveList(folder, where)
 }
@@ -62,7 +65,7 @@ var pairs = [...]pair{{Server, serverCert, serverKey}, {Client, clientCert, clie
 
 // renew replaces one certificate.
 func renew(folder, where string, p pair, old *x509.Certificate, newKey bool, validity time.Duration) error {
-	ca, signer, err := readAuthority(folder)
+	ca, signer, err := readIssuer(folder)
 	if err != nil {
 		return err
 	}

@@ -40,10 +40,10 @@ func readList(folder string, ca *x509.Certificate) (revoked, error) {
 	}
 	list, err := x509.ParseRevocationList(block)
 	if err != nil {
-		return revoked{}, fmt.Errorf("%q: %w", path, err)
+		return revoked{}, fileError(path, err)
 	}
 	if err := list.CheckSignatureFrom(ca); err != nil {
-		return revoked{}, fmt.Errorf("%q is not the authority's: %w", path, err)
+		return revoked{}, fileError(path, fmt.Errorf("it is not the authority's: %w", err))
 	}
 	number := list.Number
 	if number == nil {
@@ -161,7 +161,7 @@ func giveList(folder, out string) error {
 		return err
 	}
 	if !ours.Equal(theirs) {
-		return fmt.Errorf("%q has the certificate of another authority", out)
+		return fileError(filepath.Join(out, caCert), errors.New("it is the certificate of another authority"))
 	}
 	return replacePEM(filepath.Join(out, caCRL), "X509 CRL", der, 0o644)
 }
