@@ -12,6 +12,8 @@
 # make bench       every benchmark, VIA beside eventfds and copies, fio beside nbdkit,
 #                  registration beside its targets
 # make bench-nbd   fio on our NBD server and chain beside nbdkit and qemu-nbd, as a page in dist/bench-nbd
+# make bench-cost  what our NBD server and chain cost and do beside nbdkit, as a page in dist/bench-cost;
+#                  COST="-cost.parts rate -cost.rounds 1" chooses
 # make nbd-conformance  what the NBD protocol says, asked of our servers and of others, as a table
 # make mutants     the tests of the registration cache against bugs planted in it
 # make ablations   the decision whether to copy without each of its parts
@@ -76,7 +78,7 @@ PACKAGE_TOOLS := $(BUILD_TOOLS) mmdebstrap:mmdebstrap lintian:lintian rpm:rpm rp
 LOCKS := -test=false -inferred=false
 LOCKED := ./internal/... ./via/... ./target/... ./initiator ./regcache ./config ./cmd/...
 
-.PHONY: build build-verbs deb rpm test test-plain test-suites test-packages test-vm conformance check bench bench-nbd nbd-conformance mutants ablations stress simulate spoofed forged-packets planted exactly-once returns forgeries fuzz-smoke deps clean
+.PHONY: build build-verbs deb rpm test test-plain test-suites test-packages test-vm conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed forged-packets planted exactly-once returns forgeries fuzz-smoke deps clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/viablk ./cmd/viablk
@@ -162,6 +164,10 @@ bench: deps build
 
 bench-nbd: deps
 	VIABLK_BENCH=1 VIABLK_BENCH_REPORT=$(CURDIR)/dist/bench-nbd $(GO) test -v -count=1 -timeout 120m -run TestCompareServers ./cmd/viablk/internal/compare
+
+bench-cost: deps
+	VIABLK_BENCH=1 $(GO) test -v -count=1 -timeout 120m -run 'TestCost$$' ./cmd/viablk/internal/compare -args \
+		-cost.report $(CURDIR)/dist/bench-cost $(COST)
 
 nbd-conformance: deps
 	VIABLK_CONFORMANCE=1 $(GO) test -v -count=1 -timeout 30m -run TestConformanceOfAll ./integration/nbd

@@ -52,6 +52,11 @@ func NewCrowd(t testing.TB, p *Process, export string) *Crowd {
 	if !found {
 		t.Fatalf("no socket in the URIs of %s", p)
 	}
+	return NewCrowdAt(t, path)
+}
+
+// NewCrowdAt is NewCrowd for any server's socket.
+func NewCrowdAt(t testing.TB, path string) *Crowd {
 	c := &Crowd{t: t, Path: path}
 	t.Cleanup(c.disconnect)
 	return c

@@ -15,9 +15,13 @@ type FioSide struct {
 	IOs   uint64  `json:"total_ios"`
 	IOPS  float64 `json:"iops"`
 	Clock struct {
-		Mean float64 `json:"mean"` // nanoseconds
+		Mean       float64            `json:"mean"` // nanoseconds
+		Percentile map[string]float64 `json:"percentile"`
 	} `json:"clat_ns"`
 }
+
+// Median is the median latency, in nanoseconds.
+func (s *FioSide) Median() float64 { return s.Clock.Percentile["50.000000"] }
 
 // FioJob is what fio reports of one job.
 type FioJob struct {

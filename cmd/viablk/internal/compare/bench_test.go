@@ -1,6 +1,7 @@
 package compare
 
 import (
+	"fmt"
 	"math"
 	"os"
 	"regexp"
@@ -29,7 +30,7 @@ func TestCompareServers(t *testing.T) {
 	testbed.OnDemand(t)
 	chosen, err := regexp.Compile(testbed.Setting("VIABLK_BENCH_CONTESTS", "."))
 	testbed.Must(t, err)
-	p := newPage(t)
+	p := newPage(t, tools...)
 	for _, c := range contests(t) {
 		if !chosen.MatchString(c.name) {
 			continue
@@ -44,6 +45,9 @@ func TestCompareServers(t *testing.T) {
 	}
 }
 
+// tools are what a comparison of servers runs.
+var tools = []string{"fio", "nbdkit", "qemu-nbd"}
+
 // run measures cells as the environment says.
 func (b *comparison) run(t *testing.T, standard string) []outcome {
 	t.Helper()
@@ -56,7 +60,7 @@ func (b *comparison) run(t *testing.T, standard string) []outcome {
 	least, err := strconv.ParseFloat(testbed.Setting("VIABLK_BENCH_LEAST", "0"), 64)
 	testbed.Must(t, err)
 	b.rounds, b.runtime, b.ramp = rounds, runtimeOfCell, 500*time.Millisecond
-	t.Log(strings.Join(machine(t), ", "))
+	t.Log(strings.Join(machine(t, tools...), ", "))
 	outcomes := b.compare(t, list)
 	for _, s := range summarize(outcomes) {
 		t.Log(s)
@@ -68,10 +72,10 @@ func (b *comparison) run(t *testing.T, standard string) []outcome {
 }
 
 // machine says what measures.
-func machine(t testing.TB) []string {
+func machine(t testing.TB, tools ...string) []string {
 	t.Helper()
-	list := []string{strconv.Itoa(runtime.NumCPU()) + " processors"}
-	for _, tool := range []string{"fio", "nbdkit", "qemu-nbd"} {
+	list := []string{strconv.Itoa(runtime.NumCPU()) + " processors", fmt.Sprintf("load average %.1f", loadAverage(t))}
+	for _, tool := range tools {
 		line, _, _ := strings.Cut(testbed.Run(t, tool, "--version"), "\n")
 		list = append(list, strings.TrimSpace(line))
 	}
@@ -80,7 +84,7 @@ func machine(t testing.TB) []string {
 
 // TestComparisonWorks keeps the benchmark alive where it does not run.
 func TestComparisonWorks(t *testing.T) {
-	p := newPage(t)
+	p := newPage(t, tools...)
 	for _, c := range []contest{
 		{name: "memory-unix", disk: "memory", wire: "unix", chain: true, qemu: true},
 		{name: "file-tcp", disk: t.TempDir(), wire: "tcp", jobs: 2, qemu: true},
@@ -88,7 +92,7 @@ func TestComparisonWorks(t *testing.T) {
 	} {
 		b := c.start(t, "16M")
 		b.rounds, b.runtime = 1, 100*time.Millisecond
-		outcomes := b.compare(t, []cell{{"randread", "4k", 4}, {"write", "128k", 2}})
+		outcomes := b.compare(t, []cell{{op: "randread", size: "4k", depth: 4}, {op: "write", size: "128k", depth: 2}})
 		for _, s := range summarize(outcomes) {
 			if !(s.Worst > 0) || math.IsInf(s.Worst, 0) || s.Geometry < s.Worst {
 				t.Errorf("%s: %v", c.name, s)

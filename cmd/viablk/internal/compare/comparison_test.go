@@ -15,9 +15,16 @@ import (
 type cell struct {
 	op, size string
 	depth    int
+	rate     int // requests a second of a connection; 0: as many as there can be
 }
 
-func (c cell) String() string { return fmt.Sprintf("%s %s %d", c.op, c.size, c.depth) }
+func (c cell) String() string {
+	text := fmt.Sprintf("%s %s %d", c.op, c.size, c.depth)
+	if c.rate > 0 {
+		text += fmt.Sprintf(" at %d/s", c.rate)
+	}
+	return text
+}
 
 // cells are the comparison's kinds of load, in the form of VIABLK_BENCH_CELLS.
 const cells = "randread 4k 1;randwrite 4k 1;randread 4k 32;randwrite 4k 32;read 128k 16;write 128k 16;read 1m 8"
@@ -38,6 +45,16 @@ func parseCells(text string) ([]cell, error) {
 // contender is a server in a comparison.
 type contender struct {
 	name, uri string
+	processes []int // that the disk is served by
+}
+
+// processorTime is what the server has used.
+func (c *contender) processorTime(t testing.TB) (sum time.Duration) {
+	t.Helper()
+	for _, pid := range c.processes {
+		sum += testbed.ProcessorTime(t, pid)
+	}
+	return sum
 }
 
 // comparison is a set of servers that take turns under the same load.
@@ -69,6 +86,23 @@ type figure struct {
 	Server  string    `json:"server"`
 	IOPS    []float64 `json:"iops"`       // a value for each round
 	Latency []float64 `json:"latency_us"` // likewise, means
+	Median  []float64 `json:"p50_us"`     // likewise
+	CPU     []float64 `json:"cpu_us"`     // likewise, of a request; none with a ramp
+	Load    []float64 `json:"load"`       // likewise, the machine's over the last minute
+}
+
+// add adds a round.
+func (f *figure) add(v visit) {
+	f.IOPS, f.Latency, f.Median = append(f.IOPS, v.iops), append(f.Latency, v.mean), append(f.Median, v.median)
+	f.Load = append(f.Load, v.load)
+	if v.cpu > 0 {
+		f.CPU = append(f.CPU, v.cpu)
+	}
+}
+
+// visit is what a server did in a round of a cell: times are microseconds.
+type visit struct {
+	iops, mean, median, cpu, load float64
 }
 
 // ratio compares two servers round by round, in IOPS.
@@ -99,9 +133,7 @@ func (b *comparison) measure(t testing.TB, c cell) outcome {
 	for round := range b.rounds {
 		for i := range servers {
 			i = (i + round) % len(servers)
-			f := &o.Figures[i]
-			iops, latency := b.runCell(t, servers[i].uri, c)
-			f.IOPS, f.Latency = append(f.IOPS, iops), append(f.Latency, latency)
+			o.Figures[i].add(b.runCell(t, &servers[i], c))
 		}
 	}
 	for i, f := range o.Figures[:len(b.ours)] {
@@ -113,27 +145,38 @@ func (b *comparison) measure(t testing.TB, c cell) outcome {
 	return o
 }
 
-// runCell measures one server in a round: requests a second, and their mean
-// latency in microseconds.
-func (b *comparison) runCell(t testing.TB, uri string, c cell) (iops, latency float64) {
+// runCell measures one server in a round.
+func (b *comparison) runCell(t testing.TB, server *contender, c cell) visit {
 	t.Helper()
-	job := b.client.Run(t, uri, "--rw="+c.op, "--bs="+c.size, fmt.Sprintf("--iodepth=%d", c.depth),
+	args := []string{
+		"--rw=" + c.op, "--bs=" + c.size, fmt.Sprintf("--iodepth=%d", c.depth),
 		fmt.Sprintf("--numjobs=%d", max(b.jobs, 1)), "--group_reporting",
-		"--size="+b.size, "--time_based", fmt.Sprintf("--runtime=%dms", b.runtime.Milliseconds()),
-		fmt.Sprintf("--ramp_time=%dms", b.ramp.Milliseconds()))[0]
+		"--size=" + b.size, "--time_based", fmt.Sprintf("--runtime=%dms", b.runtime.Milliseconds()),
+		fmt.Sprintf("--ramp_time=%dms", b.ramp.Milliseconds()),
+	}
+	if c.rate > 0 {
+		args = append(args, fmt.Sprintf("--rate_iops=%d", c.rate))
+	}
+	before := server.processorTime(t)
+	job := b.client.Run(t, server.uri, args...)[0]
+	used := server.processorTime(t) - before
 	side := job.Read
 	if job.Write.IOs > 0 {
 		side = job.Write
 	}
-	return side.IOPS, side.Clock.Mean / 1e3
+	v := visit{iops: side.IOPS, mean: side.Clock.Mean / 1e3, median: side.Median() / 1e3, load: loadAverage(t)}
+	if b.ramp == 0 {
+		v.cpu = used.Seconds() * 1e6 / float64(side.IOs)
+	}
+	return v
 }
 
 // compare measures cells and logs a table.
 func (b *comparison) compare(t testing.TB, list []cell) []outcome {
 	t.Helper()
-	head := fmt.Sprintf("%-18s", "cell")
+	head := fmt.Sprintf("%-24s", "cell")
 	for _, c := range b.all() {
-		head += fmt.Sprintf(" %9s IOPS %8s", c.name, "µs")
+		head += fmt.Sprintf(" %9s IOPS %8s %7s", c.name, "µs", "CPU µs")
 	}
 	for _, c := range b.ours {
 		for _, k := range b.controls {
@@ -144,14 +187,14 @@ func (b *comparison) compare(t testing.TB, list []cell) []outcome {
 	var outcomes []outcome
 	for _, c := range list {
 		o := b.measure(t, c)
-		row := fmt.Sprintf("%-18s", c)
+		row := fmt.Sprintf("%-24s", c)
 		for _, f := range o.Figures {
-			row += fmt.Sprintf(" %14.0f %8.1f", median(f.IOPS), median(f.Latency))
+			row += fmt.Sprintf(" %14.0f %8.1f %7.1f", median(f.IOPS), median(f.Median), median(f.CPU))
 		}
 		for _, r := range o.Ratios {
 			row += fmt.Sprintf("  %12.2f (%.2f..%.2f)", r.Median, r.Least, r.Most)
 		}
-		t.Log(row)
+		t.Logf("%s  load %.1f", row, loadAverage(t))
 		outcomes = append(outcomes, o)
 	}
 	return outcomes
@@ -235,7 +278,7 @@ func TestSummary(t *testing.T) {
 
 func TestParseCells(t *testing.T) {
 	list, err := parseCells(cells)
-	if err != nil || len(list) != 7 || list[6] != (cell{"read", "1m", 8}) {
+	if err != nil || len(list) != 7 || list[6] != (cell{op: "read", size: "1m", depth: 8}) {
 		t.Errorf("%v, %v", list, err)
 	}
 	for _, bad := range []string{"", "read 4k", "read 4k deep", ";"} {

@@ -55,13 +55,14 @@ func (c contest) start(t testing.TB, size string) *comparison {
 		secure = testbed.Certificates(t, "fio")
 		b.client = testbed.ClientWith(t, filepath.Join(secure, "fio"))
 	}
-	b.ours = append(b.ours, contender{"plain", c.plain(t, size, secure)})
+	program := testbed.PlainProgram(t)
+	b.ours = append(b.ours, c.plain(t, program, size, secure))
 	if c.chain {
-		b.ours = append(b.ours, contender{"chain", testbed.ChainWay.Serve(t, testbed.PlainProgram(t), testbed.Disk{Name: "disk", Spec: c.spec(t, size)}).URI})
+		b.ours = append(b.ours, c.through(t, program, size))
 	}
-	b.controls = append(b.controls, contender{"nbdkit", c.nbdkit(t, size, secure)})
+	b.controls = append(b.controls, c.nbdkit(t, size, secure))
 	if c.qemu {
-		b.controls = append(b.controls, contender{"qemu-nbd", c.qemuNBD(t, size)})
+		b.controls = append(b.controls, c.qemuNBD(t, size))
 	}
 	b.fill(t)
 	return b
@@ -91,22 +92,31 @@ func (c contest) spec(t testing.TB, size string) string {
 }
 
 // plain starts our server without VIA.
-func (c contest) plain(t testing.TB, size, secure string) string {
+func (c contest) plain(t testing.TB, program, size, secure string) contender {
 	t.Helper()
 	d := testbed.Disk{Name: "disk", Spec: c.spec(t, size)}
+	way := testbed.Ways[0]
 	switch c.wire {
-	case "unix":
-		return testbed.Ways[0].Serve(t, testbed.PlainProgram(t), d).URI
 	case "tcp":
-		return testbed.Ways[1].Serve(t, testbed.PlainProgram(t), d).URI
+		way = testbed.Ways[1]
+	case "tls":
+		p := testbed.StartBinary(t, program, "target", "--listen", "nbds://127.0.0.1:0", "--export", d.Name+"="+d.Spec,
+			"--admin", filepath.Join(testbed.Folder(t), "target"), "--tls", "require", "--tls-certificates", filepath.Join(secure, "server"))
+		return contender{"plain", p.URI(d.Name, "nbds"), []int{p.PID()}}
 	}
-	p := testbed.StartBinary(t, testbed.PlainProgram(t), "target", "--listen", "nbds://127.0.0.1:0", "--export", d.Name+"="+d.Spec,
-		"--admin", filepath.Join(testbed.Folder(t), "target"), "--tls", "require", "--tls-certificates", filepath.Join(secure, "server"))
-	return p.URI(d.Name, "nbds")
+	s := way.Serve(t, program, d)
+	return contender{"plain", s.URI, []int{s.Target.PID()}}
+}
+
+// through starts our server with VIA over shared memory in between.
+func (c contest) through(t testing.TB, program, size string) contender {
+	t.Helper()
+	s := testbed.ChainWay.Serve(t, program, testbed.Disk{Name: "disk", Spec: c.spec(t, size)})
+	return contender{"chain", s.URI, []int{s.Target.PID(), s.Attach.PID()}}
 }
 
 // nbdkit starts nbdkit with the plugin for the disk.
-func (c contest) nbdkit(t testing.TB, size, secure string) string {
+func (c contest) nbdkit(t testing.TB, size, secure string) contender {
 	t.Helper()
 	plugin := []string{"memory", size}
 	if c.disk != "memory" {
@@ -114,9 +124,9 @@ func (c contest) nbdkit(t testing.TB, size, secure string) string {
 	}
 	if c.wire == "unix" {
 		socket := filepath.Join(testbed.Folder(t), "k")
-		testbed.StartTool(t, "nbdkit", append([]string{"-f", "-U", socket}, plugin...)...)
+		p := testbed.StartTool(t, "nbdkit", append([]string{"-f", "-U", socket}, plugin...)...)
 		testbed.WaitForSocket(t, socket)
-		return "nbd+unix:///?socket=" + socket
+		return contender{"nbdkit", "nbd+unix:///?socket=" + socket, []int{p.Cmd.Process.Pid}}
 	}
 	port, scheme := testbed.FreePort(t), "nbd"
 	args := []string{"-f", "-i", "127.0.0.1", "-p", port}
@@ -124,25 +134,25 @@ func (c contest) nbdkit(t testing.TB, size, secure string) string {
 		scheme = "nbds"
 		args = append(args, "--tls=require", "--tls-certificates="+filepath.Join(secure, "server"))
 	}
-	testbed.StartTool(t, "nbdkit", append(args, plugin...)...)
+	p := testbed.StartTool(t, "nbdkit", append(args, plugin...)...)
 	testbed.WaitForPort(t, port)
-	return scheme + "://127.0.0.1:" + port
+	return contender{"nbdkit", scheme + "://127.0.0.1:" + port, []int{p.Cmd.Process.Pid}}
 }
 
 // qemuNBD starts qemu-nbd on a file, with threads as its manual has them for a
 // page cache.
-func (c contest) qemuNBD(t testing.TB, size string) string {
+func (c contest) qemuNBD(t testing.TB, size string) contender {
 	t.Helper()
 	args := []string{"-t", "-f", "raw", "--cache=writeback", "--aio=threads", "-e", "16", "-x", ""}
 	file := c.file(t, size)
 	if c.wire == "unix" {
 		socket := filepath.Join(testbed.Folder(t), "q")
-		testbed.StartTool(t, "qemu-nbd", append(args, "-k", socket, file)...)
+		p := testbed.StartTool(t, "qemu-nbd", append(args, "-k", socket, file)...)
 		testbed.WaitForSocket(t, socket)
-		return "nbd+unix:///?socket=" + socket
+		return contender{"qemu-nbd", "nbd+unix:///?socket=" + socket, []int{p.Cmd.Process.Pid}}
 	}
 	port := testbed.FreePort(t)
-	testbed.StartTool(t, "qemu-nbd", append(args, "-b", "127.0.0.1", "-p", port, file)...)
+	p := testbed.StartTool(t, "qemu-nbd", append(args, "-b", "127.0.0.1", "-p", port, file)...)
 	testbed.WaitForPort(t, port)
-	return "nbd://127.0.0.1:" + port
+	return contender{"qemu-nbd", "nbd://127.0.0.1:" + port, []int{p.Cmd.Process.Pid}}
 }

@@ -21,8 +21,8 @@ func TestIdleCost(t *testing.T) {
 		testbed.Must(t, testbed.ReadFirst(conn))
 	}
 	b := &comparison{
-		ours:     []contender{{"among idle clients", many.URI("d0", "nbd+unix")}},
-		controls: []contender{{"alone", single.URI("d0", "nbd+unix")}},
+		ours:     []contender{{name: "among idle clients", uri: many.URI("d0", "nbd+unix")}},
+		controls: []contender{{name: "alone", uri: single.URI("d0", "nbd+unix")}},
 		size:     "64M",
 	}
 	b.fill(t)

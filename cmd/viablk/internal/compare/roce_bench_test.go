@@ -26,7 +26,7 @@ func startRoceComparison(t testing.TB, size string, mtu int) *comparison {
 	testbed.StartPathAt(t, bed.A.StartGroup, nil, testbed.Locate("nbdkit"), "-f", "-U", socket, "nbd", "hostname="+bed.B.IPv4.String())
 	testbed.WaitForSocket(t, socket)
 	b := &comparison{
-		ours: []contender{{"roce", r.URI}}, controls: []contender{{"proxy", "nbd+unix:///?socket=" + socket}}, size: size,
+		ours: []contender{{name: "roce", uri: r.URI}}, controls: []contender{{name: "proxy", uri: "nbd+unix:///?socket=" + socket}}, size: size,
 	}
 	b.fill(t)
 	return b
@@ -50,7 +50,7 @@ func TestCompareRoceWithNbdkit(t *testing.T) {
 func TestRoceComparisonWorks(t *testing.T) {
 	b := startRoceComparison(t, "16M", 4500)
 	b.rounds, b.runtime = 1, 100_000_000
-	for _, s := range summarize(b.compare(t, []cell{{"randread", "4k", 4}, {"write", "128k", 2}})) {
+	for _, s := range summarize(b.compare(t, []cell{{op: "randread", size: "4k", depth: 4}, {op: "write", size: "128k", depth: 2}})) {
 		if !(s.Worst > 0) {
 			t.Error(s)
 		}
