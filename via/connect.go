@@ -22,9 +22,9 @@ type attempt struct {
 // claim returns true for the first caller.
 func (a *attempt) claim() bool { return a.claimed.CompareAndSwap(false, true) }
 
-// errUnanswered is a refusal without a reason: the listener closed before
-// its owner answered the request.
-var errUnanswered = fmt.Errorf("listener closed without an answer: %w", ErrReject)
+// errUnanswered is a refusal without a reason: the listener closed, or had no
+// place left, before its owner answered the request.
+var errUnanswered = fmt.Errorf("listener closed or was full, without an answer: %w", ErrReject)
 
 // errCancelled is why an attempt ends before its time.
 var errCancelled = fmt.Errorf("cancelled by disconnect: %w", ErrTimeout)
@@ -154,7 +154,7 @@ func (vi *VI) request(ctx context.Context, host string, h hello) (Link, ViAttrib
 func connectError(ctx context.Context, err error) error {
 	var refused *Refused
 	if errors.As(err, &refused) {
-		if len(refused.Reply) == 0 {
+		if zero(refused.Reply) { // the fabric fills the field of no reply
 			return errUnanswered
 		}
 		switch code := Error(refused.Reply[0]); {

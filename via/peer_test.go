@@ -35,7 +35,8 @@ func TestPeerCallsAgain(t *testing.T) {
 	calls := 0
 	absent := func(LinkConfig) (Link, []byte, error) { calls++; return nil, nil, ErrNotReachable }
 	closing := func(LinkConfig) (Link, []byte, error) { return nil, nil, &Refused{} }
-	b.p.answer(absent, refusal(refuseNoMatch), closing, absent, func(LinkConfig) (Link, []byte, error) {
+	padded := func(LinkConfig) (Link, []byte, error) { return nil, nil, &Refused{Reply: make([]byte, 148)} }
+	b.p.answer(absent, refusal(refuseNoMatch), closing, padded, absent, func(LinkConfig) (Link, []byte, error) {
 		return link, encodeHello(hello{attrs: b.vi.attrs}), nil
 	})
 	b.must(b.vi.PeerRequest(callerAddr, waiterAddr, time.Minute))

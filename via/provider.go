@@ -73,7 +73,9 @@ var ErrDeviceFailed = fmt.Errorf("device has failed: %w", ErrResource)
 // not reused before [Memory.Accessed] is false.
 var ErrStillAccessed = fmt.Errorf("a peer may still access the memory: %w", ErrResource)
 
-// Refused is the answer of a peer that did not accept a connection.
+// Refused is the answer of a peer that did not accept a connection. A reply
+// without bytes, or of zeros, which fill the field of some fabrics, gives no
+// reason: the listener closed or has no room.
 type Refused struct{ Reply []byte }
 
 // Error says that the peer refused.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/viablk/viablk/via"
@@ -12,6 +13,7 @@ import (
 var peerCases = []kitCase{
 	{"PeersMeet", Functional, "two ends that ask for each other are connected, whichever has the greater address", anyLevel, 0, peersMeet},
 	{"PeerComesLate", Functional, "a request waits, pending, for a peer that comes later", anyLevel, 0, peerComesLate},
+	{"PeerOutlivesListener", Functional, "a refusal without a reason, of a listener that closes, does not end a request", anyLevel, 0, peerOutlivesListener},
 	{"PeerTimesOut", Functional, "a request that no peer answers times out, and may be made again", anyLevel, 0, peerTimesOut},
 	{"PeerMismatch", Functional, "peers whose attributes differ both fail, and say which", anyLevel, 0, peerMismatch},
 	{"PeerAddressesCross", Functional, "peers meet only if each names the other", anyLevel, 0, peerAddressesCross},
@@ -100,6 +102,68 @@ func peerComesLate(e *env) {
 		e.passes(e.client, e.server)
 		e.passes(e.server, e.client)
 	}
+}
+
+func peerOutlivesListener(e *env) {
+	closing := &closingProvider{}
+	e = newEnv(e.t, e.open, func(p via.Provider) via.Provider {
+		closing.Provider = p
+		return closing
+	}, e.level)
+	e.idle()
+	less, greater := e.pair()
+	closing.refuses.Store(true)
+	e.check(e.client.vi.PeerRequest(less, greater, caseTimeout), "request the server")
+	e.check(e.server.vi.PeerRequest(greater, less, caseTimeout), "request the client")
+	e.until("the client to ask again", func() bool {
+		if _, err := e.client.vi.PeerDone(); err != via.ErrNotDone {
+			e.t.Fatalf("a request ends with a refusal without a reason: %v", err)
+		}
+		return closing.refused.Load() > 2
+	})
+	closing.refuses.Store(false)
+	_, err := e.peerResult(e.client)
+	e.check(err, "meet the server")
+	_, err = e.server.vi.PeerWait()
+	e.check(err, "meet the client")
+	e.passes(e.client, e.server)
+	e.passes(e.server, e.client)
+}
+
+// closingProvider is a provider whose listeners, while refuses is set, refuse
+// requests without a reason, as a listener does that closes.
+type closingProvider struct {
+	via.Provider
+	refuses atomic.Bool
+	refused atomic.Int64
+}
+
+// Open opens a device.
+func (p *closingProvider) Open(device string) (via.Adapter, error) {
+	a, err := p.Provider.Open(device)
+	if err != nil {
+		return nil, err
+	}
+	return &closingAdapter{a, p}, nil
+}
+
+// closingAdapter is a device of a closingProvider.
+type closingAdapter struct {
+	via.Adapter
+	provider *closingProvider
+}
+
+// Listen listens.
+func (a *closingAdapter) Listen(host string, incoming func(via.Incoming)) (via.Listening, error) {
+	return a.Adapter.Listen(host, func(in via.Incoming) {
+		p := a.provider
+		if !p.refuses.Load() {
+			incoming(in)
+			return
+		}
+		_ = in.Refuse(nil) // the requester may be gone
+		p.refused.Add(1)
+	})
 }
 
 func peerTimesOut(e *env) {
