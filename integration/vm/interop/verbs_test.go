@@ -63,7 +63,7 @@ func runTests(t *testing.T, v *vm.VM, name string) {
 	defer cancel()
 	r := v.Run(ctx, "env", "VIABLK_VERBS_ADDRESS="+near4, "kit", "-test.v", "-test.run", name)
 	if !r.OK() || !strings.Contains(r.Stdout, "--- PASS") {
-		t.Error(r)
+		t.Error(readReport(r.Stdout).failure(r))
 	}
 	for line := range strings.Lines(r.Stdout) {
 		if strings.HasPrefix(line, "viatest") {
