@@ -29,6 +29,7 @@
 # make returns     ten thousand returns of a target whose clients leave meanwhile
 # make forgeries   a hundred million forged capsules, a million opens of a record that a peer
 #                  changes meanwhile, and sealed sessions whose messages change on the way
+# make cable       sealed sessions of two hosts, with bugs planted that leave payload in clear
 # make fuzz-smoke  every fuzz target for a moment
 # make deps        the Debian packages that the tests and checks need
 SHELL := /bin/bash -o pipefail
@@ -78,7 +79,7 @@ PACKAGE_TOOLS := $(BUILD_TOOLS) mmdebstrap:mmdebstrap lintian:lintian rpm:rpm rp
 LOCKS := -test=false -inferred=false
 LOCKED := ./internal/... ./via/... ./target/... ./initiator ./regcache ./config ./cmd/...
 
-.PHONY: build build-verbs deb rpm test test-plain test-suites test-packages test-vm conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed forged-packets planted exactly-once returns forgeries fuzz-smoke deps clean
+.PHONY: build build-verbs deb rpm test test-plain test-suites test-packages test-vm conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed forged-packets planted exactly-once returns forgeries cable fuzz-smoke deps clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/viablk ./cmd/viablk
@@ -222,6 +223,9 @@ forgeries:
 		-seal.forgeries $(FORGERIES) -seal.opens $$(( $(FORGERIES) / 100 ))
 	$(GO) test -v -count=1 -timeout 0 -run '^TestChangesOnTheWay$$' ./integration/attack -args \
 		-attack.changes $$(( $(FORGERIES) / 50000 ))
+
+cable: deps
+	$(GO) test -v -count=1 -timeout 60m -run '^TestPlanted$$' ./integration/attack -args -attack.planted
 
 # The targets are listed, not written down, so that a new one takes part. Runs are
 # counted, not timed: go test calls it a failure when the time is over in the

@@ -7,7 +7,8 @@
 //
 // A fault is one of the host at which packets arrive. It hits packets one by
 // one, as on a real cable: segments that a socket left to the kernel are cut
-// before they travel, unless Options.Whole.
+// before they travel, unless Options.Whole. A [Middle] decides about each
+// packet of UDP over IPv4; a [Sender] sends frames in the name of any host.
 //
 // Tests alone use the package. An error or a missing tool fails the test; its
 // functions are called from the goroutine of the test. The kernel removes the

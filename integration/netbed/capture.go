@@ -54,13 +54,12 @@ func (c *Capture) open(path string) error {
 	if err != nil {
 		return err
 	}
-	everything := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_ALL))
 	index, err := c.host.index()
 	if err == nil {
 		err = unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, captureBuffer)
 	}
 	if err == nil {
-		err = unix.Bind(c.fd, &unix.SockaddrLinklayer{Protocol: everything, Ifindex: index})
+		err = unix.Bind(c.fd, &unix.SockaddrLinklayer{Protocol: everything(), Ifindex: index})
 	}
 	if err == nil {
 		c.file, err = os.Create(path)
@@ -71,6 +70,11 @@ func (c *Capture) open(path string) error {
 	c.out = bufio.NewWriterSize(c.file, 1<<20)
 	c.pcap = pcapgo.NewWriterNanos(c.out)
 	return c.pcap.WriteFileHeader(longestFrame, layers.LinkTypeEthernet)
+}
+
+// everything is all protocols, as packet(7) wants it.
+func everything() uint16 {
+	return binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_ALL))
 }
 
 // nap is how long a capture waits before it looks whether it is to stop.
