@@ -29,12 +29,12 @@ var planted = []struct {
 		{"internal/seal/capsule.go", "return key.gcm.Open(b[PrefixSize:PrefixSize], o.nonce[:], b[PrefixSize:], b[:PrefixSize])", "return b[PrefixSize:len(b)-tagSize], nil"},
 	}},
 	{"payload of writes is in clear", []edit{
-		{"initiator/protect.go", "\t\tdst, src, tags = dst[n:], src[n:], tags[seal.TagSize:]\n\t}\n\treturn nil\n}\n\n// open opens", "\t\tcopy(dst, src)\n\t\tdst, src, tags = dst[n:], src[n:], tags[seal.TagSize:]\n\t}\n\treturn nil\n}\n\n// open opens"},
-		{"target/protect.go", "return p.payload.Open(b, b, i, p.header[:], tag)", "return nil"},
+		{"internal/seal/payload.go", "\tcopy(dst, b[:n])\n", "\tif p.end == Initiator {\n\t\tcopy(dst, src)\n\t} else {\n\t\tcopy(dst, b[:n])\n\t}\n"},
+		{"internal/seal/payload.go", "\tcopy(b[n:], tag[:])\n", "\tif p.end == Target {\n\t\tcopy(dst, src)\n\t\treturn nil\n\t}\n\tcopy(b[n:], tag[:])\n"},
 	}},
 	{"payload of reads is in clear", []edit{
-		{"target/protect.go", "return p.payload.Seal(b, b, i, p.header[:], tag)", "return nil"},
-		{"initiator/protect.go", "if err := p.payload.Open(dst[:n], src[:n], i, p.header[:], (*[seal.TagSize]byte)(tags)); err != nil {", "if err := error(nil); copy(dst, src) == 0 {"},
+		{"internal/seal/payload.go", "\tcopy(dst, b[:n])\n", "\tif p.end == Target {\n\t\tcopy(dst, src)\n\t} else {\n\t\tcopy(dst, b[:n])\n\t}\n"},
+		{"internal/seal/payload.go", "\tcopy(b[n:], tag[:])\n", "\tif p.end == Initiator {\n\t\tcopy(dst, src)\n\t\treturn nil\n\t}\n\tcopy(b[n:], tag[:])\n"},
 	}},
 }
 
@@ -63,7 +63,7 @@ func TestPlanted(t *testing.T) {
 				return
 			}
 			binary := build(t, folder, sources)
-			for test, complaint := range map[string]string{"TestSecrecyOnCable": "sealed, and found map[payload in"} {
+			for test, complaint := range map[string]string{"TestSecrecyOnCable": "sealed, and found map["} {
 				out, err := exec.Command(os.Args[0], "-test.run", "^"+test+"$", "-test.timeout", "5m", "-attack.program", binary).CombinedOutput()
 				if err == nil || !strings.Contains(string(out), complaint) {
 					t.Errorf("%s does not find it: %v\n%s", test, err, out)
