@@ -26,7 +26,8 @@
 # make stress      ten million uses of the registration cache under the race detector
 # make exactly-once  millions of operations while processes are killed and the network is cut, and
 #                  how many violations of their order there were
-# make returns     ten thousand returns of a target whose clients leave meanwhile
+# make returns     ten thousand returns of a target whose clients leave meanwhile, and 200
+#                  ends of NBD servers under QEMU
 # make forgeries   a hundred million forged capsules, a million opens of a record that a peer
 #                  changes meanwhile, and sealed sessions whose messages change on the way
 # make cable       sealed sessions of two hosts, with bugs planted that leave payload in clear
@@ -216,6 +217,7 @@ exactly-once: deps
 RETURNS ?= 10000
 returns:
 	$(GO) test -v -count=1 -timeout 0 -run '^TestClientsLeaveAtReturns$$' ./integration/session -args -session.returns $(RETURNS)
+	$(GO) test -v -count=1 -timeout 0 -run '^TestServerIsReplacedUnderQEMU$$' ./integration/nbd -args -nbd.restarts $$(( $(RETURNS) / 50 ))
 
 FORGERIES ?= 100000000
 forgeries:

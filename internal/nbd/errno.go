@@ -9,12 +9,13 @@ import (
 )
 
 // wireErrno returns the errno that leaves the server for one that a device
-// reports. The protocol allows eight values ("Error values"); everything else
-// is mapped to the one that tells a client the same.
+// reports. The protocol allows eight values ("Error values"), of which the
+// server never sends ESHUTDOWN: a client takes it for a failed request.
+// Everything else is mapped to the one that tells a client the same.
 func wireErrno(e syscall.Errno) syscall.Errno {
 	switch e {
 	case 0, syscall.EPERM, syscall.EIO, syscall.EINVAL, syscall.ENOSPC,
-		syscall.ENOMEM, syscall.ENOTSUP, syscall.ESHUTDOWN:
+		syscall.ENOMEM, syscall.ENOTSUP:
 		return e
 	case syscall.EROFS, syscall.EACCES:
 		return syscall.EPERM
@@ -26,15 +27,11 @@ func wireErrno(e syscall.Errno) syscall.Errno {
 }
 
 // replyErrno is wireErrno for the answer to one operation. ENOTSUP is the
-// answer to a fast zero alone, and ESHUTDOWN that of a server that drains: a
-// device behind the export which reports either for anything else has an I/O
-// error.
+// answer to a fast zero alone: a device that reports it for anything else has
+// an I/O error.
 func replyErrno(r *block.Request) syscall.Errno {
 	e := wireErrno(block.Errno(r.Err))
-	switch {
-	case e == syscall.ENOTSUP && !(r.Op == block.WriteZeroes && r.Flags&block.FastZero != 0):
-		return syscall.EIO
-	case e == syscall.ESHUTDOWN:
+	if e == syscall.ENOTSUP && !(r.Op == block.WriteZeroes && r.Flags&block.FastZero != 0) {
 		return syscall.EIO
 	}
 	return e

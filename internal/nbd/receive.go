@@ -39,6 +39,8 @@ type inbound struct {
 	end        error  // why the phase is ended
 	wouldBlock bool   // the socket had nothing more when last asked
 	total      uint64 // bytes received
+	left       int    // requests that may begin while the server drains
+	closed     bool   // no request begins any more
 
 	buffer       []byte // private: what is in it cannot change after it was validated
 	r, w         int    // buffer[r:w] is received and not parsed
@@ -85,11 +87,27 @@ func (in *inbound) partial() bool {
 	return false
 }
 
+// drain limits what is still read to the requests that have arrived, and to n:
+// a client that sends all the time must not keep the server from its end.
+func (in *inbound) drain(n int) {
+	in.wouldBlock = false
+	in.left = n
+}
+
+// closeDrained ends the reading of a server that drains, when every request
+// that has arrived has begun; size is that of a header. Later requests are not
+// executed and get no reply: the client resends them to the next server.
+func (in *inbound) closeDrained(size int) {
+	if in.phase == awaitHeader && (in.wouldBlock && in.w-in.r < size || in.left == 0) {
+		in.closed = true
+	}
+}
+
 // needsInput reports whether the next step needs bytes from the socket.
 func (t *transmission) needsInput() bool {
 	switch t.in.phase {
 	case awaitHeader:
-		return t.in.w-t.in.r < t.terms.replyMode.requestSize() && t.requests.available()
+		return !t.in.closed && t.in.w-t.in.r < t.terms.replyMode.requestSize() && t.requests.available()
 	case awaitPayload, discarding:
 		return t.in.w == t.in.r
 	}
@@ -240,12 +258,15 @@ func (t *transmission) step() (bool, error) {
 func (t *transmission) begin() (bool, error) {
 	in := &t.in
 	size := t.terms.replyMode.requestSize()
-	if in.w-in.r < size {
+	if in.w-in.r < size || in.closed || t.draining && in.left == 0 {
 		return false, nil
 	}
 	s := t.requests.acquire()
 	if s == nil {
 		return false, nil
+	}
+	if t.draining {
+		in.left--
 	}
 	h := &s.header
 	if !h.decode(in.buffer[in.r:in.w], t.terms.replyMode) {
@@ -279,9 +300,6 @@ func (t *transmission) dispatch(s *entry) {
 	if errno != 0 && t.resized() {
 		op, flags, errno = h.validate(&t.info, t.terms)
 	}
-	if errno == 0 && t.draining {
-		errno = syscall.ESHUTDOWN
-	}
 	if errno != 0 {
 		t.refuse(s, errno)
 		return
@@ -314,9 +332,7 @@ func (t *transmission) resized() bool {
 // way.
 func (t *transmission) refuse(s *entry, errno syscall.Errno) {
 	s.req.Err = errno
-	if errno == syscall.ESHUTDOWN {
-		s.why = "the server is shutting down"
-	} else if t.terms.replyMode != simple {
+	if t.terms.replyMode != simple {
 		s.why = s.header.explain(&t.info, t.terms, errno)
 	}
 	if s.header.payload > 0 {

@@ -41,7 +41,7 @@ type transmission struct {
 	info         block.Info
 	sizeSource   *Export // whose present size counts; nil if what the client was told does
 	terms        terms
-	draining     bool // new requests are refused
+	draining     bool // the server ends: only what has arrived is executed
 
 	requests        requestTable
 	inQueue         int                 // requests between Submit and Reap
@@ -113,6 +113,9 @@ func (t *transmission) run() error {
 			continue
 		}
 		if t.done() {
+			if t.in.phase != ended {
+				t.hangUp()
+			}
 			return t.in.end
 		}
 		if progress, err = t.busyPoll(); progress || err != nil {
@@ -135,7 +138,7 @@ func (t *transmission) iterate() (bool, error) {
 	}
 	if !t.draining && t.conn.server.draining.Load() {
 		t.draining = true
-		t.in.wouldBlock = false // whatever has arrived still gets its answer
+		t.in.drain(t.limits.Depth)
 	}
 	filled, err := t.fill()
 	if err != nil {
@@ -150,6 +153,9 @@ func (t *transmission) iterate() (bool, error) {
 		t.unkicked = false
 	}
 	reaped := t.inQueue > 0 && t.reap()
+	if t.draining {
+		t.in.closeDrained(t.terms.replyMode.requestSize())
+	}
 	sent, err := t.send()
 	return filled || parsed || reaped || sent, err
 }
@@ -163,11 +169,7 @@ func (t *transmission) done() bool {
 	if t.inQueue > 0 || t.sending() {
 		return false
 	}
-	if t.in.phase == ended {
-		return true
-	}
-	// A request that was accepted before the server began to drain is finished.
-	return t.draining && t.in.wouldBlock && t.in.phase != awaitPayload
+	return t.in.phase == ended || t.in.closed
 }
 
 // sleep waits for the socket, the queue, or the server to have something to do.

@@ -1,0 +1,73 @@
+package nbd
+
+import (
+	"flag"
+	"path/filepath"
+	"testing"
+
+	"github.com/viablk/viablk/integration/testbed"
+)
+
+var restarts = flag.Int("nbd.restarts", 2, "how often a server is replaced under QEMU, on each way")
+
+// TestServerIsReplacedUnderQEMU: a client that reconnects notices nothing when
+// the server ends in peace and another takes its place. QEMU reports every
+// error of a request, ESHUTDOWN too.
+func TestServerIsReplacedUnderQEMU(t *testing.T) {
+	for _, way := range []struct {
+		name  string
+		start func(t *testing.T) (start func() *testbed.Process, path string)
+	}{
+		{"target", func(t *testing.T) (func() *testbed.Process, string) {
+			path, d := filepath.Join(testbed.Folder(t), "n"), testbed.FileDisk(16<<20)(t)
+			return func() *testbed.Process {
+				return testbed.StartTarget(t, testbed.Program(t), "nbd+unix:///?socket="+path, d)
+			}, path
+		}},
+		{"attach", func(t *testing.T) (func() *testbed.Process, string) {
+			path := filepath.Join(testbed.Folder(t), "n")
+			p := testbed.StartTarget(t, testbed.Program(t), "via+shm:///?socket="+filepath.Join(testbed.Folder(t), "v"), testbed.FileDisk(16<<20)(t))
+			return func() *testbed.Process {
+				return testbed.StartBinary(t, testbed.Program(t), "attach", p.URI("disk", "via+shm"),
+					"--nbd", "nbd+unix:///disk?socket="+path, "--admin", filepath.Join(testbed.Folder(t), "a"))
+			}, path
+		}},
+	} {
+		t.Run(way.name, func(t *testing.T) {
+			t.Parallel()
+			start, path := way.start(t)
+			p := start()
+			over, clients := make(chan struct{}), make(chan int, 1)
+			go func() { // a client after the other
+				for n := 0; ; n++ {
+					select {
+					case <-over:
+						clients <- n
+						return
+					default:
+					}
+					c := testbed.NewTool(nil, testbed.Locate("qemu-img"), "bench", "-w", "-c", "1500", "-d", "16", "-s", "4k", "-S", "68k", "--flush-interval", "300",
+						"--image-opts", "driver=raw,file.driver=nbd,file.export=disk,file.reconnect-delay=60,file.open-timeout=60,"+
+							"file.server.type=unix,file.server.path="+path)
+					if err := c.Cmd.Run(); err != nil {
+						t.Errorf("%s: %v\n%s", c, err, c.Stderr.String())
+						clients <- n
+						return
+					}
+				}
+			}()
+			for range *restarts {
+				testbed.Eventually(t, "writes", func() (any, bool) {
+					n := p.Status().NBD.Total.Writes
+					return n, n > 100 || t.Failed()
+				})
+				p.Stop()
+				p = start()
+			}
+			close(over)
+			if n := <-clients; n == 0 {
+				t.Error("no client came")
+			}
+		})
+	}
+}
