@@ -87,7 +87,7 @@ func (c *conn) logCaused(log *slog.Logger, level slog.Level, text string, args .
 
 // routineServe is the worker: it accepts the connection, serves it, and
 // releases everything.
-func (c *conn) routineServe(ctx context.Context, r *via.ConnRequest) {
+func (c *conn) routineServe(ctx context.Context, r *via.ConnRequest, attrs via.ViAttributes) {
 	defer c.server.removeConn(c)
-	newWorker(c).serve(ctx, r)
+	newWorker(c).serve(ctx, r, attrs)
 }

@@ -255,7 +255,7 @@ func (s *Server) stopWorkers(w *workers) {
 	s.cfg.Scheduler.Wait(context.Background(), -1, w.ended)
 }
 
-// admit starts a worker for a connection request, or rejects it.
+// admit takes a connection request, or rejects it.
 func (s *Server) admit(ctx context.Context, r *via.ConnRequest, workers *workers) {
 	s.mu.Lock()
 	refusal := "the target is going down"
@@ -275,7 +275,7 @@ func (s *Server) admit(ctx context.Context, r *via.ConnRequest, workers *workers
 	s.started++
 	workers.n++
 	s.mu.Unlock()
-	s.cfg.Scheduler.GoThread(func() { c.routineServe(ctx, r) })
+	s.cfg.Scheduler.Go(func() { c.routineConfirm(ctx, r) })
 }
 
 // removeConn removes a connection that ended.

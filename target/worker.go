@@ -49,21 +49,21 @@ func newWorker(c *conn) *worker {
 	return w
 }
 
-// serve accepts the connection, serves it until it ends, and releases it.
-func (w *worker) serve(ctx context.Context, r *via.ConnRequest) {
+// serve accepts a confirmed request, serves the connection until it ends, and
+// releases it.
+func (w *worker) serve(ctx context.Context, r *via.ConnRequest, attrs via.ViAttributes) {
 	refusals := &w.conn.server.refusals
 	w.guard(func() {
 		err := w.identifyLocal(r)
 		if err == nil {
-			err = w.accept(ctx, r)
+			err = w.accept(ctx, r, attrs)
 		}
 		if err != nil {
 			w.fail(err)
 		}
 	})
 	if err := w.failure; err != nil {
-		_ = r.Reject() // fails if the request was answered: the requester is gone
-		refusals.Warn(w.log, "connection not accepted", "error", err)
+		w.conn.refuse(r, err)
 		w.release()
 		return
 	}
@@ -82,60 +82,6 @@ func (w *worker) serve(ctx context.Context, r *via.ConnRequest) {
 	default:
 		w.conn.logCaused(w.log, slog.LevelWarn, "connection ended", "error", w.failure)
 	}
-}
-
-// Receives that a connection has before it logged in, and what each holds
-// beyond its head: any control message.
-const (
-	controlReceives = 4 // a request, a keepalive, an event's ack, a logout
-	controlData     = wire.MaxControlSize - carrier.HeadSize
-	controlSends    = 4
-	reserveReceives = 4 // beyond the credits: keepalive, logout, spare
-
-	// leastTransfer is the least maximum transfer size that VIA permits, and
-	// more than any message without payload.
-	leastTransfer = 32 << 10 // bytes
-)
-
-// accept sets the connection up with memory for control messages only.
-func (w *worker) accept(ctx context.Context, r *via.ConnRequest) error {
-	cfg := &w.conn.server.cfg
-	bell, err := cfg.Scheduler.NewBell()
-	if err != nil {
-		return err
-	}
-	w.sleeper.bell = bell
-	w.conn.signals.setBell(bell)
-	attrs := r.Attributes()
-	if attrs.Reliability == via.UnreliableDelivery {
-		return errors.New("a connection that may lose messages")
-	}
-	if attrs.MaxTransferSize < leastTransfer {
-		return fmt.Errorf("a connection that carries %d bytes at a time, %d are the least", attrs.MaxTransferSize, leastTransfer)
-	}
-	attrs.EnableRdmaWrite, attrs.EnableRdmaRead = false, false
-	w.carrier, err = carrier.New(cfg.NIC, carrier.Config{
-		Attributes: attrs,
-		SendDepth:  cfg.Depth + controlSends + wire.MaxSegments,
-		RecvDepth:  cfg.Depth + controlReceives + reserveReceives,
-		Sealable:   cfg.Security != nil,
-	})
-	if err == nil {
-		// On an I/O connection the first commands arrive in these receives.
-		err = w.carrier.AddReceives(controlReceives, max(controlData, cfg.InlineMax))
-	}
-	if err == nil {
-		err = w.carrier.AddSends(controlSends, max(wire.MaxControlSize, wire.HeaderSize+cfg.InlineMax))
-	}
-	if err != nil {
-		return err
-	}
-	w.control.carrier, w.exports.carrier = w.carrier, w.carrier
-	w.receive.carrier, w.execute.carrier, w.send.carrier = w.carrier, w.carrier, w.carrier
-	w.control.scratch = make([]byte, wire.MaxControlSize)
-	ctx, cancel := cfg.Scheduler.WithTimeout(ctx, loginTimeout)
-	defer cancel()
-	return w.carrier.Accept(ctx, r)
 }
 
 // fail records why the connection ends; the loop returns at its next iteration.

@@ -215,6 +215,14 @@ func (g *agent) accept(ctx context.Context, in Incoming, reply []byte, cfg LinkC
 	return link, err
 }
 
+// confirm answers a request before there is a VI.
+func (g *agent) confirm(ctx context.Context, in Confirmer, reply []byte, level ReliabilityLevel) error {
+	g.stats.Connects.Add(1)
+	err := in.Confirm(ctx, reply, level)
+	g.noteFailure(err)
+	return err
+}
+
 // refuse answers a request with a reason.
 func (g *agent) refuse(in Incoming, reason byte) error {
 	g.stats.Connects.Add(1)

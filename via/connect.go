@@ -32,11 +32,12 @@ var errCancelled = fmt.Errorf("cancelled by disconnect: %w", ErrTimeout)
 // ConnRequest is a peer's request to connect (a VIP_CONN_HANDLE). It is
 // answered once, by Accept or Reject.
 type ConnRequest struct {
-	nic      *NIC
-	in       Incoming
-	attrs    ViAttributes
-	addr     Address
-	answered atomic.Bool
+	nic       *NIC
+	in        Incoming
+	attrs     ViAttributes
+	addr      Address
+	confirmed *ViAttributes // by Confirm; nil: none
+	answered  atomic.Bool
 }
 
 // Attributes returns the attributes of the peer's VI.
@@ -53,6 +54,52 @@ func (r *ConnRequest) RemoteHost() string {
 		return ""
 	}
 	return r.in.RemoteHost()
+}
+
+// Confirm answers the request before there is a VI, with the attributes that
+// the VI of Accept will have, and returns when the requester has shown that it
+// got the answer: a request in the name of another host costs its consumer
+// neither VI nor memory. Accept or Reject follows, by the same goroutine. A
+// fabric that cannot answer without a VI leaves that to Accept. The errors are
+// those of Accept; unless they are of attributes, the request is over.
+func (r *ConnRequest) Confirm(ctx context.Context, attrs ViAttributes) error {
+	if err := r.confirm(ctx, attrs); err != nil {
+		return fmt.Errorf("confirm connection: %w", err)
+	}
+	return nil
+}
+
+func (r *ConnRequest) confirm(ctx context.Context, attrs ViAttributes) error {
+	if r == nil || r.in == nil {
+		return fmt.Errorf("no request: %w", ErrInvalidParameter)
+	}
+	if r.confirmed != nil || r.answered.Load() {
+		return fmt.Errorf("request is answered: %w", ErrInvalidParameter)
+	}
+	attrs.Ptag = Ptag{}
+	if err := attrs.match(r.attrs); err != nil {
+		return err
+	}
+	r.confirmed = &attrs
+	in, ok := r.request().(Confirmer)
+	if !ok {
+		return nil
+	}
+	err := r.nic.agent.confirm(ctx, in, encodeHello(hello{attrs: attrs}), attrs.Reliability)
+	if err != nil {
+		r.answered.Store(true)
+		return connectError(ctx, err)
+	}
+	return nil
+}
+
+// allows returns an error if other attributes were confirmed.
+func (r *ConnRequest) allows(attrs ViAttributes) error {
+	attrs.Ptag = Ptag{}
+	if r.confirmed != nil && *r.confirmed != attrs {
+		return fmt.Errorf("attributes differ from those confirmed: %w", ErrInvalidParameter)
+	}
+	return attrs.match(r.attrs)
 }
 
 // Accept connects an idle VI to the requester (VipConnectAccept). If the
@@ -72,7 +119,7 @@ func (r *ConnRequest) accept(ctx context.Context, vi *VI) error {
 	if r == nil || r.in == nil || vi == nil || vi.nic != r.nic {
 		return fmt.Errorf("no request, or no vi of its nic: %w", ErrInvalidParameter)
 	}
-	if err := vi.match(r.attrs); err != nil {
+	if err := r.allows(vi.attrs); err != nil {
 		return err
 	}
 	a, err := vi.begin(ctx, nil)
@@ -142,7 +189,7 @@ func (vi *VI) request(ctx context.Context, host string, h hello) (Link, ViAttrib
 	}
 	answer, err := decodeHello(reply)
 	if err == nil {
-		err = vi.match(answer.attrs)
+		err = vi.attrs.match(answer.attrs)
 	}
 	if err != nil {
 		return nil, ViAttributes{}, fmt.Errorf("answer: %w", errors.Join(err, vi.nic.agent.disconnect(link)))
@@ -180,13 +227,13 @@ func timeoutError(ctx context.Context, err error) error {
 }
 
 // match checks the attributes that must be equal at both ends.
-func (vi *VI) match(peer ViAttributes) error {
+func (a *ViAttributes) match(peer ViAttributes) error {
 	switch {
-	case vi.attrs.Reliability != peer.Reliability:
+	case a.Reliability != peer.Reliability:
 		return ErrInvalidReliability
-	case vi.attrs.MaxTransferSize != peer.MaxTransferSize:
+	case a.MaxTransferSize != peer.MaxTransferSize:
 		return ErrInvalidMTU
-	case vi.attrs.QoS != peer.QoS:
+	case a.QoS != peer.QoS:
 		return ErrInvalidQoS
 	}
 	return nil

@@ -173,7 +173,7 @@ func (p *peerRequest) routineListen(ctx context.Context, vi *VI, host *hostListe
 
 // answerPeer accepts a peer's call, or refuses it so that both ends fail alike.
 func answerPeer(ctx context.Context, vi *VI, r *ConnRequest) peerResult {
-	if err := vi.match(r.attrs); err != nil {
+	if err := vi.attrs.match(r.attrs); err != nil {
 		var code Error
 		errors.As(err, &code)
 		_ = vi.nic.agent.refuse(r.in, byte(code)) // the caller may be gone

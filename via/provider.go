@@ -126,6 +126,14 @@ type Incoming interface {
 	Refuse(reply []byte) error
 }
 
+// Confirmer is an Incoming that can answer before there is a VI.
+type Confirmer interface {
+	// Confirm sends the reply, and returns when the requester has shown that it
+	// got it. Accept or Refuse follows; neither sends a reply then. What the peer
+	// sends meanwhile waits. After an error neither follows.
+	Confirm(ctx context.Context, reply []byte, level ReliabilityLevel) error
+}
+
 // LinkConfig describes the VI that a link connects.
 type LinkConfig struct {
 	Owner                *VI // opaque to providers; named in events

@@ -248,6 +248,8 @@ func (e *endpoint) disconnect(l *link, finalAck []byte) {
 			m.DisconnectWith(c.id, finalAck, now)
 		}
 	})
+	e.mu.Lock()
 	e.unassign(l.cfg.RecvCQ.(*cq))
+	e.mu.Unlock()
 	e.release()
 }

@@ -273,10 +273,27 @@ func (e *endpoint) assign(c *cq) (*shard, error) {
 	return best, nil
 }
 
-// unassign counts one link less of a completion queue's shard.
-func (e *endpoint) unassign(c *cq) {
+// reassign counts a link for another completion queue. Its shard stays the same:
+// the peer knows the queue pair number.
+func (e *endpoint) reassign(l *link, to *cq) {
+	from := l.cfg.RecvCQ.(*cq)
+	if from == to {
+		return
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.unassign(from)
+	if a := e.assigned[to]; a != nil {
+		a.links++
+		return
+	}
+	e.assigned[to] = &assignment{shard: l.shard, links: 1}
+}
+
+// unassign counts one link less of a completion queue's shard.
+//
+// +checklocks:e.mu
+func (e *endpoint) unassign(c *cq) {
 	a := e.assigned[c]
 	if a.links--; a.links == 0 {
 		delete(e.assigned, c)

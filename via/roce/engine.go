@@ -48,9 +48,15 @@ const (
 	receiveBatch = 64   // packets per Receive
 )
 
-func (g *engine) init(s *shard) {
-	g.shard, g.port, g.stash = s, s.port, rc.NewStash(stashPackets)
-	g.output.init(s.port, &s.counters)
+func (g *engine) init(s *shard) { g.shard, g.port = s, s.port }
+
+// allocate makes what queue pairs need, for the first one: requests in the names
+// of other hosts open shards that never have one.
+func (g *engine) allocate() {
+	if g.stash == nil {
+		g.stash = rc.NewStash(stashPackets)
+		g.output.init(g.port, &g.shard.counters)
+	}
 }
 
 // How a pass receives packets.

@@ -12,10 +12,10 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
-// link is one end of a connection. It never changes its shard, nor anything
-// else above handshake. The other fields belong to
+// link is one end of a connection. Above handshake only equip changes anything:
+// the configuration, with the shard acquired. The other fields belong to
 //
-//	handshake        the goroutine that connects, until it calls createQP
+//	handshake        the goroutine that connects, until it calls equip
 //	bound            the consumer
 //	sends, receives  the consumer, which pushes; the shard's owner, which pops
 //	notices          any goroutine, which sets them, and the shard's owner
@@ -37,9 +37,10 @@ type link struct {
 
 // handshake is what the connection manager knows a link by.
 type handshake struct {
-	id  cm.ID    // 0 for a connection without a connection manager
-	psn wire.PSN // first PSN of the peer
-	tag uint64   // of the peer's packets, if it knows tags
+	id   cm.ID    // 0 for a connection without a connection manager
+	psn  wire.PSN // first PSN of the peer
+	tag  uint64   // of the peer's packets, if it knows tags
+	peer cm.End
 }
 
 // notices tell the owner of a shard to attend to a link.
@@ -71,8 +72,6 @@ func newLink(a *adapter, e *endpoint, cfg via.LinkConfig) (*link, error) {
 	l.qpn = e.newQP(l.shard.index)
 	l.handshake.psn = wire.PSN(random() & (1<<24 - 1))
 	l.handshake.tag = newTag()
-	l.sends.init(powerOfTwo(cfg.SendDepth))
-	l.receives.init(powerOfTwo(cfg.RecvDepth))
 	l.transport.init(l)
 	return l, nil
 }
@@ -85,9 +84,9 @@ type terms struct {
 	mtu      wire.MTU
 }
 
-// createQP creates the queue pair and adds it to the table of the shard, so
-// that packets reach it.
-func (l *link) createQP(t terms) error {
+// insert adds the link to the table of its shard, which keeps the packets of the
+// peer from now on.
+func (l *link) insert(t terms) error {
 	to, err := l.endpoint.port.Peer(t.from)
 	if err != nil {
 		return err
@@ -96,30 +95,51 @@ func (l *link) createQP(t terms) error {
 	if t.peer.Tag != 0 {
 		r.tag = l.handshake.tag
 	}
+	l.handshake.peer = t.peer
 	g := l.shard.acquire()
 	defer g.release()
-	return g.insert(&l.transport, r, l.qpConfig(t, g.stash))
+	g.insert(&l.transport, r)
+	return nil
+}
+
+// equip makes the queues and the queue pair of an inserted link.
+func (l *link) equip(cfg via.LinkConfig) error {
+	l.sends.init(powerOfTwo(cfg.SendDepth))
+	l.receives.init(powerOfTwo(cfg.RecvDepth))
+	l.endpoint.reassign(l, cfg.RecvCQ.(*cq))
+	g := l.shard.acquire()
+	defer g.release()
+	l.cfg = cfg
+	return g.equip(&l.transport)
+}
+
+// createQP inserts and equips a link that its newLink configured.
+func (l *link) createQP(t terms) error {
+	if err := l.insert(t); err != nil {
+		return err
+	}
+	return l.equip(l.cfg)
 }
 
 // qpConfig returns the configuration of the queue pair.
-func (l *link) qpConfig(t terms, stash *rc.Stash) rc.Config {
-	o := &l.endpoint.provider.options
+func (l *link) qpConfig(stash *rc.Stash) rc.Config {
+	o, r, peer := &l.endpoint.provider.options, &l.transport.route, &l.handshake.peer
 	inFlight := o.InFlight
-	if !t.sameKind {
+	if r.anyPort {
 		inFlight = min(inFlight, otherKindInFlight)
 	}
 	cfg := rc.Config{
 		Unreliable: l.cfg.Reliability == via.UnreliableDelivery,
-		PeerQP:     t.peer.QP, PSN: t.peer.Expects, PeerPSN: l.handshake.psn, Tag: t.peer.Tag, MTU: t.mtu,
+		PeerQP:     peer.QP, PSN: peer.Expects, PeerPSN: l.handshake.psn, Tag: peer.Tag, MTU: r.mtu,
 		SendDepth: l.cfg.SendDepth, ReceiveDepth: l.cfg.RecvDepth,
 		AllowWrite: l.cfg.RdmaWrite, AllowRead: l.cfg.RdmaRead,
-		Reads: int(min(maxReads, t.peer.Resources)), PeerReads: maxReads,
-		Window: inFlight, Room: l.endpoint.receiveRoom(), Stash: stash, Selective: t.sameKind,
+		Reads: int(min(maxReads, peer.Resources)), PeerReads: maxReads,
+		Window: inFlight, Room: l.endpoint.receiveRoom(), Stash: stash, Selective: !r.anyPort,
 		Timeout: o.Timeout, Retries: o.Retries,
-		WaitForReceive: !t.sameKind, RNRDelay: rnrDelay, RNRRetries: int(t.peer.RNRRetries),
+		WaitForReceive: r.anyPort, RNRDelay: rnrDelay, RNRRetries: int(peer.RNRRetries),
 	}
-	if t.peer.Room > 0 {
-		cfg.Window = min(cfg.Window, int(t.peer.Room))
+	if peer.Room > 0 {
+		cfg.Window = min(cfg.Window, int(peer.Room))
 	}
 	return cfg
 }

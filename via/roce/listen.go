@@ -98,6 +98,7 @@ type request struct {
 	conn      *cmConn
 	event     cm.Event
 	place     *rdmahost.Place
+	link      *link // of a confirmed request, until Accept has it
 }
 
 // requested returns the request of a REQ, or rejects a REQ without a listener.
@@ -144,8 +145,12 @@ func (r *request) Hello() []byte { return r.event.Private }
 // RemoteHost returns the requester's address.
 func (r *request) RemoteHost() string { return r.event.From.String() }
 
-// Refuse sends a REJ with the consumer's reply as private data.
+// Refuse sends a REJ with the consumer's reply as private data, or ends the
+// connection of a confirmed request.
 func (r *request) Refuse(reply []byte) error {
+	if r.link != nil {
+		return r.link.Close()
+	}
 	return r.refuse(&cm.Refusal{Private: reply})
 }
 
@@ -162,25 +167,48 @@ func (r *request) refuse(why *cm.Refusal) (err error) {
 	return nil
 }
 
-// Accept sends the REP, and waits for the RTU or a packet on the queue pair,
+// Confirm answers with a link that has nothing but its place in the table of a
+// shard: neither queues nor a completion queue, for which there is a
+// placeholder.
+func (r *request) Confirm(ctx context.Context, reply []byte, level via.ReliabilityLevel) error {
+	return r.answer(ctx, reply, via.LinkConfig{Reliability: level, RecvCQ: new(cq)})
+}
+
+// answer sends the REP, and waits for the RTU or a packet on the queue pair,
 // which implies it.
-func (r *request) Accept(ctx context.Context, reply []byte, cfg via.LinkConfig) (via.Link, error) {
+func (r *request) answer(ctx context.Context, reply []byte, cfg via.LinkConfig) error {
 	r.listening.requests.Remove(r)
 	defer r.place.Release()
-	e := r.endpoint
 	if r.event.Unreliable != (cfg.Reliability == via.UnreliableDelivery) {
 		_ = r.refuse(&cm.Refusal{Reason: wire.RejectInvalidTransport})
-		return nil, fmt.Errorf("accept %v: %w", r.event.From, via.ErrInvalidReliability)
+		return fmt.Errorf("accept %v: %w", r.event.From, via.ErrInvalidReliability)
 	}
-	l, err := newLink(r.listening.adapter, e, cfg)
+	l, err := newLink(r.listening.adapter, r.endpoint, cfg)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	l.handshake.id = r.conn.id // early packets may establish the connection
-	if err = l.createQP(terms{from: r.event.From, sameKind: r.event.SameKind, peer: r.event.Peer, mtu: r.event.MTU}); err == nil {
+	if err = l.insert(terms{from: r.event.From, sameKind: r.event.SameKind, peer: r.event.Peer, mtu: r.event.MTU}); err == nil {
 		err = l.grant(ctx, r, reply)
 	}
 	if err != nil {
+		_ = l.Close()
+		return fmt.Errorf("accept %v: %w", r.event.From, err)
+	}
+	r.link = l
+	return nil
+}
+
+// Accept equips the link of the request, which it confirms unless that is done.
+func (r *request) Accept(ctx context.Context, reply []byte, cfg via.LinkConfig) (via.Link, error) {
+	if r.link == nil {
+		if err := r.answer(ctx, reply, cfg); err != nil {
+			return nil, err
+		}
+	}
+	l := r.link
+	r.link = nil
+	if err := l.equip(cfg); err != nil {
 		_ = l.Close()
 		return nil, fmt.Errorf("accept %v: %w", r.event.From, err)
 	}

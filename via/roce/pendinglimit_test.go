@@ -2,6 +2,7 @@ package roce_test
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"testing"
 	"time"
@@ -12,8 +13,52 @@ import (
 	"github.com/viablk/viablk/via/roce/wire"
 )
 
+// crowd is an address that sends requests and answers nothing.
+type crowd struct {
+	*unknownPeer
+	request wire.REQ // the next one
+	l       *via.Listener
+}
+
+// newCrowd returns a crowd at a network whose lost function saw a request.
+func newCrowd(t *testing.T, n *port.Network, request wire.REQ, l *via.Listener) *crowd {
+	t.Helper()
+	c := &crowd{newUnknownPeer(t, n, "10.0.0.66:4791"), request, l}
+	c.request.Primary.LocalGID = netip.MustParseAddr("10.0.0.66").As16()
+	return c
+}
+
+// ask sends requests, and returns those that the consumer gets.
+func (c *crowd) ask(count int) (asked []*via.ConnRequest) {
+	for range count {
+		c.request.TID++
+		c.request.LocalID++
+		c.request.LocalQP++
+		b := make([]byte, wire.MADSize)
+		c.request.Encode(b)
+		c.send("10.0.0.2:4791", &wire.Packet{
+			BTH:  wire.BTH{Opcode: wire.UDSendOnly, PKey: wire.DefaultPKey, DestQP: wire.GSI},
+			DETH: wire.DETH{QKey: wire.GSIQKey, SourceQP: wire.GSI}, Payload: b,
+		})
+	}
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+		r, err := c.l.Wait(ctx)
+		cancel()
+		if err != nil {
+			return asked
+		}
+		asked = append(asked, r)
+	}
+}
+
+// crowdPlaces is how many requests of an address the consumer has at a time.
+const crowdPlaces = 16
+
 // The pending requests of one address are bounded, however many it sends. After
 // a refusal the consumer gets another one, and other addresses can connect.
+// Requests that the consumer confirms, and whose peer sends no RTU, count as
+// long as that waits; they have neither VI nor memory.
 func TestPendingRequestLimit(t *testing.T) {
 	n := port.NewNetwork(1, 9000)
 	var request wire.REQ
@@ -48,49 +93,62 @@ func TestPendingRequestLimit(t *testing.T) {
 	connect()
 	n.SetFaults(port.Faults{})
 
-	s := newUnknownPeer(t, n, "10.0.0.66:4791")
-	request.Primary.LocalGID = netip.MustParseAddr("10.0.0.66").As16()
-	crowd := func(count int) (asked []*via.ConnRequest) {
-		for range count {
-			request.TID++
-			request.LocalID++
-			request.LocalQP++
-			b := make([]byte, wire.MADSize)
-			request.Encode(b)
-			s.send("10.0.0.2:4791", &wire.Packet{
-				BTH:  wire.BTH{Opcode: wire.UDSendOnly, PKey: wire.DefaultPKey, DestQP: wire.GSI},
-				DETH: wire.DETH{QKey: wire.GSIQKey, SourceQP: wire.GSI}, Payload: b,
-			})
-		}
-		for {
-			ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
-			r, err := l.Wait(ctx)
-			cancel()
-			if err != nil {
-				return asked
-			}
-			asked = append(asked, r)
-		}
-	}
-	const most = 16
-	asked := crowd(10 * most)
-	if len(asked) != most {
-		t.Errorf("the consumer has %d requests, want %d", len(asked), most)
+	c := newCrowd(t, n, request, l)
+	asked := c.ask(10 * crowdPlaces)
+	if len(asked) != crowdPlaces {
+		t.Errorf("the consumer has %d requests, want %d", len(asked), crowdPlaces)
 	}
 	for i := range asked[:3] {
 		_ = asked[i].Reject() // fails if the request has timed out
 	}
-	if more := crowd(10 * most); len(more) != 3 {
+	if more := c.ask(10 * crowdPlaces); len(more) != 3 {
 		t.Errorf("after three refusals the consumer has %d requests more", len(more))
 	} else {
 		asked = append(asked, more...)
 	}
-	check(t, x.vi.Disconnect())
-	check(t, y.vi.Disconnect())
-	connect()
 	for _, r := range asked[3:] {
 		_ = r.Reject() // as above
 	}
+
+	for range 2 {
+		asked = c.ask(10 * crowdPlaces)
+		objects := y.nic.Agent().Objects.Load()
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, len(asked))
+		for _, r := range asked {
+			go func() { ended <- r.Confirm(ctx, y.vi.Attributes()) }()
+		}
+		links := func() (n int) {
+			for _, s := range managed(t, p, "10.0.0.2:4791").Shards {
+				n += len(s.Links)
+			}
+			return n - 1 // that of y
+		}
+		within(t, "a link for each request", func() bool { return links() == crowdPlaces })
+		if more := c.ask(10 * crowdPlaces); len(more) != 0 {
+			t.Errorf("%d requests more while as many as an address may have wait for the RTU", len(more))
+		}
+		if now := y.nic.Agent().Objects.Load(); now != objects {
+			t.Errorf("%d objects for requests without RTU", now-objects)
+		}
+		cancel()
+		for range asked {
+			if err := <-ended; !errors.Is(err, via.ErrTimeout) {
+				t.Errorf("a request without RTU: %v", err)
+			}
+		}
+		for _, r := range asked {
+			if err := r.Accept(context.Background(), y.vi); !errors.Is(err, via.ErrInvalidParameter) && !errors.Is(err, via.ErrInvalidState) {
+				t.Errorf("accept a request that ended: %v", err)
+			}
+		}
+		within(t, "the end of the requests", func() bool {
+			return links() == 0 && managed(t, p, "10.0.0.2:4791").Manager.Pending == 0
+		})
+	}
+	check(t, x.vi.Disconnect())
+	check(t, y.vi.Disconnect())
+	connect()
 	check(t, l.Close())
 	x.close()
 	y.close()

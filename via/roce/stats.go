@@ -117,7 +117,7 @@ func (s *shard) statistics() ShardStatistics {
 func (t *transport) statistics() LinkStatistics {
 	return LinkStatistics{
 		QP: t.link.qpn, Peer: t.route.from, SameKind: !t.route.anyPort, MTU: t.route.mtu.Bytes(),
-		Reliability: t.link.cfg.Reliability, Counters: t.qp.Counters(),
+		Reliability: t.link.cfg.Reliability, Counters: t.counters(),
 	}
 }
 

@@ -20,6 +20,9 @@ const burstPackets = 128
 //     keeps nothing
 func (g *engine) transmit(now time.Duration) {
 	o := &g.output
+	if g.transmitQueue.count == 0 {
+		return
+	}
 	for n := g.transmitQueue.count; n > 0; n-- {
 		t := g.transmitQueue.pop()
 		t.schedule.transmits = false

@@ -14,11 +14,11 @@ import (
 // transport is the part of a link that only the owner of its shard accesses:
 // the queue pair with its works, timer and completions.
 //
-//	made ── insert ─▶ entered ── start ──▶ live ── remove ──▶ closed
+//	made ── insert ─▶ entered ── equip, start ──▶ live ── remove ──▶ closed
 type transport struct {
 	link        *link
 	stage       stage
-	qp          *rc.QP
+	qp          *rc.QP // nil before equip
 	route       route
 	sends       entries[sendEntry]
 	receives    entries[receiveEntry]
@@ -34,9 +34,9 @@ type transport struct {
 type stage int
 
 const (
-	made    stage = iota // without a queue pair
-	entered              // in the table; packets of the peer are kept
-	live                 // started
+	made    stage = iota
+	entered       // in the table; packets of the peer are kept
+	live          // started
 	closed
 )
 
@@ -82,22 +82,24 @@ func (t *transport) init(l *link) {
 	t.link = l
 	t.schedule.due = never
 	t.completions.code = via.AsyncConnectionLost
-	if l.cfg.Faults != nil {
-		t.faults = &faultInjector{transport: t}
-	}
 }
 
-// insert creates the queue pair of a link and adds it to the table.
-func (g *engine) insert(t *transport, r route, cfg rc.Config) (err error) {
-	if t.qp, err = rc.New(cfg, t); err != nil {
-		return err
-	}
+// insert adds a link to the table.
+func (g *engine) insert(t *transport, r route) {
 	t.route, t.stage = r, entered
-	if t.faults != nil {
-		t.faults.icrc.Set(t.link.endpoint.local, r.from)
-	}
 	g.table.add(t.link.qpn, t)
-	return nil
+}
+
+// equip creates the queue pair of a link.
+func (g *engine) equip(t *transport) (err error) {
+	l := t.link
+	if l.cfg.Faults != nil {
+		t.faults = &faultInjector{transport: t}
+		t.faults.icrc.Set(l.endpoint.local, t.route.from)
+	}
+	g.allocate()
+	t.qp, err = rc.New(l.qpConfig(g.stash), t)
+	return err
 }
 
 // earlyPackets are copies of the packets of the peer that arrive before Start.
@@ -198,13 +200,13 @@ func (g *engine) remove(t *transport) (finalAck []byte, first bool) {
 		return nil, false
 	}
 	t.stage = closed
+	g.table.remove(t.link.qpn)
 	if t.qp != nil {
 		counters := t.qp.Counters()
 		t.last = &counters
 		g.keepStatistics(t.statistics())
 		finalAck = t.encodeFinalAck()
 		t.qp.Break() // returns stash buffers of the engine
-		g.table.remove(t.link.qpn)
 	}
 	if t.schedule.transmits {
 		g.transmitQueue.remove(t)
@@ -226,12 +228,19 @@ func (g *engine) remove(t *transport) (finalAck []byte, first bool) {
 
 // totals returns the counters of the link since it was made.
 func (t *transport) totals() via.LinkStats {
-	s, c := t.stats, t.last
-	if c == nil {
-		now := t.qp.Counters()
-		c = &now
-	}
+	s, c := t.stats, t.counters()
 	s.BytesCopied, s.Records = c.Copied, c.Sent
 	s.Dropped = c.Dropped + c.DuplicateSends
 	return s
+}
+
+// counters returns the counters of the queue pair, which are zero before equip.
+func (t *transport) counters() rc.Counters {
+	switch {
+	case t.last != nil:
+		return *t.last
+	case t.qp != nil:
+		return t.qp.Counters()
+	}
+	return rc.Counters{}
 }

@@ -19,6 +19,7 @@ var connectionCases = []kitCase{
 	{"ConnectNeedsIdle", EarlyAdopter, "connect and accept are refused unless the VI is idle", anyLevel, 0, connectNeedsIdle},
 	{"RequestIsAnsweredOnce", EarlyAdopter, "the second answer to a request is an error", anyLevel, 0, requestAnsweredOnce},
 	{"AcceptAfterTimeout", EarlyAdopter, "accepting a request whose requester has gone fails and leaves the VI idle", anyLevel, 0, acceptAfterTimeout},
+	{"Confirm", EarlyAdopter, "a request is confirmed before there is a VI, then accepted with one of the same attributes, or rejected", anyLevel, 0, confirmed},
 	{"TwoAtOnce", EarlyAdopter, "requests to different discriminators do not disturb each other", anyLevel, 0, twoAtOnce},
 	{"AddressInUse", EarlyAdopter, "an address has one listener at a time", anyLevel, 0, addressInUse},
 	{"ListenerClose", EarlyAdopter, "a closed listener ends its waiters and refuses the requests that wait", anyLevel, 0, listenerClose},
@@ -257,6 +258,57 @@ func acceptAfterTimeout(e *env) {
 	dial, r = e.asked(l)
 	e.check(r.Accept(e.timeout(), e.server.vi), "accept")
 	e.check(dial.wait(), "connect")
+}
+
+func confirmed(e *env) {
+	e.idle()
+	l := e.listen(e.service())
+	dial, r := e.asked(l)
+	size, qos, rdma := e.server.attributes(), e.server.attributes(), e.server.attributes()
+	size.MaxTransferSize--
+	qos.QoS = 7
+	rdma.EnableRdmaWrite = !rdma.EnableRdmaWrite
+	e.wants(r.Confirm(e.timeout(), size), via.ErrInvalidMTU, "confirm another transfer size")
+	e.wants(r.Confirm(e.timeout(), qos), via.ErrInvalidQoS, "confirm another quality of service")
+	e.check(r.Confirm(e.timeout(), e.server.attributes()), "confirm")
+	e.wants(r.Confirm(e.timeout(), e.server.attributes()), via.ErrInvalidParameter, "confirm again")
+	e.wants(r.Accept(e.timeout(), e.server.newVI(rdma)), via.ErrInvalidParameter, "accept with a vi of other attributes")
+	e.state(e.server, via.StateIdle)
+	first := e.server.recv(e.server.buffer(8))
+	e.check(r.Accept(e.timeout(), e.server.vi), "accept")
+	e.check(dial.wait(), "connect")
+	if dial.attrs.EnableRdmaWrite == rdma.EnableRdmaWrite {
+		e.t.Errorf("the client learns %+v", dial.attrs)
+	}
+	e.ok(e.client, e.client.send(e.client.buffer(8)))
+	e.ok(e.server, first)
+	e.wants(r.Reject(), via.ErrInvalidParameter, "reject what was accepted")
+
+	e.idle()
+	dial, r = e.asked(l)
+	e.check(r.Confirm(e.timeout(), e.server.attributes()), "confirm")
+	e.check(r.Reject(), "reject")
+	if err := dial.wait(); err == nil {
+		e.breaks(e.client) // the confirmation was the answer
+	} else {
+		e.wants(err, via.ErrReject, "connect")
+	}
+	e.wants(r.Accept(e.timeout(), e.server.vi), via.ErrInvalidParameter, "accept what was rejected")
+
+	e.idle()
+	ctx, cancel := context.WithCancel(context.Background())
+	dial = e.dial(ctx, e.client.vi, l.Addr())
+	r, err := l.Wait(e.timeout())
+	e.check(err, "wait for a request")
+	cancel()
+	e.wants(dial.wait(), via.ErrTimeout, "connect")
+	// The server may learn of it at once, later, or from the connection.
+	if err = r.Confirm(e.timeout(), e.server.attributes()); err == nil {
+		err = r.Accept(e.timeout(), e.server.vi)
+	}
+	if err == nil {
+		e.breaks(e.server)
+	}
 }
 
 func twoAtOnce(e *env) {

@@ -20,8 +20,12 @@ const (
 	singleSize     = wire.MaxPacket&^63 + 2*64 // at least one line larger than any packet
 )
 
-// receiver holds the messages of the last system call.
+// receiver holds the messages of the last system call. Its buffers, 2 MiB with
+// coalescing, exist once the socket has received something: a shard that only a
+// request in the name of another host has opened never does.
 type receiver struct {
+	coalescing bool
+
 	messages []unix.Mmsghdr
 	names    []sockname
 	controls []arrivalControl
@@ -40,9 +44,10 @@ type receiver struct {
 	counted uint32 // part of drops already counted
 }
 
-func (in *receiver) init(coalescing bool) {
+// allocate makes the buffers.
+func (in *receiver) allocate() {
 	n, size := singleMessages, singleSize
-	if coalescing {
+	if in.coalescing {
 		n, size = joinedMessages, joinedSize
 	}
 	in.messages = make([]unix.Mmsghdr, n)
@@ -61,11 +66,26 @@ func (in *receiver) init(coalescing bool) {
 	in.next = n
 }
 
+// peek returns 0 if a socket has received a message, and otherwise why not.
+func peek(fd int) unix.Errno {
+	_, _, err := unix.Recvfrom(fd, nil, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	if err == nil {
+		return 0
+	}
+	return err.(unix.Errno)
+}
+
 // isEmpty reports whether all messages have been split.
 func (in *receiver) isEmpty() bool { return in.next == in.count && len(in.rest) == 0 }
 
 // fill receives a batch of messages.
 func (in *receiver) fill(fd int) unix.Errno {
+	if in.messages == nil {
+		if errno := peek(fd); errno != 0 {
+			return errno
+		}
+		in.allocate()
+	}
 	for i := range in.count { // reset fields that the last call changed
 		m := &in.messages[i].Hdr
 		m.Namelen = unix.SizeofSockaddrInet6

@@ -21,8 +21,7 @@ type udpShard struct {
 
 func newUDPShard(p *udpPort, fd int) *udpShard {
 	s := &udpShard{port: p, fd: fd, icrcChecker: icrcChecker{local: p.local}}
-	s.in.init(p.coalescing)
-	s.out.init()
+	s.in.coalescing = p.coalescing
 	return s
 }
 
@@ -98,6 +97,9 @@ func isFatal(errno unix.Errno) bool {
 func (s *udpShard) Send(spans []Span) error {
 	if s.port.closed.Load() {
 		return net.ErrClosed
+	}
+	if s.out.messages == nil {
+		s.out.init()
 	}
 	d := dispatch{shard: s}
 	for i := range spans {
