@@ -12,12 +12,12 @@ import (
 
 // A connection request takes these steps:
 //
-//  1. Server.admit       counts it, against the limits of its origin
-//  2. conn.confirm       answers it, where the fabric can without a VI, and waits
-//     until the peer shows that it has the answer: until then the address may be
-//     that of another host, and the request has a goroutine and nothing else
-//  3. conn.routineServe  has a thread
-//  4. worker.accept      makes the VI and its memory
+//  1. Server.admit counts it, against the limits of its origin.
+//  2. conn.confirm answers it, if the fabric can without a VI, and waits until
+//     the peer has shown that it has the answer. Until then the address may be
+//     that of another host: the request has a goroutine and nothing else.
+//  3. conn.routineServe has a thread.
+//  4. worker.accept makes the VI and its memory.
 
 // routineConfirm confirms a request and starts its worker.
 func (c *conn) routineConfirm(ctx context.Context, r *via.ConnRequest) {

@@ -79,7 +79,7 @@ func TestRequestsBeforeTheirConfirmation(t *testing.T) {
 	if now := nic.Agent().Objects.Load() + nic.Agent().Registrations.Load(); now != calls {
 		t.Errorf("%d objects and registrations before a confirmation", now-calls)
 	}
-	lost := errors.New("nobody knows of it")
+	lost := errors.New("the peer confirms nothing")
 	for range requests / 2 {
 		u.answer <- lost
 	}

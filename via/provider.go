@@ -129,8 +129,8 @@ type Incoming interface {
 // Confirmer is an Incoming that can answer before there is a VI.
 type Confirmer interface {
 	// Confirm sends the reply, and returns when the requester has shown that it
-	// got it. Accept or Refuse follows; neither sends a reply then. What the peer
-	// sends meanwhile waits. After an error neither follows.
+	// got it. Accept or Refuse follows; neither sends a reply then. The fabric
+	// keeps messages that arrive meanwhile. After an error neither follows.
 	Confirm(ctx context.Context, reply []byte, level ReliabilityLevel) error
 }
 

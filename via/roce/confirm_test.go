@@ -20,7 +20,7 @@ func confirmable(t *testing.T, n *port.Network) (x, y *party, l *via.Listener, p
 	return x, y, l, p
 }
 
-// connectConfirmed connects the VI of x, and returns the confirmed request at y.
+// connectConfirmed connects the VI of x, and returns the confirmed request.
 func connectConfirmed(t *testing.T, x, y *party, l *via.Listener) *via.ConnRequest {
 	t.Helper()
 	done := make(chan error, 1)
@@ -35,7 +35,7 @@ func connectConfirmed(t *testing.T, x, y *party, l *via.Listener) *via.ConnReque
 	return r
 }
 
-// What a peer sends before the VI exists is delivered, in order.
+// A VI gets the messages that the peer sent before it existed, in order.
 func TestDataBeforeAccept(t *testing.T) {
 	x, y, l, p := confirmable(t, port.NewNetwork(1, 9000))
 	const messages = 20

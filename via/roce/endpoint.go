@@ -273,8 +273,8 @@ func (e *endpoint) assign(c *cq) (*shard, error) {
 	return best, nil
 }
 
-// reassign counts a link for another completion queue. Its shard stays the same:
-// the peer knows the queue pair number.
+// reassign counts a link for another completion queue. The link keeps its
+// shard, of which the peer knows by the queue pair number.
 func (e *endpoint) reassign(l *link, to *cq) {
 	from := l.cfg.RecvCQ.(*cq)
 	if from == to {

@@ -50,8 +50,8 @@ const (
 
 func (g *engine) init(s *shard) { g.shard, g.port = s, s.port }
 
-// allocate makes what queue pairs need, for the first one: requests in the names
-// of other hosts open shards that never have one.
+// allocate makes the memory that queue pairs share, for the first one: requests
+// in the names of other hosts open shards that never have one.
 func (g *engine) allocate() {
 	if g.stash == nil {
 		g.stash = rc.NewStash(stashPackets)

@@ -84,8 +84,8 @@ type terms struct {
 	mtu      wire.MTU
 }
 
-// insert adds the link to the table of its shard, which keeps the packets of the
-// peer from now on.
+// insert adds the link to the table of its shard, which keeps the packets of
+// the peer from now on.
 func (l *link) insert(t terms) error {
 	to, err := l.endpoint.port.Peer(t.from)
 	if err != nil {

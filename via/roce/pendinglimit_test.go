@@ -52,8 +52,9 @@ func (c *crowd) ask(count int) (asked []*via.ConnRequest) {
 	}
 }
 
-// crowdPlaces is how many requests of an address the consumer has at a time.
-const crowdPlaces = 16
+// crowdPlaces is how many requests of an address without cookies the consumer
+// has at a time.
+const crowdPlaces = 8
 
 // The pending requests of one address are bounded, however many it sends. After
 // a refusal the consumer gets another one, and other addresses can connect.

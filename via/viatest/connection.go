@@ -283,6 +283,9 @@ func confirmed(e *env) {
 	e.ok(e.client, e.client.send(e.client.buffer(8)))
 	e.ok(e.server, first)
 	e.wants(r.Reject(), via.ErrInvalidParameter, "reject what was accepted")
+	e.check(e.client.vi.Disconnect(), "disconnect")
+	e.breaks(e.server)
+	e.check(e.server.vi.Disconnect(), "disconnect")
 
 	e.idle()
 	dial, r = e.asked(l)

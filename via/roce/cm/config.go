@@ -49,9 +49,10 @@ type Config struct {
 	Pending, PendingPerAddr int
 
 	// Unproven is how many requests of peers are in progress before further
-	// ones need a cookie: a proof that the sender receives at its address. 0 is
-	// 32.
-	Unproven int
+	// ones need a cookie: a proof that the sender receives at its address.
+	// UnprovenPerAddr is how many of one IP address are, before further ones of
+	// that do: requests in its name leave places to its host. 0 is 32, and 8.
+	Unproven, UnprovenPerAddr int
 }
 
 const (
@@ -63,6 +64,8 @@ const (
 	defaultPending        = 256
 	defaultPendingPerAddr = 32
 	defaultUnproven       = 32
+
+	defaultUnprovenPerAddr = 8
 )
 
 // withDefaults returns a copy with the defaults in place of zeros.
@@ -95,6 +98,9 @@ func (c Config) withDefaults() Config {
 	if c.Unproven == 0 {
 		c.Unproven = defaultUnproven
 	}
+	if c.UnprovenPerAddr == 0 {
+		c.UnprovenPerAddr = min(defaultUnprovenPerAddr, c.Unproven)
+	}
 	return c
 }
 
@@ -117,7 +123,7 @@ func (c Config) Validate() error {
 	check(c.MTU.IsValid(), "path MTU code %d", c.MTU)
 	check(c.Interval >= 0 && c.Timeout >= 0 && c.ServiceTimeout >= 0 && c.TimeWait >= 0,
 		"interval %v, timeout %v, service timeout %v, time-wait %v", c.Interval, c.Timeout, c.ServiceTimeout, c.TimeWait)
-	check(c.Pending >= 0 && c.PendingPerAddr >= 0 && c.Unproven >= 0,
-		"pending %d, per address %d, unproven %d", c.Pending, c.PendingPerAddr, c.Unproven)
+	check(c.Pending >= 0 && c.PendingPerAddr >= 0 && c.Unproven >= 0 && c.UnprovenPerAddr >= 0,
+		"pending %d, per address %d, unproven %d, per address %d", c.Pending, c.PendingPerAddr, c.Unproven, c.UnprovenPerAddr)
 	return errors.Join(all...)
 }

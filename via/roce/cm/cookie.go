@@ -72,11 +72,11 @@ func (k *cookies) holds(cookie []byte, from netip.AddrPort, c *connection) bool 
 }
 
 // welcomes reports whether a request may take state. With Config.Unproven
-// requests in progress it needs a cookie, which a REJ tells; the cookie is not
-// for the consumer.
+// requests in progress, or UnprovenPerAddr of its address, it needs a cookie,
+// which a REJ tells; the cookie is not for the consumer.
 func (m *Manager) welcomes(from netip.AddrPort, c *connection, req *wire.REQ, now time.Duration) bool {
 	cookie := wire.Cookie(req.Private[:])
-	isFull := len(m.table.pending) >= m.cfg.Unproven
+	isFull := len(m.table.pending) >= m.cfg.Unproven || m.table.pendingOf(plain(from.Addr())) >= m.cfg.UnprovenPerAddr
 	if cookie == nil && !isFull {
 		return true
 	}

@@ -67,6 +67,26 @@ func TestCookie(t *testing.T) {
 	}
 }
 
+// Requests in the name of an address do not keep its host from connecting: from
+// eight pending ones of an address on, the next of it needs a cookie, and that
+// of another does not.
+func TestCookieOfBusyAddress(t *testing.T) {
+	s := newScript(t)
+	for range 8 {
+		s.peerID, s.peerQP, s.tid = s.peerID+1, s.peerQP+1, s.tid+1
+		s.requested()
+	}
+	s.peerID, s.peerQP, s.tid = s.peerID+1, s.peerQP+1, s.tid+1
+	cookie := s.challenged()
+	if n := s.m.Counters().Pending; n != 8 {
+		t.Errorf("%d requests are pending", n)
+	}
+	s.deliver(s.peer, s.withCookie(cookie))
+	s.event(cm.Requested)
+	s.unknownPeer(1000)
+	s.requested()
+}
+
 // A cookie is not valid for another address, endpoint, port or request, nor
 // after two changes of the key.
 func TestOtherCookies(t *testing.T) {

@@ -29,7 +29,7 @@ func (s *script) bounded(pending int) {
 }
 
 // proven has all requesters count as if they had cookies.
-func proven(c *cm.Config) { c.Unproven = 1 << 20 }
+func proven(c *cm.Config) { c.Unproven, c.UnprovenPerAddr = 1<<20, 1<<20 }
 
 // Any number of requests without an answer of the consumer takes bounded state;
 // the newest remain.

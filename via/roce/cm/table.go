@@ -103,6 +103,16 @@ func (t *table) remove(c *connection) {
 	}
 }
 
+// pendingOf counts the pending requests of an address.
+func (t *table) pendingOf(addr netip.Addr) (n int) {
+	for _, c := range t.pending {
+		if plain(c.peer.Addr()) == addr {
+			n++
+		}
+	}
+	return n
+}
+
 // evictable returns the requests of which one must be evicted for a new one
 // from an address, oldest first: none if there is room, those of the same
 // address if it has too many, otherwise all.

@@ -15,16 +15,19 @@ import (
 // misses on the packet headers.
 const (
 	joinedMessages = 32
+	joinedAtFirst  = 4 // until they were all full
 	joinedSize     = 64<<10 + 64
 	singleMessages = 64
 	singleSize     = wire.MaxPacket&^63 + 2*64 // at least one line larger than any packet
 )
 
-// receiver holds the messages of the last system call. Its buffers, 2 MiB with
-// coalescing, exist once the socket has received something: a shard that only a
-// request in the name of another host has opened never does.
+// receiver holds the messages of the last system call. It has buffers once the
+// socket has received something, with coalescing 256 KiB, and 2 MiB once a
+// system call has filled these: most connections never do, and a shard that a
+// request in the name of another host has opened receives nothing.
 type receiver struct {
 	coalescing bool
+	grows      bool // the last system call has filled all buffers
 
 	messages []unix.Mmsghdr
 	names    []sockname
@@ -48,7 +51,10 @@ type receiver struct {
 func (in *receiver) allocate() {
 	n, size := singleMessages, singleSize
 	if in.coalescing {
-		n, size = joinedMessages, joinedSize
+		n, size = joinedAtFirst, joinedSize
+	}
+	if in.grows {
+		n = joinedMessages
 	}
 	in.messages = make([]unix.Mmsghdr, n)
 	in.names = make([]sockname, n)
@@ -66,15 +72,6 @@ func (in *receiver) allocate() {
 	in.next = n
 }
 
-// peek returns 0 if a socket has received a message, and otherwise why not.
-func peek(fd int) unix.Errno {
-	_, _, err := unix.Recvfrom(fd, nil, unix.MSG_PEEK|unix.MSG_DONTWAIT)
-	if err == nil {
-		return 0
-	}
-	return err.(unix.Errno)
-}
-
 // isEmpty reports whether all messages have been split.
 func (in *receiver) isEmpty() bool { return in.next == in.count && len(in.rest) == 0 }
 
@@ -85,6 +82,9 @@ func (in *receiver) fill(fd int) unix.Errno {
 			return errno
 		}
 		in.allocate()
+	} else if in.grows {
+		in.allocate()
+		in.grows = false
 	}
 	for i := range in.count { // reset fields that the last call changed
 		m := &in.messages[i].Hdr
@@ -93,6 +93,7 @@ func (in *receiver) fill(fd int) unix.Errno {
 	}
 	n, errno := receiveBatch(fd, in.messages)
 	in.count, in.next = n, 0
+	in.grows = n == joinedAtFirst && n == len(in.messages)
 	return errno
 }
 

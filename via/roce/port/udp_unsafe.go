@@ -22,6 +22,16 @@ func receiveBatch(fd int, messages []unix.Mmsghdr) (int, unix.Errno) {
 	return moveBatch(unix.SYS_RECVMMSG, fd, messages)
 }
 
+// peek returns 0 if a socket has received a message, and otherwise why not.
+func peek(fd int) unix.Errno {
+	for {
+		_, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), 0, 0, unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0)
+		if errno != unix.EINTR {
+			return errno
+		}
+	}
+}
+
 func moveBatch(call uintptr, fd int, messages []unix.Mmsghdr) (int, unix.Errno) {
 	for {
 		// Safety: messages are heap memory that outlives the call, and so is
