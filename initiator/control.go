@@ -120,9 +120,9 @@ func (k *controller) completion(e *via.Completion) error {
 	}
 }
 
-// advance sends the next request and the keepalive.
+// advance sends the next request and the keepalive, while sends are free.
 func (k *controller) advance() error {
-	if k.current == nil {
+	if k.current == nil && k.c.FreeSends() > 0 {
 		if x := k.s.nextRequest(); x != nil {
 			k.next++
 			k.id = k.next

@@ -183,15 +183,22 @@ func decodeAnswer(msg []byte, answer wire.Message) error {
 // loginPoll is the longest sleep of await, which polls its context.
 const loginPoll = 10 * time.Millisecond
 
-// await sends a control message and waits for the next one that arrives.
+// await sends a control message and waits for the next one that arrives. An
+// answer may arrive before its request completes, so that no send is free for
+// the next one: await waits for that too.
 func (s *session) await(ctx context.Context, c *carrier.Carrier, m wire.Message) ([]byte, error) {
-	if err := sendControl(c, m); err != nil {
-		return nil, err
-	}
-	c.Doorbell()
 	var done [4]via.Completion
 	polls := []unix.PollFd{{Fd: int32(c.FD()), Events: unix.POLLIN}}
-	for {
+	for sent := false; ; {
+		if !sent {
+			err := sendControl(c, m)
+			if err != nil && !errors.Is(err, errNoSend) {
+				return nil, err
+			}
+			if sent = err == nil; sent {
+				c.Doorbell()
+			}
+		}
 		for i := range done[:c.Poll(done[:])] {
 			msg, err := receiveControl(c, &done[i])
 			if msg != nil || err != nil {
@@ -207,10 +214,14 @@ func (s *session) await(ctx context.Context, c *carrier.Carrier, m wire.Message)
 	}
 }
 
+// errNoSend is a connection all of whose sends are in flight.
+var errNoSend = errors.New("too many control messages are in flight")
+
+// sendControl stages a control message.
 func sendControl(c *carrier.Carrier, m wire.Message) error {
 	s := c.AcquireLargeSend(wire.MaxControlSize)
 	if s == nil {
-		return errors.New("control requests overlap")
+		return errNoSend
 	}
 	n, err := m.Encode(s.Head)
 	if err != nil {
