@@ -220,26 +220,34 @@ func TestSyndromeTable(t *testing.T) {
 		want = append(want, fmt.Sprintf("0x%02x %v", int(s), s))
 	}
 	compareTable(t, "NAK codes", want)
+}
 
-	var granted []string
-	for code := range uint8(31) {
-		n := Syndrome(code).Credits()
-		granted = append(granted, strconv.Itoa(n))
-		if d := RNRDelay(code); code > 0 && d != time.Duration(n)*10*time.Microsecond {
-			t.Errorf("the RNR timer of code %d is %v, with %d credits", code, d, n)
+// specifiedCredits are those of the specification by code, 0 to 30. The RNR
+// timer of a code above 0 is 10 µs for each.
+var specifiedCredits = []int{
+	0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+	1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768,
+}
+
+func TestCreditTable(t *testing.T) {
+	for code, want := range specifiedCredits {
+		if n := Syndrome(code).Credits(); n != want {
+			t.Errorf("code %d grants %d credits, want %d", code, n, want)
+		}
+		delay := time.Duration(want) * 10 * time.Microsecond
+		if code == 0 {
+			delay = 655360 * time.Microsecond // the longest
+		}
+		if d := RNRDelay(uint8(code)); d != delay {
+			t.Errorf("the RNR timer of code %d is %v, want %v", code, d, delay)
 		}
 	}
-	requireSentence(t, "The credits of codes 0 to 30 are "+strings.Join(granted, " "))
 	if n := Syndrome(31).Credits(); n >= 0 {
 		t.Errorf("code 31 limits credits to %d", n)
 	}
-	requireSentence(t, fmt.Sprintf("that of code 0, the longest, is %s, that of code 31 %s.",
-		milliseconds(RNRDelay(0)), milliseconds(RNRDelay(31))))
-}
-
-// milliseconds writes a time as the page does.
-func milliseconds(d time.Duration) string {
-	return fmt.Sprintf("%.2f ms", float64(d)/float64(time.Millisecond))
+	if d := RNRDelay(31); d != 491520*time.Microsecond {
+		t.Errorf("the RNR timer of code 31 is %v", d)
+	}
 }
 
 func TestPathMTUTable(t *testing.T) {
