@@ -30,7 +30,8 @@
 #                  ends of NBD servers under QEMU
 # make forgeries   a hundred million forged capsules, a million opens of a record that a peer
 #                  changes meanwhile, and sealed sessions whose messages change on the way
-# make cable       sealed sessions of two hosts, with bugs planted that leave payload in clear
+# make cable       sealed sessions of two hosts with an attacker on their cable, also with bugs
+#                  planted that leave payload in clear
 # make fuzz-smoke  every fuzz target for a moment
 # make deps        the Debian packages that the tests and checks need
 SHELL := /bin/bash -o pipefail
@@ -227,6 +228,8 @@ forgeries:
 		-attack.changes $$(( $(FORGERIES) / 50000 ))
 
 cable: deps
+	$(GO) test -v -count=1 -timeout 60m -run '^(TestFlipsOnCable|TestMessagesOnCable|TestSprayOnCable)$$' ./integration/attack -args \
+		-attack.onway 100 -attack.sweeps 5
 	$(GO) test -v -count=1 -timeout 60m -run '^TestPlanted$$' ./integration/attack -args -attack.planted
 
 # The targets are listed, not written down, so that a new one takes part. Runs are

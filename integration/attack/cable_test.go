@@ -23,6 +23,10 @@ type cable struct {
 	attach  *testbed.Process
 }
 
+// keepAlive is so long that a busy machine is not silent for several of them:
+// a client that comes while a session is lost is refused.
+const keepAlive = "500ms"
+
 // newCable starts neither process.
 func newCable(t testing.TB, sealed bool) *cable {
 	t.Helper()
@@ -42,7 +46,7 @@ func (c *cable) startTarget() {
 	c.t.Helper()
 	args := []string{
 		"target", "--admin", filepath.Join(testbed.Folder(c.t), "target"), "--listen", testbed.RoCEURI(c.bed.B.IPv4),
-		"--export", c.disk.Name + "=" + c.disk.Spec, "--keepalive", "300ms",
+		"--export", c.disk.Name + "=" + c.disk.Spec, "--keepalive", keepAlive,
 	}
 	if c.folder == "" {
 		args = append(args, "--insecure")
@@ -64,6 +68,19 @@ func (c *cable) startInitiator(more ...string) {
 
 // uri is where clients of host A find the disk.
 func (c *cable) uri() string { return c.attach.URI(c.disk.Name, "nbd+unix") }
+
+// failedTags returns how many messages and records both ends refused.
+func (c *cable) failedTags() uint64 {
+	c.t.Helper()
+	n := uint64(0)
+	for _, i := range c.attach.Status().Initiators {
+		n += i.Stats.Forged
+	}
+	for _, d := range c.target.Status().Targets {
+		n += d.Stats.Forged
+	}
+	return n
+}
 
 // flawless checks that no request failed.
 func (c *cable) flawless() {

@@ -140,6 +140,17 @@ func isDatagram(frame []byte) bool {
 	return true
 }
 
+// Send has a host receive a frame of the middle's own.
+func (m *Middle) Send(to *Host, frame []byte) error {
+	for _, w := range m.ways {
+		if w.to == to {
+			copy(frame[6:12], middleAddress[:])
+			return w.sender.Send(frame)
+		}
+	}
+	return errors.New("no host of this cable")
+}
+
 // Stop takes the middle away. It may be called again.
 func (m *Middle) Stop() {
 	t := m.bed.A.t

@@ -17,12 +17,13 @@ func TestMiddleDecides(t *testing.T) {
 	f.size = 2000
 	var seen atomic.Int64
 	number := func(frame []byte) int { return int(binary.BigEndian.Uint32(frame[len(frame)-4:])) }
-	var held []byte
+	var held, last []byte
 	m := b.Interpose(func(to *Host, frame []byte) [][]byte {
 		if frame == nil || to != b.B {
 			return nil
 		}
 		seen.Add(1)
+		last = bytes.Clone(frame)
 		switch i := number(frame); {
 		case i%10 == 1:
 			frame[FramePayload+7] ^= 4
@@ -77,6 +78,13 @@ func TestMiddleDecides(t *testing.T) {
 			t.Errorf("bytes %v of datagram %d are flipped", at, i)
 		}
 	}
+	f.forget()
+	d := Forge(last, f.datagram(0))
+	if err := m.Send(b.B, d); err != nil {
+		t.Fatal(err)
+	}
+	f.sent++
+	f.receiveUntil(f.all)
 	m.Stop()
 	f.forget()
 	f.send(100, f.all)
