@@ -262,6 +262,7 @@ func (c *Carrier) Accept(ctx context.Context, r *via.ConnRequest) error {
 // messages are in clear again: all sends are free, and all receives are posted
 // but those at the indexes in kept, where the owner still uses what arrived.
 func (c *Carrier) Renew(kept []uint32) error {
+	c.detachKeys()
 	c.sealer, c.opener = nil, nil
 	c.free = c.free[:0]
 	for i := len(c.sends) - 1; i >= 0; i-- {
@@ -298,6 +299,7 @@ func (c *Carrier) Doorbell() { c.vi.Doorbell() }
 func (c *Carrier) Close() error {
 	err := c.vi.Disconnect()
 	c.drain()
+	c.detachKeys()
 	return errors.Join(err, c.release())
 }
 

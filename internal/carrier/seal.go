@@ -29,6 +29,13 @@ func (c *Carrier) Seal(s *seal.Sealer, o *seal.Opener) {
 	c.sealer, c.opener, c.began = s, o, time.Time{}
 }
 
+// detachKeys ends what a rekey of the session waits for.
+func (c *Carrier) detachKeys() {
+	if c.sealer != nil {
+		c.sealer.Detach()
+	}
+}
+
 // Sealed reports whether messages are sealed.
 func (c *Carrier) Sealed() bool { return c.sealer != nil }
 

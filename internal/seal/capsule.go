@@ -16,7 +16,8 @@ const (
 	Overhead = PrefixSize + tagSize
 
 	generationAt = 1 // modulo 256
-	reservedAt   = 2 // 0
+	eraAt        = 2 // modulo 256
+	reservedAt   = 3 // 0
 	counterAt    = 4 // low 32 bits
 )
 
@@ -24,10 +25,10 @@ var errRoom = errors.New("no room for the prefix and the tag of a capsule")
 
 // Sealer seals what one end sends on a connection.
 type Sealer struct {
-	chain   chain
-	end     End
-	limits  Limits
-	scratch *scratch
+	chain  chain
+	end    End
+	limits Limits
+	link   *link
 
 	counter  uint64 // of the next capsule
 	capsules uint64 // of the generation
@@ -39,13 +40,15 @@ type Sealer struct {
 
 // Capsule seals in place the message b[PrefixSize:PrefixSize+n], and returns
 // the length of the capsule, which is at b, and its counter. It does not
-// allocate, except when a generation ends with this capsule.
+// allocate, except when a generation ends with this capsule, or an era before
+// it.
 func (s *Sealer) Capsule(b []byte, n int) (total int, counter uint64, err error) {
 	if n < 0 || len(b) < n+Overhead {
 		return 0, 0, errRoom
 	}
+	s.follow()
 	counter = s.counter
-	b[0], b[generationAt], b[reservedAt], b[reservedAt+1] = Opcode, byte(s.chain.generation), 0, 0
+	b[0], b[generationAt], b[eraAt], b[reservedAt] = Opcode, byte(s.chain.generation), byte(s.chain.era), 0
 	binary.LittleEndian.PutUint32(b[counterAt:], uint32(counter))
 	key := &s.chain.keys.capsules
 	key.nonce(&s.nonce, 0, counter)
@@ -65,8 +68,9 @@ func (s *Sealer) Capsule(b []byte, n int) (total int, counter uint64, err error)
 // the generation has lived long enough.
 func (s *Sealer) Ratchet() { s.due = true }
 
-// Generation returns which generation of keys the next capsule is sealed with.
-func (s *Sealer) Generation() uint64 { return s.chain.generation }
+// Generation returns how many generations of keys the connection has sealed
+// with before the present one, in all eras.
+func (s *Sealer) Generation() uint64 { return s.chain.generations() }
 
 // observe tells the observer what is sealed now.
 func (l *Limits) observe(key *aead, nonce *[ivSize]byte) {
@@ -80,7 +84,8 @@ type Opener struct {
 	chain   chain
 	end     End // that opens
 	limits  Limits
-	scratch *scratch
+	link    *link
+	retired bool // the era: the next capsule is of a later one
 
 	counter   uint64 // of the next capsule
 	claimable bool   // the payload of the capsule before it
@@ -98,14 +103,16 @@ func (o *Opener) Capsule(b []byte) (message []byte, counter uint64, err error) {
 		return nil, 0, ErrForged
 	}
 	o.failed, o.claimable = true, false // until it is opened
-	if len(b) < Overhead || b[0] != Opcode || b[reservedAt] != 0 || b[reservedAt+1] != 0 ||
+	if len(b) < Overhead || b[0] != Opcode || b[reservedAt] != 0 ||
 		binary.LittleEndian.Uint32(b[counterAt:]) != uint32(o.counter) {
 		return nil, 0, ErrForged
 	}
-	switch b[generationAt] {
-	case byte(o.chain.generation):
+	switch {
+	case o.retired || b[eraAt] != byte(o.chain.era):
+		message, err = o.openLater(b)
+	case b[generationAt] == byte(o.chain.generation):
 		message, err = o.open(o.chain.keys, b)
-	case byte(o.chain.generation + 1):
+	case b[generationAt] == byte(o.chain.generation+1):
 		next := o.chain.next()
 		if message, err = o.open(next.keys, b); err == nil {
 			clear(o.chain.secret[:])
@@ -130,5 +137,6 @@ func (o *Opener) open(keys *keys, b []byte) ([]byte, error) {
 	return key.gcm.Open(b[PrefixSize:PrefixSize], o.nonce[:], b[PrefixSize:], b[:PrefixSize])
 }
 
-// Generation returns which generation of keys the peer seals with.
-func (o *Opener) Generation() uint64 { return o.chain.generation }
+// Generation returns how many generations of keys the peer has sealed with
+// before the present one, in all eras.
+func (o *Opener) Generation() uint64 { return o.chain.generations() }

@@ -16,8 +16,10 @@ const (
 // latest is kept.
 type chain struct {
 	from       End
+	era        uint64
 	secret     [secretSize]byte
-	generation uint64
+	generation uint64 // of the era
+	before     uint64 // generations of earlier eras
 	keys       *keys
 }
 
@@ -36,8 +38,8 @@ type aead struct {
 	id  [8]byte // tells keys apart
 }
 
-func newChain(secret *[secretSize]byte, from End) chain {
-	c := chain{from: from}
+func newChain(secret *[secretSize]byte, from End, era uint64) chain {
+	c := chain{from: from, era: era}
 	expand(c.secret[:], secret, "viablk1 from "+string(from))
 	c.keys = c.derive()
 	return c
@@ -71,7 +73,7 @@ func (c *chain) deriveAEAD(what string) (a aead) {
 
 // next returns the chain of the next generation.
 func (c *chain) next() chain {
-	n := chain{from: c.from, generation: c.generation + 1}
+	n := chain{from: c.from, era: c.era, generation: c.generation + 1, before: c.before}
 	expand(n.secret[:], &c.secret, "viablk1 next")
 	n.keys = n.derive()
 	return n
@@ -84,6 +86,17 @@ func (c *chain) ratchet() {
 	*c = n
 	clear(n.secret[:])
 }
+
+// succeed replaces the chain by one of a later era, which it clears.
+func (c *chain) succeed(next *chain) {
+	next.before = c.generations() + 1
+	clear(c.secret[:])
+	*c = *next
+	clear(next.secret[:])
+}
+
+// generations returns how many generations there were before.
+func (c *chain) generations() uint64 { return c.before + c.generation }
 
 // nonce writes the nonce of a record to n.
 func (a *aead) nonce(n *[ivSize]byte, record uint32, counter uint64) {

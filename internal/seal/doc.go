@@ -31,15 +31,19 @@
 // also not with a new generation. A capsule is record 0 under a key of its own;
 // record k of payload is the bytes from k times [RecordSize].
 //
-// A capsule is a prefix of 8 bytes (0x90, the generation modulo 256, two zero
-// bytes, the low 32 bits of the counter), which is authenticated, the sealed
-// message, and a tag of 16 bytes.
+// A rekey gives the session another PRK. Each connection derives its S from
+// it with the nonces that it has, and each direction goes on with generation 0
+// of that: a new era. The counter goes on.
+//
+// A capsule is a prefix of 8 bytes (0x90, the generation modulo 256, the era
+// modulo 256, a zero byte, the low 32 bits of the counter), which is
+// authenticated, the sealed message, and a tag of 16 bytes.
 //
 // A receiver never trusts the prefix: it knows the next counter, and accepts
-// the present generation or the next. So a capsule that is lost, repeated,
-// reordered, changed or made up is one failed tag, [ErrForged], after which the
-// opener opens nothing more. The reliable VIs below lose and reorder nothing,
-// so an honest connection never sees it.
+// the present generation or the next, or the first of a later era. So a capsule
+// that is lost, repeated, reordered, changed or made up is one failed tag,
+// [ErrForged], after which the opener opens nothing more. The reliable VIs
+// below lose and reorder nothing, so an honest connection never sees it.
 //
 // A Session is safe for concurrent use. A Sealer, an Opener and the [Payload]s
 // of a connection are for one goroutine at a time.

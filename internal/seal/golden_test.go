@@ -168,3 +168,39 @@ func TestOtherKeysOpenNothing(t *testing.T) {
 	}
 	open(same, seal.Initiator).refuse(t, b) // reflected to who sealed it
 }
+
+// An era has the schedule of a session's keys, with the nonces of the
+// connection, and goes on with its counters; the bytes stay what they are.
+func TestGoldenEra(t *testing.T) {
+	nI, nT, cI, cT := nonce(2), nonce(3), nonce(5), nonce(6)
+	prk := mac(append(nI[:], nT[:]...), pattern(64, 101))
+	conn := expand(prk, "viablk1 conn\x03\x00\x01\x00\x00\x00"+string(cI[:])+string(cT[:]), 32)
+	r := newRekeyed(t, seal.Limits{})
+	i, target := r.connect(t, 3)
+	target.expect(t, i.capsule(t, text), text)
+	i.Ratchet()
+	target.expect(t, i.capsule(t, text), text)
+	r.target(t)
+	r.initiator(t)
+	var digest []byte
+	for _, c := range []struct {
+		from, to end
+		secret   string
+		prefix   string
+		counter  byte
+	}{
+		{i, target, "viablk1 from initiator", "\x90\x00\x01\x00\x02\x00\x00\x00", 2},
+		{target, i, "viablk1 from target", "\x90\x00\x01\x00\x00\x00\x00\x00", 0},
+	} {
+		b := c.from.capsule(t, text)
+		want := append([]byte(c.prefix), gcm(t, expand(conn, c.secret, 32), "capsule", 0, c.counter, text, []byte(c.prefix))...)
+		if !bytes.Equal(b, want) {
+			t.Errorf("%s: %x, want %x", c.secret, b, want)
+		}
+		c.to.expect(t, b, text)
+		digest = mac([]byte(c.secret), digest, b)
+	}
+	if got, want := hex.EncodeToString(digest), "1fc8f4fa08c1c2ec8b8c6272ee4230533a2be9aaebb1675f87dec5e503bbb858"; got != want {
+		t.Errorf("the bytes of an era have changed: %s", got)
+	}
+}

@@ -80,9 +80,10 @@ func (s *Sealer) Payload(p *Payload, bytes int) error {
 	if s.end != Initiator {
 		return errEnd
 	}
+	s.follow()
 	s.claimed = true
 	s.blocks += uint64(bytes+15)/16 + 2*uint64(Records(bytes))
-	p.start(s.chain.keys, s.scratch, s.limits.Observer, s.counter, s.end)
+	p.start(s.chain.keys, &s.link.scratch, s.limits.Observer, s.counter, s.end)
 	return nil
 }
 
@@ -97,7 +98,7 @@ func (o *Opener) Payload(p *Payload) error {
 		return errEnd
 	}
 	o.claimable = false
-	p.start(o.last, o.scratch, o.limits.Observer, o.counter-1, o.end)
+	p.start(o.last, &o.link.scratch, o.limits.Observer, o.counter-1, o.end)
 	return nil
 }
 

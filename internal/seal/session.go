@@ -75,10 +75,13 @@ const (
 	maximumCapsules = 1 << 32
 )
 
-// Session is the keys of one authenticated session.
+// Session is the keys of one authenticated session, until a rekey: another one
+// follows it then.
 type Session struct {
 	name   [NameSize]byte
 	limits Limits
+	ring   *ring
+	era    uint64 // how many sessions it follows
 
 	mu      sync.Mutex
 	cleared bool             // +checklocks:mu
@@ -121,6 +124,7 @@ func NewSession(ekm []byte, nonceI, nonceT [NonceSize]byte, name [NameSize]byte,
 		return nil, fmt.Errorf("derive the keys of a session: %w", err)
 	}
 	s := &Session{name: name, limits: limits, prk: [secretSize]byte(prk)}
+	s.ring = &ring{latest: s}
 	clear(prk)
 	expand(s.join[:], &s.prk, "viablk1 join")
 	return s, nil
@@ -177,22 +181,23 @@ func (s *Session) Conn(conn uint16, epoch uint32, nonceI, nonceT [NonceSize]byte
 	info = binary.LittleEndian.AppendUint32(info, epoch)
 	info = append(info, nonceI[:]...)
 	info = append(info, nonceT[:]...)
-	var secret [secretSize]byte
-	defer clear(secret[:])
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.cleared {
-		return nil, nil, ErrCleared
+	l := &link{ring: s.ring, info: string(info), end: end}
+	sealing, opening, err := s.chains(l)
+	if err != nil {
+		return nil, nil, err
 	}
-	expand(secret[:], &s.prk, string(info))
-	scratch := &scratch{}
-	sealer := &Sealer{chain: newChain(&secret, end), end: end, limits: s.limits, scratch: scratch}
-	opener := &Opener{chain: newChain(&secret, end.other()), end: end, limits: s.limits, scratch: scratch}
-	return sealer, opener, nil
+	return &Sealer{chain: sealing, end: end, limits: s.limits, link: l}, &Opener{chain: opening, end: end, limits: s.limits, link: l}, nil
 }
 
-// Clear forgets the keys. Connections go on with theirs; none begins.
+// Clear forgets the keys, and those of the sessions that it followed or that
+// follow it. Connections go on with theirs; none begins.
 func (s *Session) Clear() {
+	s.Retire()
+	s.ring.newest().forget()
+}
+
+// forget forgets the keys.
+func (s *Session) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cleared = true
