@@ -13,6 +13,7 @@ const (
 	EventPortalState                        // PortalState
 	EventGoAway                             // RetryAfter: finish and come back then
 	EventVerifier                           // Export, UUID, Verifier: writes were lost
+	EventRekey                              // ask for new keys: FeatureRekey
 	eventEnd
 )
 
@@ -35,7 +36,7 @@ type Event struct {
 // Offsets of an event. The name follows.
 const (
 	// 1 resize, 2 export added, 3 export removed, 4 portal state, 5 go away, 6
-	// verifier
+	// verifier, 7 rekey
 	eventAtKind        = 64
 	eventAtPortalState = 65 // kind 4; as in LoginResponse
 	eventAtExport      = 66 // kinds 1, 3, 6

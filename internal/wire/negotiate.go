@@ -83,7 +83,8 @@ type Features uint32
 const (
 	FeatureImmediate Features = 1 << 0 // success may be answered by an immediate
 	FeatureEvents    Features = 1 << 1 // the target may send events
-	featuresKnown             = FeatureImmediate | FeatureEvents
+	FeatureRekey     Features = 1 << 2 // a sealed session may get new keys
+	featuresKnown             = FeatureImmediate | FeatureEvents | FeatureRekey
 )
 
 // PortalState is how well an address of the target serves.

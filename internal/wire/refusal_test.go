@@ -221,7 +221,7 @@ var controlDamage = []damage{
 	{"login-response", errChoice, false, put(loginResponseAtDataModes, 1)},
 	{"login-response", errChoice, false, put(loginResponseAtDataModes, 1<<2)}, // reserved
 	{"login-response", errChoice, false, put(loginResponseAtAuthMethod, 4)},
-	{"login-response", errChoice, false, put(loginResponseAtFeatures, 4)},
+	{"login-response", errChoice, false, put(loginResponseAtFeatures, 8)},
 	{
 		"login-response", errPortalState, false,
 		put(loginResponseAtPortalState, byte(portalEnd)),

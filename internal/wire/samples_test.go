@@ -172,6 +172,19 @@ func sessionSamples() []sample {
 			ID: 2, PathEpoch: 2, Answer: true, Kind: AuthRekey, Last: true, Version: AuthVersion,
 			Session: id(0x30), Nonce: key(0x50),
 		}},
+		{"auth-rekey", &Auth{
+			ID: 1, PathEpoch: 2, Kind: AuthRekey, Methods: AuthCertificates, Seals: SealAESGCM,
+			Version: AuthVersion, Nonce: key(0x40), Data: []byte("client hello inside the seal"),
+		}},
+		{"auth-rekey-last", &Auth{
+			ID: 2, PathEpoch: 2, Kind: AuthRekey, Last: true,
+			Version: AuthVersion, Nonce: key(0x50), Data: []byte("certificate"),
+		}},
+		{"auth-rekey-response", &Auth{
+			ID: 1, PathEpoch: 2, Answer: true, Status: StatusContinue, Kind: AuthRekey,
+			Methods: AuthCertificates, Seals: SealAESGCM, Version: AuthVersion,
+			Nonce: key(0x60), Data: []byte("server hello"),
+		}},
 		{"auth-response-retry", &Auth{
 			ID: 1, PathEpoch: 2, Answer: true, Status: StatusRetry, Kind: AuthHello,
 			Version: AuthVersion, RetryAfter: 500, Nonce: key(0x10),
@@ -182,7 +195,7 @@ func sessionSamples() []sample {
 			SessionGen: 3, Nonce: 0x1234567890abcdef, ClientNonce: id(0x30),
 			PathID: 4, Conn: 3, Conns: 5, Depth: 128, InlineMax: 8192,
 			MaxIO: 32 << 20, DataModes: modesKnown, Digest: DigestCRC32C,
-			Seal: SealAESGCM, AuthMethods: AuthPSK, Features: featuresKnown,
+			Seal: SealAESGCM, AuthMethods: AuthPSK, Features: FeatureImmediate | FeatureEvents,
 			PublicKey: key(0x40), Proof: key(0x60),
 		}},
 		{"login-response", &LoginResponse{
@@ -254,6 +267,7 @@ func recoverySamples() []sample {
 			ID: 12, PathEpoch: 2, Kind: EventGoAway,
 			RetryAfter: 3000, PortalState: PortalDraining,
 		}},
+		{"event-rekey", &Event{ID: 13, PathEpoch: 2, Kind: EventRekey}},
 		{"event-removed", &Event{
 			ID: 12, PathEpoch: 2, Kind: EventExportRemoved,
 			UUID: id(0x50), Verifier: 9, Name: "disks/a",
