@@ -30,6 +30,7 @@
 #                  ends of NBD servers under QEMU
 # make forgeries   a hundred million forged capsules, a million opens of a record that a peer
 #                  changes meanwhile, and sealed sessions whose messages change on the way
+# make rotation    a minute of requests under rekeys, and bugs planted in these
 # make cable       sealed sessions of two hosts with an attacker on their cable, also with bugs
 #                  planted that leave payload in clear
 # make fuzz-smoke  every fuzz target for a moment
@@ -81,7 +82,7 @@ PACKAGE_TOOLS := $(BUILD_TOOLS) mmdebstrap:mmdebstrap lintian:lintian rpm:rpm rp
 LOCKS := -test=false -inferred=false
 LOCKED := ./internal/... ./via/... ./target/... ./initiator ./regcache ./config ./cmd/...
 
-.PHONY: build build-verbs deb rpm test test-plain test-suites test-packages test-vm conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed forged-packets planted exactly-once returns forgeries cable fuzz-smoke deps clean
+.PHONY: build build-verbs deb rpm test test-plain test-suites test-packages test-vm conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed forged-packets planted exactly-once returns forgeries rotation cable fuzz-smoke deps clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/viablk ./cmd/viablk
@@ -226,6 +227,10 @@ forgeries:
 		-seal.forgeries $(FORGERIES) -seal.opens $$(( $(FORGERIES) / 100 ))
 	$(GO) test -v -count=1 -timeout 0 -run '^TestChangesOnTheWay$$' ./integration/attack -args \
 		-attack.changes $$(( $(FORGERIES) / 50000 ))
+
+rotation:
+	$(GO) test -v -count=1 -timeout 10m -run '^TestRotation$$' ./integration/attack -args -attack.rotation 60s -attack.rekey 1s
+	$(GO) test -v -count=1 -timeout 10m -run '^TestPlantedRekeys$$' ./integration/attack -args -attack.planted
 
 cable: deps
 	$(GO) test -v -count=1 -timeout 60m -run '^(TestFlipsOnCable|TestMessagesOnCable|TestSprayOnCable)$$' ./integration/attack -args \

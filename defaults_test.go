@@ -29,7 +29,7 @@ var libraries = map[string]map[string]string{
 		"KeepAlive": "target.keepalive", "BusyPoll": "target.busy_poll",
 	},
 	"initiator": {
-		"Timeout": "attach.timeout", "ReconnectDelay": "attach.reconnect_delay", "PoolBytes": "", "Chunk": "",
+		"Timeout": "attach.timeout", "ReconnectDelay": "attach.reconnect_delay", "PoolBytes": "", "Chunk": "", "RekeyInterval": "",
 	},
 	"internal/nbd": {
 		"Handshake": "nbd.handshake_timeout", "Progress": "nbd.progress_timeout", "BusyPoll": "nbd.busy_poll",
@@ -57,11 +57,11 @@ var units = map[string]int64{
 // suffixes are the units of values that comments state.
 var suffixes = map[string]int64{
 	"": 1, "ns": 1, "µs": int64(time.Microsecond), "ms": int64(time.Millisecond), "s": int64(time.Second),
-	"min": int64(time.Minute), "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30,
+	"min": int64(time.Minute), "h": int64(time.Hour), "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30,
 }
 
 // statedDefault matches a default in the comment of a field.
-var statedDefault = regexp.MustCompile(`(?:; |\bdefault (?:and most )?|\b0 is |\b(?:Zero|0) means )([0-9]+) ?(ns|µs|ms|s|min|KiB|MiB|GiB)?(?:[,.;]| or |$)`)
+var statedDefault = regexp.MustCompile(`(?:; |\bdefault (?:and most )?|\b0 is |\b(?:Zero|0) means )([0-9]+) ?(ns|µs|ms|s|min|h|KiB|MiB|GiB)?(?:[,.;]| or |$)`)
 
 // library is the sources of a package, with those it takes constants from.
 type library struct {

@@ -23,6 +23,7 @@ type controller struct {
 	id        uint32 // of the request in flight
 	left      bool   // logged out: the target closes the connection
 	keepalive keepalive
+	rekey     rekeyer
 }
 
 // routineControl serves the control connection until it breaks or the session
@@ -31,6 +32,7 @@ func (s *session) routineControl(c *carrier.Carrier, bell sched.Bell) {
 	defer s.ended.Set()
 	k := &controller{s: s, c: c, bell: bell, keepalive: newKeepalive(s.cfg.Scheduler, s.keepaliveInterval)}
 	err := k.serve()
+	k.endRekey()
 	s.forgetKeys() // no connection joins any more
 	if err != nil {
 		s.cfg.Log.Log(context.Background(), s.cfg.lossLevel(), "session ended", "error", err)
@@ -70,6 +72,7 @@ func (k *controller) serve() error {
 			return fmt.Errorf("%w: %w", errSession, errLost)
 		}
 		if d, ok := k.keepalive.wait(); ok && k.c.Arm() {
+			d = k.rekey.wait(k.s.cfg.Scheduler.Now, d)
 			_ = k.s.cfg.Scheduler.Poll(polls, d) // the next iteration polls in any case
 			k.bell.Drain()
 		}
@@ -106,9 +109,14 @@ func (k *controller) completion(e *via.Completion) error {
 		case wire.EventResize:
 			k.s.resized.Store(&v)
 		case wire.EventGoAway:
+			k.s.cfg.Log.Debug("the target asks to go", "host", k.s.cfg.Host)
 			k.s.lost.Set() // the logout tells what is durable
+		case wire.EventRekey:
+			k.rekey.due = k.s.cfg.Scheduler.Now()
 		}
 		return sendControl(k.c, &wire.EventAck{ID: v.ID, PathEpoch: pathEpoch, Kind: v.Kind})
+	case h.Opcode == wire.OpAuthResponse && k.rekey.handshake != nil:
+		return k.rekeyAnswer(msg)
 	case k.current != nil && h.ID == k.id:
 		_, k.left = k.current.ask.(*wire.Logout)
 		k.current.answer = msg
@@ -120,9 +128,13 @@ func (k *controller) completion(e *via.Completion) error {
 	}
 }
 
-// advance sends the next request and the keepalive, while sends are free.
+// advance sends the next request, the keepalive, and what is due of a rekey,
+// while sends are free.
 func (k *controller) advance() error {
-	if k.current == nil && k.c.FreeSends() > 0 {
+	if err := k.tendKeys(); err != nil {
+		return err
+	}
+	if k.current == nil && k.rekey.handshake == nil && k.c.FreeSends() > 0 {
 		if x := k.s.nextRequest(); x != nil {
 			k.next++
 			k.id = k.next

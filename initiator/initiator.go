@@ -75,6 +75,8 @@ type Config struct {
 	// bounce.
 	Security func() (handshake.Config, error)
 
+	RekeyInterval time.Duration // of the keys of a sealed session; 24 h
+
 	// Scheduler is the clock, the waits and the goroutines of the device; nil is
 	// sched.Real.
 	Scheduler sched.Scheduler
@@ -158,6 +160,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.ReconnectDelay == 0 {
 		c.ReconnectDelay = defaultDelay
+	}
+	if c.RekeyInterval == 0 {
+		c.RekeyInterval = rekeyInterval
 	}
 	if c.LossTimeout < 0 || c.ReconnectDelay < 0 || c.Timeout < 0 {
 		return c, fmt.Errorf("loss timeout %v, reconnect delay %v or timeout %v out of range", c.LossTimeout, c.ReconnectDelay, c.Timeout)

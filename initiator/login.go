@@ -41,7 +41,11 @@ const commonTransfer = 8 << 20
 // many handshakes it waits.
 func (s *session) connect(ctx context.Context, role wire.Role, index uint16, depth int) (*carrier.Carrier, wire.LoginResponse, error) {
 	for {
+		keys := s.keys.Load()
 		c, a, err := s.tryConnect(ctx, role, index, depth)
+		if err != nil && role == wire.RoleIO && s.keys.Load() != keys && ctx.Err() == nil {
+			continue // it joined by keys that were replaced meanwhile
+		}
 		var busy *handshake.BusyError
 		if !errors.As(err, &busy) || ctx.Err() != nil {
 			return c, a, err
@@ -107,7 +111,7 @@ func (s *session) loginRequest(role wire.Role, index uint16, depth int) wire.Log
 		DataModes: wire.ModesInline | wire.ModesPull | wire.ModesPlace, Features: wire.FeatureImmediate | wire.FeatureEvents,
 	}
 	if s.cfg.sealed() {
-		q.Features = wire.FeatureEvents // an immediate has no tag
+		q.Features = wire.FeatureEvents | wire.FeatureRekey // an immediate has no tag
 	}
 	if role == wire.RoleDiscover {
 		q.SessionID = [16]byte{}

@@ -35,11 +35,12 @@ func (c *Config) sealed() bool { return c.Security != nil }
 // secure authenticates a connection for its login, and seals it.
 func (s *session) secure(ctx context.Context, c *carrier.Carrier, q *wire.LoginRequest) error {
 	var result *handshake.Result
+	var keys *sessionKeys
 	var err error
 	if q.Role == wire.RoleIO {
 		result, err = s.joinKeys(ctx, c, q)
-	} else {
-		result, err = s.authenticate(ctx, c)
+	} else if keys, err = s.authenticate(ctx, c); err == nil {
+		result = keys.Result
 	}
 	if errors.Is(err, handshake.ErrRejected) && q.Role != wire.RoleIO {
 		err = &SecurityError{err} // a session that is not known is lost, no more
@@ -53,20 +54,20 @@ func (s *session) secure(ctx context.Context, c *carrier.Carrier, q *wire.LoginR
 	}
 	c.Seal(sealer, opener)
 	if q.Role != wire.RoleIO {
-		s.keys = result
+		s.keys.Store(keys)
 	}
 	return nil
 }
 
 // forgetKeys clears the keys of the session; connections go on with theirs.
 func (s *session) forgetKeys() {
-	if s.keys != nil {
-		s.keys.Session.Clear()
+	if k := s.keys.Load(); k != nil {
+		k.Session.Clear()
 	}
 }
 
 // authenticate makes the keys of a session.
-func (s *session) authenticate(ctx context.Context, c *carrier.Carrier) (*handshake.Result, error) {
+func (s *session) authenticate(ctx context.Context, c *carrier.Carrier) (*sessionKeys, error) {
 	cfg, err := s.cfg.Security()
 	if err != nil {
 		return nil, &SecurityError{err}
@@ -77,12 +78,16 @@ func (s *session) authenticate(ctx context.Context, c *carrier.Carrier) (*handsh
 		return nil, &SecurityError{err}
 	}
 	defer h.Close()
-	return s.shakeHands(ctx, c, h)
+	r, err := s.shakeHands(ctx, c, h)
+	if err != nil {
+		return nil, err
+	}
+	return newSessionKeys(r, &cfg, s.cfg.Scheduler.Now()), nil
 }
 
 // joinKeys has a connection join the keys of the session.
 func (s *session) joinKeys(ctx context.Context, c *carrier.Carrier, q *wire.LoginRequest) (*handshake.Result, error) {
-	j, err := handshake.NewJoin(s.keys.Session, q.Conn, pathEpoch)
+	j, err := handshake.NewJoin(s.keys.Load().Session, q.Conn, pathEpoch)
 	if err != nil {
 		return nil, err
 	}
@@ -152,6 +157,8 @@ type SecurityStatus struct {
 	Serial     string    `json:"serial"`     // of the certificate, hexadecimal
 	Expires    time.Time `json:"expires"`    // the certificate
 	Generation uint64    `json:"generation"` // of keys, the latest of a connection; from 1
+	Rekeys     uint64    `json:"rekeys"`
+	Renewed    time.Time `json:"renewed"` // the last handshake
 }
 
 // cipherName is the only cipher of sealed sessions.
@@ -159,9 +166,12 @@ const cipherName = "AES-256-GCM"
 
 // security describes what protects the session, or returns nil.
 func (s *session) security() *SecurityStatus {
-	k := s.keys
+	k := s.keys.Load()
 	if k == nil {
 		return nil
 	}
-	return &SecurityStatus{Cipher: cipherName, Agreement: k.Curve, Peer: k.Names, Serial: k.Serial, Expires: k.NotAfter, Generation: 1}
+	return &SecurityStatus{
+		Cipher: cipherName, Agreement: k.Curve, Peer: k.Names, Serial: k.Serial, Expires: k.NotAfter,
+		Generation: 1, Rekeys: k.Session.Era(), Renewed: k.at,
+	}
 }

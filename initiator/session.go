@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/viablk/viablk/internal/handshake"
 	"github.com/viablk/viablk/internal/sched"
 	"github.com/viablk/viablk/internal/wire"
 )
@@ -31,7 +30,9 @@ type session struct {
 	conns             uint16 // I/O connections that the target grants
 	keepaliveInterval time.Duration
 
-	keys   *handshake.Result // of a sealed session; else nil
+	keys    atomic.Pointer[sessionKeys] // of a sealed session; else nil
+	recheck atomic.Bool                 // routineControl is to check the certificates
+
 	login  wire.LoginResponse
 	export wire.OpenResponse // the disk, once it is open
 

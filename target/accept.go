@@ -54,9 +54,9 @@ func (c *conn) refuse(r *via.ConnRequest, err error) {
 // Receives that a connection has before it logged in, and what each holds
 // beyond its head: any control message.
 const (
-	controlReceives = 4 // a request, a keepalive, an event's ack, a logout
+	controlReceives = 6 // a request, a keepalive, acks of three events, a logout
 	controlData     = wire.MaxControlSize - carrier.HeadSize
-	controlSends    = 4
+	controlSends    = 6 // two answers, a keepalive's, three events
 	reserveReceives = 4 // beyond the credits: keepalive, logout, spare
 
 	// leastTransfer is the least maximum transfer size that VIA permits, and

@@ -48,6 +48,10 @@ func (w *worker) controlMessage(msg []byte) error {
 	switch {
 	case w.conn.server.guard != nil && !w.carrier.Sealed():
 		err = w.authenticate(msg)
+	case err == nil && h.Opcode == wire.OpAuth && w.login.role == wire.RoleControl && w.login.features&wire.FeatureRekey != 0:
+		err = w.rekeyMessage(msg)
+	case err == nil && h.Opcode == wire.OpEventAck && w.login.role == wire.RoleControl:
+		err = w.acknowledged(msg)
 	case h.Opcode == wire.OpAuth && w.login.role == 0 && (err == nil || errors.Is(err, errNoLogin)):
 		err = w.control.refuseAuth(h)
 	case err != nil:
@@ -131,8 +135,6 @@ func (k *controller) dispatch(h wire.ControlHeader, msg []byte) error {
 			return err
 		}
 		return k.send(&wire.CloseResponse{ID: q.ID, PathEpoch: k.login.epoch, Status: k.login.session.close(k.server.exports, &q)})
-	case op == wire.OpEventAck:
-		return k.acknowledged(msg)
 	default:
 		return k.notSupported(h)
 	}
@@ -256,12 +258,7 @@ func (k *controller) announceDrain() error {
 		return nil
 	}
 	k.goAwayPending = true
-	k.events++
-	if err := k.send(&wire.Event{ID: k.events, PathEpoch: k.login.epoch, Kind: wire.EventGoAway}); err != nil {
-		return err
-	}
-	k.carrier.Doorbell()
-	return nil
+	return k.sendEvent(wire.EventGoAway)
 }
 
 // awaitsLogout reports whether a drain waits for the logout, or is still to be

@@ -28,6 +28,7 @@ import (
 func (w *worker) iterate() bool {
 	if w.iterations++; w.iterations%publishIterations == 0 {
 		w.publish()
+		w.tendRekey(w.sleeper.scheduler.Now())
 	}
 	n := w.carrier.Poll(w.done[:])
 	for i := range w.done[:n] {

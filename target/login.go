@@ -115,7 +115,11 @@ func (w *worker) joinSession(q *wire.LoginRequest) (*session, wire.LoginReason, 
 	case wire.RoleDiscover:
 		return nil, wire.ReasonNone, ""
 	case wire.RoleControl:
-		return server.sessions.begin(signals, w.login.identity, q, w.authenticated)
+		var a *authentication
+		if w.authenticated != nil {
+			a = &authentication{w.authenticated, w.sleeper.scheduler.Now()}
+		}
+		return server.sessions.begin(signals, w.login.identity, q, a)
 	case wire.RoleIO:
 		return server.sessions.join(signals, w.login.identity, q, server.sessionConns(), w.authenticated)
 	default:
@@ -140,7 +144,7 @@ func (w *worker) negotiate(q *wire.LoginRequest) wire.LoginResponse {
 	features, maxIO := wire.FeatureImmediate|wire.FeatureEvents, uint32(cfg.MaxIO)
 	carries := w.carrier.VI().Attributes().MaxTransferSize
 	if w.carrier.Sealed() {
-		features = wire.FeatureEvents // an immediate has no tag
+		features = wire.FeatureEvents | wire.FeatureRekey // an immediate has no tag
 		maxIO = min(maxIO, seal.MaxPayload)
 		carries -= seal.Overhead
 	}

@@ -48,6 +48,9 @@ func (w *worker) release() {
 	if w.handshake != nil {
 		w.handshake.Close()
 	}
+	if h := w.rekey.handshake; h != nil {
+		h.Close()
+	}
 	if r := w.authenticated; r != nil && w.login.session == nil {
 		w.forgetKeys(r)
 	}

@@ -25,13 +25,16 @@ func (k *controller) watchSizes() error {
 }
 
 // acknowledged handles the ack of an event. An unexpected one is ignored.
-func (k *controller) acknowledged(msg []byte) error {
+func (w *worker) acknowledged(msg []byte) error {
 	var q wire.EventAck
 	if err := q.Decode(msg); err != nil {
 		return err
 	}
-	if q.Kind == wire.EventResize {
-		k.eventAckPending = false
+	switch q.Kind {
+	case wire.EventResize:
+		w.control.eventAckPending = false
+	case wire.EventRekey:
+		w.rekey.asked = false
 	}
 	return nil
 }

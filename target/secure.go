@@ -55,7 +55,7 @@ func (w *worker) authenticate(msg []byte) error {
 		return err
 	}
 	if w.handshake == nil {
-		h, err := w.conn.server.guard.NewTarget(w.conn.origin, false)
+		h, err := w.conn.server.guard.NewTarget(w.conn.origin, nil)
 		if err != nil {
 			return err
 		}
@@ -139,7 +139,7 @@ func (w *worker) recheck(now time.Time) error {
 		return nil
 	}
 	w.rechecked = now
-	return w.conn.server.guard.Recheck(w.authenticated)
+	return w.conn.server.guard.Recheck(w.authenticated, now)
 }
 
 // refuseAuth refuses an authentication that this target does not serve.
@@ -161,6 +161,8 @@ type SealedSession struct {
 	Serial     string    `json:"serial"`     // of the certificate, hexadecimal
 	Expires    time.Time `json:"expires"`    // the certificate
 	Generation uint64    `json:"generation"` // of keys of the control connection, from 1
+	Rekeys     uint64    `json:"rekeys"`
+	Renewed    time.Time `json:"renewed"` // the last handshake
 }
 
 // cipherName is the only cipher of sealed sessions.
@@ -175,9 +177,10 @@ func (s *Server) security() *SecurityStatus {
 	s.sessions.mu.Lock()
 	defer s.sessions.mu.Unlock()
 	for _, x := range s.sessions.byID {
-		if r := x.authenticated; r != nil {
+		if r := x.authenticated.Load(); r != nil {
 			st.Sessions = append(st.Sessions, SealedSession{
-				Session: fmt.Sprintf("%x", x.id), Peer: r.Names, Serial: r.Serial, Expires: r.NotAfter, Generation: x.generation.Load(),
+				Session: fmt.Sprintf("%x", x.id), Peer: r.Names, Serial: r.Serial, Expires: r.NotAfter,
+				Generation: x.generation.Load(), Rekeys: r.Session.Era(), Renewed: r.at,
 			})
 		}
 	}
@@ -200,7 +203,7 @@ func (t *sessionTable) keys(name [seal.NameSize]byte) *seal.Session {
 	if s.ended {
 		return nil
 	}
-	return s.authenticated.Session
+	return s.authenticated.Load().Session.Named(name)
 }
 
 // identityOf returns who the session with these keys is of. It is anonymous if
@@ -217,8 +220,9 @@ func (t *sessionTable) identityOf(name [seal.NameSize]byte) access.Identity {
 // admits reports whether a connection has authenticated for the session: it
 // has joined its keys, or there are none.
 func (s *session) admits(r *handshake.Result) bool {
-	if s.authenticated == nil || r == nil {
-		return s.authenticated == nil && r == nil
+	a := s.authenticated.Load()
+	if a == nil || r == nil {
+		return a == nil && r == nil
 	}
-	return s.authenticated.Session == r.Session
+	return a.Session.Same(r.Session)
 }

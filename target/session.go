@@ -34,8 +34,9 @@ type session struct {
 	// +checklocks:mu
 	epoch uint32
 
-	authenticated *handshake.Result // of the control connection; nil in clear
-	generation    atomic.Uint64     // of its keys
+	authenticated atomic.Pointer[authentication] // of the control connection; nil in clear
+	generation    atomic.Uint64                  // of its keys
+	oldKeys       [16]byte                       // name of those before a rekey; guarded by sessionTable.mu
 
 	control     *signals               // of the control connection
 	preemptedBy atomic.Pointer[string] // another client, which ended the session; nil: none
@@ -125,8 +126,9 @@ type sessionTable struct {
 	byKeys map[[16]byte]*session // by the name of the keys
 }
 
-// begin creates the session of a control connection.
-func (t *sessionTable) begin(c *signals, i access.Identity, q *wire.LoginRequest, r *handshake.Result) (*session, wire.LoginReason, string) {
+// begin creates the session of a control connection, which authenticated as a
+// says, or in clear.
+func (t *sessionTable) begin(c *signals, i access.Identity, q *wire.LoginRequest, a *authentication) (*session, wire.LoginReason, string) {
 	defer contain.Shared()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -135,10 +137,10 @@ func (t *sessionTable) begin(c *signals, i access.Identity, q *wire.LoginRequest
 	}
 	s := &session{id: q.SessionID, identity: i, control: c, gen: q.SessionGen, nonce: q.Nonce, epoch: q.PathEpoch, conns: map[uint16]*signals{0: c}}
 	t.byID[s.id] = s
-	if r != nil {
-		s.authenticated = r
+	if a != nil {
+		s.authenticated.Store(a)
 		s.generation.Store(1)
-		t.byKeys[r.Session.Name()] = s
+		t.byKeys[a.Session.Name()] = s
 	}
 	return s, wire.ReasonNone, ""
 }
@@ -223,8 +225,9 @@ func (t *sessionTable) finish(s *session, exports *exportTable) {
 	if t.byID[s.id] == s {
 		delete(t.byID, s.id)
 	}
-	if r := s.authenticated; r != nil && t.byKeys[r.Session.Name()] == s {
+	if r := s.authenticated.Load(); r != nil && t.byKeys[r.Session.Name()] == s {
 		delete(t.byKeys, r.Session.Name())
+		delete(t.byKeys, s.oldKeys)
 		r.Session.Clear()
 	}
 }

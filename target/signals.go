@@ -19,6 +19,10 @@ type signals struct {
 	halt    atomic.Int32 // stopDrain or stopNow
 	recheck atomic.Bool  // the session changed
 
+	// Of a control connection, with recheck.
+	rekey     atomic.Bool // the initiator is to be asked for a rekey
+	dismissed atomic.Bool // the initiator is to go: its certificate is not valid any more
+
 	mu sync.Mutex
 	// +checklocks:mu
 	bell sched.Bell // ends a sleep of the worker; nil before and after it
@@ -42,6 +46,18 @@ func (s *signals) stop(how int32) {
 func (s *signals) recheckSession() {
 	s.recheck.Store(true)
 	s.wake()
+}
+
+// askRekey makes the worker ask for a rekey.
+func (s *signals) askRekey() {
+	s.rekey.Store(true)
+	s.recheckSession()
+}
+
+// dismiss makes the worker end the session.
+func (s *signals) dismiss() {
+	s.dismissed.Store(true)
+	s.recheckSession()
 }
 
 // wake ends a sleep of the worker.

@@ -10,13 +10,15 @@ import (
 // ends the sessions of those that fail. It returns how many it ended.
 func (s *Server) VerifyInitiators(verify func(chain []*x509.Certificate) error) (ended int) {
 	for _, x := range s.sessions.sealed() {
-		err := verify(x.authenticated.Certificates)
+		r := x.authenticated.Load()
+		err := verify(r.Certificates)
 		if err == nil {
 			continue
 		}
 		s.caused.Log(s.cfg.Scheduler.Now(), x.client(), s.cfg.Log, slog.LevelWarn, "session ended: its certificate is not valid any more",
-			"peer", strings.Join(x.authenticated.Names, " "), "serial", x.authenticated.Serial, "error", err)
-		x.control.stop(stopNow)
+			"peer", strings.Join(r.Names, " "), "serial", r.Serial, "error", err)
+		x.end()
+		x.control.dismiss()
 		ended++
 	}
 	return ended
@@ -27,7 +29,7 @@ func (t *sessionTable) sealed() (all []*session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, x := range t.byID {
-		if x.authenticated != nil {
+		if x.authenticated.Load() != nil {
 			all = append(all, x)
 		}
 	}

@@ -27,6 +27,7 @@ type worker struct {
 	handshake     *handshake.Target // nil before an authentication
 	authenticated *handshake.Result // nil in clear
 	rechecked     time.Time         // the certificate
+	rekey         rekeyer
 
 	control controller  // control messages, logout
 	exports handleTable // open exports and their queues
@@ -98,6 +99,8 @@ func (w *worker) loop() {
 	for !w.finished() {
 		if recheck.Load() || w.execute.aborted {
 			recheck.Store(false)
+			w.handleSignals()
+			w.tendRekey(w.sleeper.scheduler.Now())
 			w.exports.closeUnused()
 			w.logout()
 		}
@@ -142,6 +145,7 @@ var errPeerLost = errors.New("the initiator is gone")
 // session; but it may not hold a range without progress.
 func (w *worker) checkPeer() {
 	interval, now := w.conn.server.cfg.KeepAlive, w.sleeper.scheduler.Now()
+	defer w.tendRekey(now)
 	if w.authenticated != nil {
 		w.carrier.Age(now)
 	}
@@ -161,11 +165,17 @@ func (w *worker) checkPeer() {
 		return
 	}
 	if w.authenticated != nil {
-		if err := w.recheck(now); err != nil {
+		s, err := w.login.session, w.recheck(now)
+		switch {
+		case err != nil && s == nil:
 			w.fail(err)
 			return
-		}
-		if s := w.login.session; s != nil {
+		case err != nil:
+			if w.rekey.leaveBy.IsZero() {
+				w.conn.logCaused(w.log, slog.LevelWarn, "session ended: its certificate is not valid any more", "error", err)
+			}
+			w.dismiss(now)
+		case s != nil:
 			s.generation.Store(w.carrier.Generation())
 		}
 	}

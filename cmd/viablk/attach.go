@@ -126,6 +126,7 @@ func (a *app) attach(ctx context.Context, c config.Config, in *nbdListeners) (er
 	}
 	defer func() { err = errors.Join(err, remote.close()) }()
 	defer svc.release() // before the disk closes
+	again.then = append(again.then, remote.device.CheckCertificates)
 	served, err := serveRemote(c.Attach.Over(config.Export{
 		Name: name, Description: cmp.Or(remote.device.Description(), uri.String()), Default: true,
 	}), remote)

@@ -12,6 +12,7 @@ import (
 type certificates struct {
 	log  *slog.Logger
 	used []usedCertificates
+	then []func() // called when they were read
 }
 
 // usedCertificates are those of one folder in one role.
@@ -54,6 +55,9 @@ func (c *certificates) reload() {
 			ended += u.verify() // time passes for those from before, too
 		}
 		c.warn(u.folder)
+	}
+	for _, f := range c.then {
+		f()
 	}
 	if failed != nil {
 		c.log.Error("certificates not read again: those from before stay", "folder", failed.folder, "error", err, "connections_ended", ended)

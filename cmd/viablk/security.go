@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/tls"
 	"crypto/x509"
@@ -22,6 +23,7 @@ type sealedBy struct {
 	certificates *pki.ServerCertificates // nil: none
 	mu           sync.Mutex
 	servers      []*target.Server // +checklocks:mu
+	shown        []byte           // the certificate at the last rekey; +checklocks:mu
 }
 
 // newSealedBy reads the certificates, if the target seals sessions at one of
@@ -37,6 +39,7 @@ func newSealedBy(c config.Config, uris []config.URI, again *certificates) (*seal
 		if s.certificates, err = pki.NewServerCertificates(c.VIACertificates(), true); err != nil {
 			return nil, fmt.Errorf("%s: certificates: %w", u, pkiError(err))
 		}
+		s.shown = s.certificates.Shown()
 		again.use(usedCertificates{c.VIACertificates(), s.certificates.Reload, s.verify})
 	}
 	return s, nil
@@ -54,13 +57,19 @@ func (s *sealedBy) add(server *target.Server) {
 	s.servers = append(s.servers, server)
 }
 
-// verify ends the sessions whose certificates are not valid any more.
+// verify ends the sessions whose certificates are not valid any more. If the
+// target has another certificate since the last call, the others get new keys.
 func (s *sealedBy) verify() (ended int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	shown := s.certificates.Shown()
 	for _, server := range s.servers {
 		ended += server.VerifyInitiators(s.certificates.Verify)
+		if !bytes.Equal(shown, s.shown) {
+			server.Rekey()
+		}
 	}
+	s.shown = shown
 	return ended
 }
 

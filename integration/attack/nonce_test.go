@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/viablk/viablk/integration/testbed"
 	"github.com/viablk/viablk/internal/seal"
@@ -28,14 +29,15 @@ func (u *uses) observe(key [8]byte, nonce [12]byte) {
 }
 
 // No nonce is used twice under a key, by either end, on all connections of
-// sessions with short generations, over restarts of the target and connections
-// that are cut amid requests, which are then sealed anew.
+// sessions with short generations, over rekeys, restarts of the target and
+// connections that are cut amid requests, which are then sealed anew.
 func TestNoncesOfSessions(t *testing.T) {
 	u := &uses{seen: map[[20]byte]bool{}, keys: map[[8]byte]bool{}}
 	m := &meddler{r: rand.New(rand.NewPCG(7, 8)), kind: kinds["flip"], one: 60, recorded: map[int][][]byte{}}
 	a := newAttacker(func(channel, []byte) {})
 	a.change = m.meddle
 	s := newScene(t, fabrics["shm"], a, true, seal.Limits{Capsules: 20, Blocks: 1 << 17, Observer: u.observe})
+	s.rekey = 20 * time.Millisecond
 	d := s.dial(t)
 	var wg sync.WaitGroup
 	stop := make(chan struct{})

@@ -1,7 +1,6 @@
 package attack
 
 import (
-	"encoding/json"
 	"flag"
 	"os"
 	"os/exec"
@@ -10,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/viablk/viablk/integration/program"
-	"github.com/viablk/viablk/integration/testbed"
 )
 
 var plantedFlag = flag.Bool("attack.planted", false, "build viablk with each planted bug and look for it on the cable")
@@ -41,28 +39,13 @@ var planted = []struct {
 // TestPlanted: each edit fits the sources; with -attack.planted the tests on
 // the cable find each bug, in what they capture and in what they change.
 func TestPlanted(t *testing.T) {
-	root, err := program.Root()
-	testbed.Must(t, err)
 	for _, p := range planted {
 		t.Run(strings.ReplaceAll(p.name, " ", "-"), func(t *testing.T) {
-			folder, sources := t.TempDir(), map[string]string{}
-			for _, e := range p.edits {
-				at := filepath.Join(root, e.file)
-				text, edited := sources[at]
-				if !edited {
-					b, err := os.ReadFile(at)
-					testbed.Must(t, err)
-					text = string(b)
-				}
-				if n := strings.Count(text, e.old); n != 1 {
-					t.Fatalf("%s has %q %d times", e.file, e.old, n)
-				}
-				sources[at] = strings.Replace(text, e.old, e.new, 1)
-			}
+			overlay := plant(t, p.edits)
 			if !*plantedFlag {
 				return
 			}
-			binary := build(t, folder, sources)
+			binary := build(t, overlay)
 			for test, complaint := range map[string]string{
 				"TestSecrecyOnCable": "sealed, and found map[", "TestFlipsOnCable": "the clients ended: ",
 			} {
@@ -75,18 +58,10 @@ func TestPlanted(t *testing.T) {
 	}
 }
 
-// build builds viablk of other sources.
-func build(t *testing.T, folder string, sources map[string]string) string {
+// build builds viablk of the sources of an overlay.
+func build(t *testing.T, overlay string) string {
 	t.Helper()
-	replace := map[string]string{}
-	for at, text := range sources {
-		replace[at] = filepath.Join(folder, strings.ReplaceAll(filepath.Base(filepath.Dir(at))+"-"+filepath.Base(at), ".go", ".txt"))
-		testbed.Must(t, os.WriteFile(replace[at], []byte(text), 0o600))
-	}
-	text, err := json.Marshal(map[string]any{"Replace": replace})
-	testbed.Must(t, err)
-	overlay, binary := filepath.Join(folder, "overlay.json"), filepath.Join(folder, "viablk")
-	testbed.Must(t, os.WriteFile(overlay, text, 0o600))
+	binary := filepath.Join(t.TempDir(), "viablk")
 	if out, err := exec.Command("go", "build", "-overlay", overlay, "-o", binary, program.Module+"/cmd/viablk").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -60,12 +60,15 @@ type scene struct {
 	fabric fabric
 	by     *attacker
 	limits seal.Limits
-	folder string // of certificates; "" is sessions in clear
-	host   string
-	nic    *via.NIC
-	cfg    target.Config
-	server *target.Server
-	stop   func()
+	rekey  time.Duration // initiator.Config.RekeyInterval
+	folder string        // of certificates; "" is sessions in clear
+
+	certificates *pki.ServerCertificates
+	host         string
+	nic          *via.NIC
+	cfg          target.Config
+	server       *target.Server
+	stop         func()
 }
 
 // newScene serves a disk.
@@ -81,9 +84,10 @@ func newScene(t testing.TB, f fabric, by *attacker, sealed bool, limits seal.Lim
 	s.cfg = target.Config{Exports: []target.Export{{Name: exportName, Device: d}}, Log: log, KeepAlive: 100 * time.Millisecond}
 	if sealed {
 		s.folder = testbed.Certificates(t, "alice")
-		c, err := pki.NewServerCertificates(filepath.Join(s.folder, "server"), true)
+		var err error
+		s.certificates, err = pki.NewServerCertificates(filepath.Join(s.folder, "server"), true)
 		testbed.Must(t, err)
-		s.cfg.Security = &handshake.Guard{TLS: c.Config(), Limits: limits}
+		s.cfg.Security = &handshake.Guard{TLS: s.certificates.Config(), Limits: limits}
 	}
 	s.nic = s.open(t)
 	s.start(t)
@@ -122,12 +126,21 @@ func (s *scene) start(t testing.TB) {
 	})
 }
 
+// lengthenKeepAlive has no end take a busy machine for one that is silent.
+func (s *scene) lengthenKeepAlive(t testing.TB) {
+	t.Helper()
+	s.stop()
+	s.cfg.KeepAlive = time.Minute
+	s.start(t)
+}
+
 // dial opens the disk, for as long as it takes.
 func (s *scene) dial(t testing.TB) *initiator.Device {
 	t.Helper()
 	cfg := initiator.Config{
 		NIC: s.nic, Host: s.host, Export: exportName, Log: s.cfg.Log, Exclusive: false,
 		LossTimeout: initiator.Forever, ReconnectDelay: time.Millisecond, PoolBytes: 8 << 20,
+		RekeyInterval: s.rekey,
 	}
 	if s.folder != "" {
 		cfg.Security = s.security

@@ -139,6 +139,41 @@ func TestRevokedInitiator(t *testing.T) {
 	}
 }
 
+// TestRenewedAtHangup: at SIGHUP either end of an attached disk goes on with
+// the certificate that it has been given, and the other end verifies it. No
+// request notices.
+func TestRenewedAtHangup(t *testing.T) {
+	const listen = "via+roce://127.77.44.1/"
+	folder := testbed.Certificates(t, "alice")
+	at := func(name string) string { return filepath.Join(folder, name) }
+	p := secureTarget(t, listen, at("server"), testbed.Disk{Name: "disk", Spec: "memory:16MiB"})
+	a := secureAttach(t, listen, at("alice"), "disk")
+	k := testbed.Connect(t, a.URI("disk", "nbd+unix"))
+	k.Ask("fill 0 1048576 1", "ok")
+	serials := func() [2]string {
+		return [2]string{a.Status().Initiators[0].Security.Serial, p.Status().Targets[0].Security.Sessions[0].Serial}
+	}
+	for i, c := range []struct {
+		name string
+		end  *testbed.Process
+	}{{"server", p}, {"alice", a}} {
+		before := serials()
+		fails(t, 0, "pki", "renew", at("ca"), at(c.name))
+		c.end.Signal(syscall.SIGHUP)
+		testbed.Eventually(t, c.name+": the rekey", func() (any, bool) {
+			st := a.Status().Initiators[0]
+			return st, st.Security.Rekeys == uint64(i)+1
+		})
+		if after := serials(); after[i] == before[i] || after[1-i] != before[1-i] {
+			t.Errorf("%s: certificates %v, before %v", c.name, after, before)
+		}
+		k.Ask("check 0 1048576 1", "ok")
+	}
+	if st := a.Status().Initiators[0]; st.SessionLosses+st.Stats.Reconnects+st.Stats.Forged != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
 // TestImpostor: another target comes to the address of the one that was killed,
 // with a disk of that name and size. The initiator does not believe it:
 // requests wait, and none reaches the disk. When its target is back they are

@@ -7,19 +7,22 @@ import (
 	"github.com/viablk/viablk/internal/wire"
 )
 
-// corpus is a recorded handshake.
+// corpus is a recorded handshake, and a recorded rekey.
 func corpus(f *testing.F, a authority, firstNumber int) {
-	var all []byte
-	run(f, a.initiator(f), a.guard(f), func(n int, m *wire.Auth) {
-		if n%2 == firstNumber {
-			b := make([]byte, wire.MaxControlSize)
-			k, err := m.Encode(b)
-			must(f, err)
-			all = append(all, b[:k]...)
-			f.Add(b[:k])
-		}
-	})
-	f.Add(all)
+	cfg := a.initiator(f)
+	for _, cfg.Rekey = range []bool{false, true} {
+		var all []byte
+		run(f, cfg, a.guard(f), func(n int, m *wire.Auth) {
+			if n%2 == firstNumber {
+				b := make([]byte, wire.MaxControlSize)
+				k, err := m.Encode(b)
+				must(f, err)
+				all = append(all, b[:k]...)
+				f.Add(b[:k])
+			}
+		})
+		f.Add(all)
+	}
 }
 
 // split reads messages that stand one behind the other.
@@ -44,16 +47,18 @@ func FuzzTarget(f *testing.F) {
 	g := a.guard(f)
 	corpus(f, a, 0)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		target, err := g.NewTarget("peer", false)
-		must(t, err)
-		defer target.Close()
-		split(b, func(m *wire.Auth) bool {
-			out, done, err := target.Step(m)
-			if done || target.Result() != nil || out == nil {
-				t.Fatalf("done %v, %+v, %v", done, out, err)
-			}
-			return err == nil
-		})
+		for _, of := range []*handshake.Result{nil, {Names: []string{"db1.example"}}} {
+			target, err := g.NewTarget("peer", of)
+			must(t, err)
+			split(b, func(m *wire.Auth) bool {
+				out, done, err := target.Step(m)
+				if done || target.Result() != nil || out == nil {
+					t.Fatalf("done %v, %+v, %v", done, out, err)
+				}
+				return err == nil
+			})
+			target.Close()
+		}
 	})
 }
 
@@ -63,17 +68,19 @@ func FuzzInitiator(f *testing.F) {
 	cfg := a.initiator(f)
 	corpus(f, a, 1)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		i, err := handshake.NewInitiator(cfg)
-		must(t, err)
-		defer i.Close()
-		_, _, err = i.Step(nil)
-		must(t, err)
-		split(b, func(m *wire.Auth) bool {
-			_, done, err := i.Step(m)
-			if done || i.Result() != nil {
-				t.Fatalf("done with %v", err)
-			}
-			return err == nil
-		})
+		for _, cfg.Rekey = range []bool{false, true} {
+			i, err := handshake.NewInitiator(cfg)
+			must(t, err)
+			_, _, err = i.Step(nil)
+			must(t, err)
+			split(b, func(m *wire.Auth) bool {
+				_, done, err := i.Step(m)
+				if done || i.Result() != nil {
+					t.Fatalf("done with %v", err)
+				}
+				return err == nil
+			})
+			i.Close()
+		}
 	})
 }

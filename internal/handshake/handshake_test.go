@@ -163,7 +163,15 @@ func garble(m *wire.Auth) {
 	}
 }
 
-func TestDamagedHandshakes(t *testing.T) {
+func TestDamagedHandshakes(t *testing.T) { testDamages(t, damages, false) }
+
+// A rekey checks certificates as the first handshake does.
+func TestDamagedRekeys(t *testing.T) {
+	certificates := slices.DeleteFunc(slices.Clone(damages), func(d damaged) bool { return d.change != nil })
+	testDamages(t, append(certificates, damaged{name: "another client", initiator: shows(clientAuth), errs: rejected, text: "other names"}), true)
+}
+
+func testDamages(t *testing.T, damages []damaged, rekey bool) {
 	for _, d := range damages {
 		t.Run(d.name, func(t *testing.T) {
 			a := newAuthority(t)
@@ -174,6 +182,7 @@ func TestDamagedHandshakes(t *testing.T) {
 			if d.target != nil {
 				d.target(t, &a, g)
 			}
+			cfg.Rekey = rekey
 			var changes []change
 			if d.change != nil {
 				changes = append(changes, d.change)
@@ -231,7 +240,7 @@ func TestForeignClients(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := a.initiator(t).TLS
 			edit(c)
-			target, err := a.guard(t).NewTarget("peer", false)
+			target, err := a.guard(t).NewTarget("peer", nil)
 			must(t, err)
 			out, done, err := target.Step(&wire.Auth{
 				Kind: wire.AuthHello, Methods: wire.AuthCertificates, Seals: wire.SealAESGCM,
@@ -281,7 +290,7 @@ func TestLongCertificates(t *testing.T) {
 // A target that is asked for more, flight after flight, ends after 8.
 func TestNineFlights(t *testing.T) {
 	a := newAuthority(t)
-	target, err := a.guard(t).NewTarget("peer", false)
+	target, err := a.guard(t).NewTarget("peer", nil)
 	must(t, err)
 	m := &wire.Auth{Kind: wire.AuthHello, Methods: wire.AuthCertificates, Seals: wire.SealAESGCM, Version: wire.AuthVersion}
 	for n := range 9 {
@@ -310,7 +319,7 @@ func TestBusyTarget(t *testing.T) {
 		defer i.Close()
 		hello, _, err := i.Step(nil)
 		must(t, err)
-		target, err := g.NewTarget(peer, false)
+		target, err := g.NewTarget(peer, nil)
 		must(t, err)
 		answer, _, err := target.Step(hello)
 		var busy *handshake.BusyError
@@ -387,11 +396,11 @@ func TestUnsafeConfigurations(t *testing.T) {
 	} {
 		g := a.guard(t)
 		edit(g.TLS)
-		if _, err := g.NewTarget("peer", false); err == nil {
+		if _, err := g.NewTarget("peer", nil); err == nil {
 			t.Errorf("target with %s", name)
 		}
 	}
-	if _, err := (&handshake.Guard{}).NewTarget("peer", false); err == nil {
+	if _, err := (&handshake.Guard{}).NewTarget("peer", nil); err == nil {
 		t.Error("a target without a configuration")
 	}
 	if _, err := handshake.NewInitiator(handshake.Config{}); err == nil {

@@ -50,7 +50,7 @@ func established(t *testing.T) (i, target *handshake.Result, g *handshake.Guard)
 // answer returns what a target makes of a message that is its first.
 func answer(t *testing.T, g *handshake.Guard, m *wire.Auth) (*wire.Auth, *handshake.Result, error) {
 	t.Helper()
-	target, err := g.NewTarget("peer", false)
+	target, err := g.NewTarget("peer", nil)
 	must(t, err)
 	defer target.Close()
 	out, done, err := target.Step(travel(t, m, 0, nil))
@@ -204,7 +204,7 @@ func TestReflectedMessages(t *testing.T) {
 	if _, _, err := answer(t, g, out); !errors.Is(err, handshake.ErrRejected) {
 		t.Errorf("its own answer as a request: %v", err)
 	}
-	target, err := g.NewTarget("peer", true)
+	target, err := g.NewTarget("peer", &handshake.Result{})
 	must(t, err)
 	if _, _, err := target.Step(j.Request()); !errors.Is(err, handshake.ErrProtocol) {
 		t.Errorf("a join in a rekey: %v", err)

@@ -109,6 +109,11 @@ func namesOf(c *x509.Certificate) []string {
 	return names
 }
 
+// sameNames reports whether a certificate has the names of another one.
+func sameNames(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}
+
 var (
 	// ErrRejected is the error for a peer that does not prove to be who it has
 	// to be, and for a peer that says so of this end. Trying again is of no

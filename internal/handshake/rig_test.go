@@ -101,7 +101,11 @@ func run(t testing.TB, cfg handshake.Config, g *handshake.Guard, changes ...chan
 	i, err := handshake.NewInitiator(cfg)
 	must(t, err)
 	defer i.Close()
-	target, err := g.NewTarget("peer", cfg.Rekey)
+	var of *handshake.Result
+	if cfg.Rekey {
+		of = &handshake.Result{Names: []string{"db1.example"}}
+	}
+	target, err := g.NewTarget("peer", of)
 	must(t, err)
 	defer target.Close()
 	var in *wire.Auth

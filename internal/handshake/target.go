@@ -33,9 +33,9 @@ const retryAfter = 250 * time.Millisecond
 // one goroutine at a time.
 type Target struct {
 	guard    *Guard
-	peer     string // key of the gate
-	admitted bool   // by the gate
-	rekey    bool
+	peer     string  // key of the gate
+	admitted bool    // by the gate
+	of       *Result // of a rekey: what the connection authenticated as; else nil
 	tls      *engine
 	pending  []byte
 	hello    *wire.Auth
@@ -46,9 +46,10 @@ type Target struct {
 }
 
 // NewTarget returns an end that has received nothing, from a peer that the
-// bounds of handshakes know by a key. Inside a sealed connection, rekey is set.
-// The error is that of a configuration that would not authenticate both ends.
-func (g *Guard) NewTarget(peer string, rekey bool) (*Target, error) {
+// bounds of handshakes know by a key. Inside a sealed connection, of is what it
+// authenticated as: the initiator has the same names. It is nil otherwise. The
+// error is that of a configuration that would not authenticate both ends.
+func (g *Guard) NewTarget(peer string, of *Result) (*Target, error) {
 	c := g.TLS
 	switch {
 	case c == nil || len(c.Certificates) == 0 && c.GetCertificate == nil:
@@ -60,7 +61,7 @@ func (g *Guard) NewTarget(peer string, rekey bool) (*Target, error) {
 	if err := seal.Available(); err != nil {
 		return nil, err
 	}
-	return &Target{guard: g, peer: peer, rekey: rekey, tls: newEngine(harden(c), tls.Server)}, nil
+	return &Target{guard: g, peer: peer, of: of, tls: newEngine(harden(c), tls.Server)}, nil
 }
 
 // Close ends the handshake. It may be called again, and at any time.
@@ -105,7 +106,7 @@ func (h *Target) Step(in *wire.Auth) (out *wire.Auth, done bool, err error) {
 	switch {
 	case in.Answer:
 		err = fmt.Errorf("%w: an answer from the initiator", ErrProtocol)
-	case in.Kind == wire.AuthJoin && h.messages == 0 && !h.rekey:
+	case in.Kind == wire.AuthJoin && h.messages == 0 && h.of == nil:
 		err = h.join(in, out)
 	case in.Kind == h.kind() && h.messages < maximumFlights:
 		err = h.receive(in, out)
@@ -123,7 +124,7 @@ func (h *Target) Step(in *wire.Auth) (out *wire.Auth, done bool, err error) {
 // kind returns that of the message to come.
 func (h *Target) kind() wire.AuthKind {
 	switch {
-	case h.rekey:
+	case h.of != nil:
 		return wire.AuthRekey
 	case h.hello == nil:
 		return wire.AuthHello
@@ -153,6 +154,11 @@ func (h *Target) receive(in, out *wire.Auth) error {
 		_, _ = rand.Read(name[:]) // it never fails
 		if h.result, err = newResult(h.tls, h.hello, h.answer, name, h.guard.Limits); err != nil {
 			return err
+		}
+		if h.of != nil && !sameNames(h.of.Names, h.result.Names) {
+			h.result.Session.Clear()
+			h.result = nil
+			return fmt.Errorf("%w: the initiator had other names before", ErrRejected)
 		}
 		out.Status, out.Session, out.Last, out.Data = wire.StatusOK, name, true, nil
 	}

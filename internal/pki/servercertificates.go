@@ -75,6 +75,9 @@ func (s *ServerCertificates) Config() *tls.Config {
 	return c
 }
 
+// Shown returns the certificate that the server shows.
+func (s *ServerCertificates) Shown() []byte { return s.present.Load().cert.Certificate[0] }
+
 // Verify checks the certificate of a client with the authorities and
 // revocations that the server read last.
 func (s *ServerCertificates) Verify(chain []*x509.Certificate) error {

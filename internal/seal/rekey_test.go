@@ -75,7 +75,10 @@ func TestRekey(t *testing.T) {
 		i.expect(t, target.capsule(t, text), text)
 		early, payload := i.capsule(t, text), new(seal.Payload)
 		r.target(t)
-		late := target.capsule(t, text) // the initiator may not have the keys
+		late := target.capsule(t, text)
+		if late[2] != byte(era) {
+			t.Fatal("the target leads, and the initiator may not have the keys")
+		}
 		target.expect(t, early, text)
 		r.initiator(t)
 		if int(i.Sealer.Era()) != era || !r.i.Confirmed() {
