@@ -20,6 +20,8 @@
 # make simulate    the transport and connection manager of RoCE, and the decision whether
 #                  to copy, and sessions with their disks, in virtual time
 # make spoofed   a minute of requests for connections in the name of other addresses
+# make hogs      an identity that takes all of 512 connections, and one that logs in ten
+#                  thousand times
 # make forged-packets  a hundred million packets without the right tag or checksum
 # make planted     the simulation of sessions, and the table of rights, against bugs planted
 #                  in them
@@ -82,7 +84,7 @@ PACKAGE_TOOLS := $(BUILD_TOOLS) mmdebstrap:mmdebstrap lintian:lintian rpm:rpm rp
 LOCKS := -test=false -inferred=false
 LOCKED := ./internal/... ./via/... ./target/... ./initiator ./regcache ./config ./cmd/...
 
-.PHONY: build build-verbs deb rpm test test-plain test-suites test-packages test-vm conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed forged-packets planted exactly-once returns forgeries rotation cable fuzz-smoke deps clean
+.PHONY: build build-verbs deb rpm test test-plain test-suites test-packages test-vm conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed hogs forged-packets planted exactly-once returns forgeries rotation cable fuzz-smoke deps clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/viablk ./cmd/viablk
@@ -196,6 +198,9 @@ simulate:
 
 spoofed:
 	$(GO) test -v -count=1 -timeout 10m -run 'TestSpoofedRequests$$' ./integration/roce -args -spoof.time 60s
+
+hogs:
+	$(GO) test -v -count=1 -timeout 10m -run 'TestIdentityThat' ./integration/session -args -session.places 512 -session.logins 10000
 
 FORGED ?= 100000000
 forged-packets:

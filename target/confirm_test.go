@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/target"
@@ -69,8 +70,8 @@ func TestRequestsBeforeTheirConfirmation(t *testing.T) {
 		}()
 	}
 	for range requests {
-		if _, ok := (<-u.waiting).Deadline(); !ok {
-			t.Error("a confirmation may last for ever")
+		if end, ok := (<-u.waiting).Deadline(); !ok || time.Until(end) > 5*time.Second {
+			t.Errorf("a confirmation may last until %v", end)
 		}
 	}
 	if n := r.server.Status().Connections; n != requests {

@@ -20,17 +20,18 @@ func confirmable(t *testing.T, n *port.Network) (x, y *party, l *via.Listener, p
 	return x, y, l, p
 }
 
-// connectConfirmed connects the VI of x, and returns the confirmed request.
-func connectConfirmed(t *testing.T, x, y *party, l *via.Listener) *via.ConnRequest {
+// connectConfirmed connects a VI, and returns the request, confirmed for
+// another.
+func connectConfirmed(t *testing.T, x, y *via.VI, l *via.Listener) *via.ConnRequest {
 	t.Helper()
 	done := make(chan error, 1)
 	go func() {
-		_, err := x.vi.Connect(context.Background(), l.Addr())
+		_, err := x.Connect(context.Background(), l.Addr())
 		done <- err
 	}()
 	r, err := l.Wait(context.Background())
 	check(t, err)
-	check(t, r.Confirm(context.Background(), y.vi.Attributes()))
+	check(t, r.Confirm(context.Background(), y.Attributes()))
 	check(t, <-done)
 	return r
 }
@@ -39,8 +40,9 @@ func connectConfirmed(t *testing.T, x, y *party, l *via.Listener) *via.ConnReque
 func TestDataBeforeAccept(t *testing.T) {
 	x, y, l, p := confirmable(t, port.NewNetwork(1, 9000))
 	const messages = 20
-	for range 2 {
-		r := connectConfirmed(t, x, y, l)
+	for _, level := range []via.ReliabilityLevel{via.UnreliableDelivery, via.ReliableDelivery} {
+		a, b := x.newVI(level, x.cq), y.newVI(level, y.cq)
+		r := connectConfirmed(t, a, b, l)
 		got, sent := uint64(0), 0
 		for _, s := range managed(t, p, "10.0.0.2:4791").Shards {
 			got += s.Port.Received
@@ -48,9 +50,9 @@ func TestDataBeforeAccept(t *testing.T) {
 		for i := range messages {
 			d := x.build(via.OpSend, 8*i, 8, nil)
 			d.SetImmediate(uint32(i))
-			check(t, x.vi.PostSend(d))
+			check(t, a.PostSend(d))
 		}
-		x.vi.Doorbell()
+		a.Doorbell()
 		within(t, "the messages at a link without a VI", func() bool {
 			now := uint64(0)
 			for _, s := range managed(t, p, "10.0.0.2:4791").Shards {
@@ -60,9 +62,9 @@ func TestDataBeforeAccept(t *testing.T) {
 			return now >= got+messages
 		})
 		for range messages {
-			check(t, y.vi.PostRecv(y.build(via.OpRecv, 0, 8, nil)))
+			check(t, b.PostRecv(y.build(via.OpRecv, 0, 8, nil)))
 		}
-		check(t, r.Accept(context.Background(), y.vi))
+		check(t, r.Accept(context.Background(), b))
 		next := uint32(0)
 		within(t, "the messages", func() bool {
 			sent += x.poll()
@@ -74,8 +76,10 @@ func TestDataBeforeAccept(t *testing.T) {
 			}
 			return next == messages && sent == messages
 		})
-		check(t, x.vi.Disconnect())
-		check(t, y.vi.Disconnect())
+		for _, vi := range []*via.VI{a, b} {
+			check(t, vi.Disconnect())
+			check(t, vi.Destroy())
+		}
 	}
 	check(t, l.Close())
 	x.close()
@@ -85,7 +89,7 @@ func TestDataBeforeAccept(t *testing.T) {
 // The VI of a peer that left before it existed breaks.
 func TestPeerLeavesBeforeAccept(t *testing.T) {
 	x, y, l, _ := confirmable(t, port.NewNetwork(1, 9000))
-	r := connectConfirmed(t, x, y, l)
+	r := connectConfirmed(t, x.vi, y.vi, l)
 	check(t, x.vi.Disconnect())
 	if err := r.Accept(context.Background(), y.vi); err == nil {
 		within(t, "the end of the connection", func() bool {
