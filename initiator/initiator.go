@@ -312,6 +312,7 @@ func (d *Device) NewQueue(depth int) (block.Queue, error) {
 	if depth < 1 || depth > wire.MaxDepth {
 		return nil, fmt.Errorf("open queue of depth %d: not 1 to %d", depth, wire.MaxDepth)
 	}
+	began := d.cfg.Scheduler.Now()
 	for try := 1; ; try++ {
 		s, err := d.living()
 		if err != nil {
@@ -330,8 +331,10 @@ func (d *Device) NewQueue(depth int) (block.Queue, error) {
 		}
 		delete(d.conns, index)
 		d.mu.Unlock()
+		// A session that ended meanwhile is followed by another one.
+		lost := d.reconnector != nil && s.err() != nil && d.cfg.Scheduler.Now().Sub(began) < openTimeout
 		var refused *refusedError
-		if taken := errors.As(err, &refused) && refused.answer.Reason == wire.ReasonConn; !taken || try == indexTries {
+		if taken := errors.As(err, &refused) && refused.answer.Reason == wire.ReasonConn; !taken && !lost || try == indexTries {
 			return nil, fmt.Errorf("open queue: %w", err)
 		}
 	}
