@@ -36,7 +36,7 @@ type workQueue struct {
 	taken, head, next, tail uint32
 
 	vi      *VI
-	cq      *CQ    // the VI's own if own is set
+	cq      *CQ    // the VI's if private is set
 	lost    uint32 // complete, but the completion queue had no room to say so
 	recv    bool
 	private bool // work queue model: no completion queue announces its completions

@@ -1,5 +1,6 @@
-// Package blockdev has the requests to block devices of the kernel that
-// golang.org/x/sys lacks: discard and zero a range.
+// Package blockdev discards and zeroes ranges of block devices of the kernel by
+// the ioctls that golang.org/x/sys lacks. The file backend of a target calls it
+// for trims and zeroes; the caller owns the file descriptor.
 package blockdev
 
 import (

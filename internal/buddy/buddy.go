@@ -1,4 +1,6 @@
-// Package buddy hands out offsets of a region by the buddy system.
+// Package buddy is the buddy allocator of arenas, pools of bounce buffers and
+// buffers of queues (via, regcache, internal/block). An allocator owns its
+// book-keeping and hands out offsets of a region, whose memory is the caller's.
 //
 // It knows no memory: it divides the numbers [0, size) into blocks of powers of
 // two, whatever the size, so one allocator serves private memory, registered

@@ -1,6 +1,6 @@
-// Package eventfd wakes a goroutine that sleeps in poll or epoll. An eventfd is
-// a plain file descriptor: any goroutine may ring it, the owner drains and
-// closes it.
+// Package eventfd wakes a goroutine that sleeps in poll or epoll, such as the
+// loop of a connection or of a completion queue. An eventfd is a plain file
+// descriptor: any goroutine may ring it, the owner drains and closes it.
 package eventfd
 
 import (

@@ -1,4 +1,6 @@
-// Package pki makes, checks and reads the certificates of both ends of TLS.
+// Package pki makes, checks and reads the certificates of both ends of TLS and
+// of sealed sessions. The commands "viablk pki" make them; target, attach and
+// up load them from a folder and read it again.
 //
 // A folder of certificates is laid out as nbdkit, libnbd and QEMU have it:
 //

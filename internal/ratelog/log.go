@@ -1,5 +1,7 @@
 // Package ratelog rate-limits the log lines that peers cause: refused
-// connections, failed handshakes, and flushes that a target fails.
+// connections, failed handshakes, and flushes that a target fails. NBD servers,
+// targets and initiators log such lines through it, and it counts the lines
+// that it leaves out.
 package ratelog
 
 import (

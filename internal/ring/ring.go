@@ -1,4 +1,6 @@
-// Package ring is the FIFO of the module: a queue in a power of two of entries.
+// Package ring is the FIFO of initiator, target, internal/block and via/shm: a
+// queue in a power of two of entries. The ring owns the entries until Pop
+// returns them.
 //
 // A Ring has one owner: it is not safe for concurrent use. It never grows on
 // Push; callers size it by what they can queue, or call Grow. The methods are

@@ -1,7 +1,8 @@
-// Package sched is what the goroutines of a session have of the machine: the
-// clock, waits, and other goroutines. Real has those of the process. A
-// simulation has its own, with a virtual clock and one goroutine at a time, so
-// that a run depends on its seed alone.
+// Package sched gives initiator, target and target/reserve their clock, their
+// waits and their goroutines: they use a [Scheduler] in place of package time
+// and the go statement. [Real] has those of the process. A simulation has its
+// own, with a virtual clock and one goroutine at a time, so that a run depends
+// on its seed alone.
 package sched
 
 import (

@@ -1,4 +1,6 @@
-// Package spin decides how long a loop busy-polls before it sleeps.
+// Package spin decides how long a loop busy-polls before it sleeps: the loop of
+// an NBD connection, of a worker of the target, of an end of a benchmark. Each
+// loop owns a [Spinner]; all of the process share a count of those that spin.
 //
 // To be awake when the next request comes saves a wake-up, the most expensive
 // part of a small request. But a loop that spins may hold the processor that

@@ -1,4 +1,6 @@
-// Package backend holds the disks that a target serves.
+// Package backend holds the disks that a target serves: memory, files, block
+// devices and wrappers around them. The command opens one for each export and
+// closes it; the target and the NBD server only use its queues.
 //
 // [Open] turns a specification, one line of text, into a [block.Device]:
 //

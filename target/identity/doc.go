@@ -1,4 +1,6 @@
-// Package identity keeps with a disk who it is.
+// Package identity keeps a record with a disk that tells it from every other
+// and says which of its writes may be lost. A file backend opens, updates and
+// closes the record; "viablk identity" shows and renews it.
 //
 // A record of 132 bytes says the UUID of a disk, how often answered writes may
 // have been lost, who wrote last, and whether the disk was closed. It is an

@@ -1,5 +1,6 @@
-// Package arena is memory for devices whose peers reach it through the network:
-// it needs no name outside the process.
+// Package arena maps the arenas of via/roce and via/verbs: anonymous memory
+// outside the Go heap, for devices whose peers reach it through the network.
+// The NIC that mapped an arena owns it until it unmaps it.
 package arena
 
 import (
