@@ -295,18 +295,27 @@ func (l *lines) text() string {
 // TestRevokedTarget: an initiator ends the session when it has read that its
 // target is revoked, or when the target's certificate has expired.
 func TestRevokedTarget(t *testing.T) {
-	t.Run("revoked", func(t *testing.T) {
-		r, _ := serving(t)
-		d := r.dial(t, "a", lasting(initiator.Forever))
-		_, err := pki.Revoke(filepath.Join(r.folder, "ca"), targetName, validity)
-		must(t, err)
-		must(t, pki.GiveList(filepath.Join(r.folder, "ca"), filepath.Join(r.folder, "alice")))
-		d.CheckCertificates()
-		waitFor(t, "the refusal", func() bool {
-			st := d.Status()
-			return st.State == initiator.StateWaiting && strings.Contains(st.Error, "revoked")
+	clock := &laterClock{Scheduler: sched.Real}
+	for name, check := range map[string]func(*initiator.Device){
+		"revoked":             (*initiator.Device).CheckCertificates,
+		"revoked, by an hour": func(*initiator.Device) { clock.ahead.Add(int64(time.Hour)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, _ := serving(t)
+			d := r.dial(t, "a", func(c *initiator.Config) {
+				lasting(initiator.Forever)(c)
+				c.Scheduler = clock
+			})
+			_, err := pki.Revoke(filepath.Join(r.folder, "ca"), targetName, validity)
+			must(t, err)
+			must(t, pki.GiveList(filepath.Join(r.folder, "ca"), filepath.Join(r.folder, "alice")))
+			check(d)
+			waitFor(t, "the refusal", func() bool {
+				st := d.Status()
+				return st.State == initiator.StateWaiting && strings.Contains(st.Error, "revoked")
+			})
 		})
-	})
+	}
 	t.Run("expired", func(t *testing.T) {
 		clock := &laterClock{Scheduler: sched.Real}
 		r, _ := serving(t)
