@@ -188,7 +188,7 @@ func TestDeviceList(t *testing.T) {
 
 // One call into C posts a batch, and one polls its completions.
 func TestDeviceCounts(t *testing.T) {
-	k := &recorder{Provider: verbs.New(brief)}
+	k := &recorder{Provider: verbs.New(verbs.Options{})}
 	client, server := newSide(t, k, 256), newSide(t, k, 256)
 	const batch, rounds = 32, 20
 	mine, theirs := client.newVI(t, 64), server.newVI(t, 64)
@@ -247,7 +247,7 @@ func TestDeviceCounts(t *testing.T) {
 
 // A completion queue grows with its links and loses no completion.
 func TestDeviceQueueGrows(t *testing.T) {
-	p := verbs.New(brief)
+	p := verbs.New(verbs.Options{})
 	client, server := newSide(t, p, 16), newSide(t, p, 16)
 	const vis, depth = 24, 128
 	var mine, theirs []*via.VI
@@ -280,7 +280,7 @@ func TestDeviceQueueGrows(t *testing.T) {
 
 // A port that goes down raises an asynchronous error; Open fails.
 func TestDevicePortDown(t *testing.T) {
-	p := verbs.New(brief)
+	p := verbs.New(verbs.Options{})
 	client, server := newSide(t, p, 16), newSide(t, p, 16)
 	mine, theirs := client.newVI(t, 4), server.newVI(t, 4)
 	join(t, client, server, mine, theirs, address(t)+":19003")
@@ -298,7 +298,7 @@ func TestDevicePortDown(t *testing.T) {
 // freed. librdmacm keeps every device open until the process ends, so the
 // removal completes only then: this is the last test.
 func TestDeviceRemoved(t *testing.T) {
-	p := verbs.New(brief)
+	p := verbs.New(verbs.Options{})
 	client, server := newSide(t, p, 16), newSide(t, p, 16)
 	mine, theirs := client.newVI(t, 4), server.newVI(t, 4)
 	join(t, client, server, mine, theirs, address(t)+":19004")

@@ -7,7 +7,6 @@ import (
 	"os"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/viablk/viablk/via"
 	"github.com/viablk/viablk/via/verbs"
@@ -24,16 +23,13 @@ func address(tb testing.TB) string {
 	return a
 }
 
-// brief has short timeouts, so that a dead peer is detected soon.
-var brief = verbs.Options{Timeout: 60 * time.Millisecond, Retries: 3}
-
 // nextPort is the next free port of the connection manager.
 var nextPort atomic.Uint32
 
 // open opens two NICs of the first device.
 func open(tb testing.TB, decorate func(via.Provider) via.Provider) *viatest.Fabric {
 	tb.Helper()
-	p := decorate(verbs.New(brief))
+	p := decorate(verbs.New(verbs.Options{}))
 	host := fmt.Sprintf("%s:%d", address(tb), 20000+nextPort.Add(1)%10000)
 	nic := func() *via.NIC {
 		n, err := via.OpenNic(p, "")

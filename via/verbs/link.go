@@ -73,11 +73,12 @@ func (r *ring32) at(i uint32) *entry { return &r.entries[i&uint32(len(r.entries)
 // maxReads bounds the RDMA Reads in flight of a connection, per direction.
 const maxReads = 16
 
-// A peer whose Send finds no receive gets an RNR NAK and retries for 143 ms:
+// A peer whose Send finds no receive gets an RNR NAK and retries for 573 ms:
 // the link posts receives when it starts, a moment after the connection is
-// established, and some wait for the next poll. VIA itself has no RNR retry.
+// established, and some wait for the next poll. On a busy host this takes
+// hundreds of milliseconds. VIA itself has no RNR retry.
 const (
-	rnrTimer   = 22 // code of 20.48 ms
+	rnrTimer   = 26 // code of 81.92 ms
 	rnrRetries = 6  // 7 would mean without limit
 )
 
