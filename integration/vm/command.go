@@ -65,9 +65,9 @@ func (v *VM) Run(ctx context.Context, args ...string) Result {
 }
 
 // mustLimit is how long a command of Must may run.
-const mustLimit = time.Minute
+const mustLimit = 3 * time.Minute
 
-// Must runs a command, which must succeed within a minute, and returns its
+// Must runs a command, which must succeed within mustLimit, and returns its
 // standard output. It is called by the test's goroutine only.
 func (v *VM) Must(args ...string) string {
 	v.t.Helper()

@@ -43,7 +43,7 @@ type Config struct {
 	// the harness's own stays it.
 	Init string
 
-	// Limit is how long the machine may live; 0 means 5 minutes. Then it is
+	// Limit is how long the machine may live; 0 means 15 minutes. Then it is
 	// killed, and what the test waits for fails.
 	Limit time.Duration
 }
@@ -97,7 +97,7 @@ func (c Config) withDefaults() Config {
 		c.Memory = 512
 	}
 	if c.Limit == 0 {
-		c.Limit = 5 * time.Minute
+		c.Limit = 15 * time.Minute
 	}
 	base := []string{"virtio_pci", "virtio_console"}
 	if len(c.Disks) > 0 {

@@ -16,8 +16,9 @@ import (
 	"time"
 )
 
-// waitLimit bounds how long a test waits for an expected event.
-const waitLimit = 30 * time.Second
+// waitLimit bounds how long a test waits for an expected event. It decides
+// nothing but failure.
+const waitLimit = time.Minute
 
 // setDeadline bounds how long a test waits for frames.
 func setDeadline(t testing.TB, conn net.Conn) error {

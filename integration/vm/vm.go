@@ -31,7 +31,7 @@ type VM struct {
 }
 
 // bootLimit is how long a boot may take on a host that is busy.
-const bootLimit = 2 * time.Minute
+const bootLimit = 5 * time.Minute
 
 // Boot boots a machine. It is killed when the test ends, and if the test has
 // failed by then its console is logged.

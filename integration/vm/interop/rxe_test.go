@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/viablk/viablk/integration/vm"
 )
@@ -30,6 +29,7 @@ func boot(t *testing.T) world {
 		Modules: []string{"veth"},
 		Tools:   []string{"rdmacm-utils/rping", "netbase/etc/protocols"},
 		Files:   map[string]string{"/usr/bin/end": vm.Program(t, modulePath+"/integration/vm/interop/end")},
+		Limit:   lifetime,
 	}.WithRDMA())}
 	connectEnds(v.VM)
 	return v
@@ -74,7 +74,7 @@ func (v world) gid(t *testing.T, address string) string {
 // succeed.
 func (v world) play(t *testing.T, server, listens, probe, client string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), scenario)
 	defer cancel()
 	s, err := v.Start(ctx, strings.Fields(server)...)
 	if err != nil {

@@ -12,8 +12,12 @@ import (
 	"github.com/viablk/viablk/integration/vm"
 )
 
-// scenario bounds what one of the tests of this file does in a machine.
-const scenario = 150 * time.Second
+// scenario bounds what one of the tests of this file does in a machine, and
+// lifetime all that happens there: both decide nothing but failure.
+const (
+	scenario = 5 * time.Minute
+	lifetime = 20 * time.Minute
+)
 
 // bootVerbs boots a machine with rdma_rxe on one end of a veth pair, as boot
 // does, for programs that use libibverbs.
@@ -24,6 +28,7 @@ func bootVerbs(t *testing.T, files map[string]string, tools ...string) *vm.VM {
 		Modules: []string{"veth"},
 		Tools:   append([]string{"rdmacm-utils/rping", "netbase/etc/protocols"}, tools...),
 		Files:   files,
+		Limit:   lifetime,
 	}.WithRDMA())
 	connectEnds(v)
 	return v
@@ -84,48 +89,81 @@ func (e end) command(args ...string) []string {
 	return args
 }
 
+// uri returns the URI by which an end reaches a disk, or the list of disks.
+func (e end) uri(address, disk string, options ...string) string {
+	if e.from != "" {
+		options = append(options, e.from)
+	}
+	uri := fmt.Sprintf("via+%s://%s/%s", e.provider, address, disk)
+	if len(options) != 0 {
+		uri += "?" + strings.Join(options, "&")
+	}
+	return uri
+}
+
+// pair is a target and an initiator, and the address of the target.
+type pair struct {
+	name              string
+	target, initiator end
+	address           string
+	sealed            bool
+}
+
+// The folders of certificates in the machine.
+const (
+	serverFolder, clientFolder = "/server", "/alice"
+	ofClient                   = "tls-certificates=" + clientFolder
+)
+
 // TestVerbsMeetsRoCE serves and attaches a disk through each pair of the
-// providers that speak RoCEv2, and has fio verify what it writes there.
+// providers that speak RoCEv2, in plain or sealed sessions, and has fio verify
+// what it writes there.
 func TestVerbsMeetsRoCE(t *testing.T) {
 	v := bootVerbs(t, map[string]string{
 		"/usr/bin/viablk": vm.DynamicProgram(t, modulePath+"/cmd/viablk", "verbs"),
 	}, "fio/fio")
+	v.Must("viablk", "pki", "init", "/ca")
+	v.Must("viablk", "pki", "issue", "/ca", "server", near4, "--out", serverFolder)
+	v.Must("viablk", "pki", "issue", "/ca", "client", "alice", "--out", clientFolder)
 	// The kernel's device answers to UDP port 4791, wherever it was asked from.
 	verbs, near := end{provider: "verbs"}, end{provider: "roce"}
-	far := end{provider: "roce", netns: "far", from: "?device=" + far4 + ":4791"}
-	far6 := end{provider: "roce", netns: "far", from: "?device=[" + far6 + "]:4791"}
-	for i, c := range []struct {
-		name              string
-		target, initiator end
-		address           string
-	}{
-		{"verbs to verbs", verbs, verbs, near4},
-		{"roce to verbs", verbs, far, near4},
-		{"verbs to roce", far, verbs, far4},
-		{"roce to roce", far, near, far4},
-		{"roce to verbs, IPv6", verbs, far6, "[" + near6 + "]"},
-		{"verbs to roce, IPv6", far6, verbs, "[fd77::2]"},
+	far := end{provider: "roce", netns: "far", from: "device=" + far4 + ":4791"}
+	far6 := end{provider: "roce", netns: "far", from: "device=[" + far6 + "]:4791"}
+	for i, p := range []pair{
+		{"verbs to verbs", verbs, verbs, near4, true},
+		{"roce to verbs", verbs, far, near4, true},
+		{"verbs to roce", far, verbs, far4, false},
+		{"roce to roce", far, near, far4, false},
+		{"roce to verbs, IPv6", verbs, far6, "[" + near6 + "]", false},
+		{"verbs to roce, IPv6", far6, verbs, "[fd77::2]", false},
 	} {
-		t.Run(c.name, func(t *testing.T) { meet(t, v, i, c.target, c.initiator, c.address) })
+		t.Run(p.name, func(t *testing.T) { meet(t, v, i, p) })
 	}
 	t.Run("counters", func(t *testing.T) { testCounters(t, v) })
 }
 
-func meet(t *testing.T, v *vm.VM, i int, target, initiator end, address string) {
+func meet(t *testing.T, v *vm.VM, i int, p pair) {
 	ctx, cancel := context.WithTimeout(t.Context(), scenario)
 	defer cancel()
 	socket := fmt.Sprintf("/run/nbd%d", i)
-	listen := fmt.Sprintf("via+%s://%s/", target.provider, address)
-	disk := fmt.Sprintf("via+%s://%s/disk%s", initiator.provider, address, initiator.from)
-	list := strings.Replace(disk, "/disk", "/", 1)
-	served, err := v.Start(ctx, target.command("viablk", "target", "--insecure", "--admin", "none", "--keepalive", "30s", "--listen", listen, "--export", "disk=memory:32M")...)
+	admins := []string{fmt.Sprintf("/run/target%d", i), fmt.Sprintf("/run/initiator%d", i)}
+	listen := end{provider: p.target.provider}.uri(p.address, "")
+	security, options := "--insecure", []string(nil)
+	if p.sealed {
+		security, options = "--certificates="+serverFolder, []string{ofClient}
+	}
+	disk, list := p.initiator.uri(p.address, "disk", options...), p.initiator.uri(p.address, "", options...)
+	served, err := v.Start(ctx, p.target.command("viablk", "target", security, "--admin", admins[0], "--keepalive", "30s", "--listen", listen, "--export", "disk=memory:32M")...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := v.Await(ctx, "32MiB", initiator.command("viablk", "list", list)...); err != nil {
+	if err := v.Await(ctx, "32MiB", p.initiator.command("viablk", "list", list)...); err != nil {
 		t.Fatalf("%v; the target: %v", err, served.Output())
 	}
-	attached, err := v.Start(ctx, initiator.command("viablk", "attach", disk, "--nbd", "nbd+unix:///disk?socket="+socket)...)
+	if p.sealed { // before the initiator, which has the port
+		testRefused(ctx, t, v, p)
+	}
+	attached, err := v.Start(ctx, p.initiator.command("viablk", "attach", disk, "--admin", admins[1], "--nbd", "nbd+unix:///disk?socket="+socket)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,15 +173,40 @@ func meet(t *testing.T, v *vm.VM, i int, target, initiator end, address string) 
 	for _, job := range []string{"--bs=4k --size=1M", "--bs=128k --size=8M", "--bsrange=512-300k --size=4M"} {
 		fio := "fio --minimal --name=v --ioengine=nbd --uri=nbd+unix:///disk?socket=" + socket +
 			" --rw=randwrite --iodepth=8 --verify=crc32c --verify_fatal=1 " + job
-		if r := v.Run(ctx, initiator.command(strings.Fields(fio)...)...); !r.OK() {
+		if r := v.Run(ctx, p.initiator.command(strings.Fields(fio)...)...); !r.OK() {
 			t.Error(r)
+		}
+	}
+	for i, peer := range []string{"alice", p.address} {
+		r := v.Run(ctx, "viablk", "status", "--admin", admins[i], "-o", "json")
+		if !r.OK() || strings.Contains(r.Stdout, cipher) != p.sealed || strings.Contains(r.Stdout, `"`+peer+`"`) != p.sealed {
+			t.Errorf("want %s and the peer %s: %v; %v", cipher, peer, p.sealed, r)
 		}
 	}
 	for _, c := range []*vm.Command{attached, served} {
 		_ = c.Signal(15)
 		if r := c.Wait(); !r.OK() {
 			t.Error(r)
+		} else if t.Failed() {
+			t.Log(r)
 		}
+	}
+}
+
+// cipher is that of sealed sessions, in JSON.
+const cipher = `"cipher": "AES-256-GCM"`
+
+// testRefused checks that the target tells an initiator without certificates
+// nothing, and one with certificates how the session is sealed.
+func testRefused(ctx context.Context, t *testing.T, v *vm.VM, p pair) {
+	t.Helper()
+	r := v.Run(ctx, p.initiator.command("viablk", "info", p.initiator.uri(p.address, "disk"))...)
+	if r.Err != nil || r.Code != 77 || strings.Count(r.Stderr, "\n") != 1 || r.Stdout != "" {
+		t.Errorf("want exit code 77 and one line without certificates: %v", r)
+	}
+	r = v.Run(ctx, p.initiator.command("viablk", "info", "-o", "json", p.initiator.uri(p.address, "disk", ofClient))...)
+	if !r.OK() || !strings.Contains(r.Stdout, cipher) || !strings.Contains(r.Stdout, `"`+p.address+`"`) {
+		t.Errorf("want %s and the peer %s: %v", cipher, p.address, r)
 	}
 }
 
