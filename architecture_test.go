@@ -77,7 +77,7 @@ var arrows = map[string][]string{
 	"integration/vm/interop":     {},
 	"integration/vm/interop/end": {"via/roce/interop", "via/roce/interop/oob", "via", "via/roce"},
 
-	"initiator": {"via", "regcache", "internal/carrier", "internal/handshake", "internal/seal", "internal/wire", "internal/block", "internal/ratelog", "internal/ring", "internal/sched"},
+	"initiator": {"via", "regcache", "internal/carrier", "internal/handshake", "internal/seal", "internal/wire", "internal/block", "internal/ratelog", "internal/ring", "internal/sched", "internal/contain"},
 	"target":    {"via", "regcache", "internal/access", "internal/carrier", "internal/handshake", "internal/seal", "internal/wire", "internal/block", "internal/spin", "internal/ratelog", "internal/ring", "internal/sched", "internal/contain", "target/reserve"},
 	"regcache":  {"via", "internal/buddy"},
 

@@ -31,7 +31,7 @@ type controller struct {
 func (s *session) routineControl(c *carrier.Carrier, bell sched.Bell) {
 	defer s.ended.Set()
 	k := &controller{s: s, c: c, bell: bell, keepalive: newKeepalive(s.cfg.Scheduler, s.keepaliveInterval)}
-	err := k.serve()
+	err := s.cfg.guard("panic: the session ends", k.serve)
 	k.endRekey()
 	s.forgetKeys() // no connection joins any more
 	if err != nil {
@@ -40,7 +40,7 @@ func (s *session) routineControl(c *carrier.Carrier, bell sched.Bell) {
 	s.mu.Lock()
 	s.cause = err
 	s.mu.Unlock()
-	if e := c.Close(); e != nil {
+	if e := s.cfg.guard("panic: control connection not released", c.Close); e != nil {
 		s.cfg.Log.Error("control connection not released", "error", e)
 	}
 }

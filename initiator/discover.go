@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/carrier"
 	"github.com/viablk/viablk/internal/wire"
 )
 
@@ -48,6 +49,18 @@ func Discover(ctx context.Context, cfg Config) (list []ExportInfo, err error) {
 		return nil, fmt.Errorf("list exports of %s: %w", cfg.Host, err)
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
+	err = cfg.guard("panic: the exports are not listed", func() error {
+		list, err = s.askExports(ctx, c, login.TargetID)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list exports of %s: %w", cfg.Host, err)
+	}
+	return list, nil
+}
+
+// askExports asks for the pages of the list.
+func (s *session) askExports(ctx context.Context, c *carrier.Carrier, target [16]byte) (list []ExportInfo, err error) {
 	var cursor, generation uint32
 	for n := range uint32(maxPages) {
 		var page wire.DiscoverResponse
@@ -56,7 +69,7 @@ func Discover(ctx context.Context, cfg Config) (list []ExportInfo, err error) {
 			err = page.Status.Errno()
 		}
 		if err != nil {
-			return nil, fmt.Errorf("list exports of %s: %w", cfg.Host, err)
+			return nil, err
 		}
 		if cursor != 0 && page.Generation != generation {
 			cursor, list = 0, nil // the list changed: start again
@@ -65,7 +78,7 @@ func Discover(ctx context.Context, cfg Config) (list []ExportInfo, err error) {
 		generation = page.Generation
 		for i := range page.Entries {
 			if e := &page.Entries[i]; e.Kind == wire.EntryExport {
-				list = append(list, exportInfo(e, login.TargetID))
+				list = append(list, exportInfo(e, target))
 			}
 		}
 		if page.Next <= cursor {
@@ -74,7 +87,7 @@ func Discover(ctx context.Context, cfg Config) (list []ExportInfo, err error) {
 		}
 		cursor = page.Next
 	}
-	return nil, fmt.Errorf("list exports of %s: more than %d pages", cfg.Host, maxPages)
+	return nil, fmt.Errorf("more than %d pages", maxPages)
 }
 
 func exportInfo(e *wire.ExportEntry, target [16]byte) ExportInfo {

@@ -121,6 +121,14 @@ func (s *session) loginRequest(role wire.Role, index uint16, depth int) wire.Log
 
 // logIn connects and logs in. The first receives hold any control message.
 func (s *session) logIn(ctx context.Context, c *carrier.Carrier, q wire.LoginRequest) (a wire.LoginResponse, err error) {
+	err = s.cfg.guard("panic: the login fails", func() error {
+		a, err = s.tryLogIn(ctx, c, q)
+		return err
+	})
+	return a, err
+}
+
+func (s *session) tryLogIn(ctx context.Context, c *carrier.Carrier, q wire.LoginRequest) (a wire.LoginResponse, err error) {
 	if err := c.Connect(ctx, via.Address{Host: s.cfg.Host, Discriminator: Discriminator}); err != nil {
 		return a, err
 	}

@@ -147,6 +147,13 @@ func (q *Queue) Kick() { q.poster.kick() }
 
 // Reap returns completed requests and drives the queue.
 func (q *Queue) Reap(dst []*block.Request) int {
+	q.drive()
+	return q.requests.reap(dst)
+}
+
+// drive handles what has arrived.
+func (q *Queue) drive() {
+	defer q.contain()
 	if len(q.payload.detained) != 0 {
 		q.releaseDetained()
 	}
@@ -158,7 +165,6 @@ func (q *Queue) Reap(dst []*block.Request) int {
 		}
 		q.admit()
 	}
-	return q.requests.reap(dst)
 }
 
 // fail ends the connection. When it returns, the target accesses no memory of
@@ -228,7 +234,7 @@ func (q *Queue) Close() error {
 	}
 	until := scheduler.Now().Add(q.device.cfg.Timeout)
 	for q.failure == nil && q.slots.busy() && scheduler.Now().Before(until) {
-		q.progress()
+		q.drive()
 		if q.failure == nil && q.slots.busy() && q.carrier.Arm() {
 			_ = scheduler.Poll(polls, closePoll)
 		}

@@ -142,6 +142,17 @@ func (k *reconnector) update(change func()) {
 // changed.
 func (k *reconnector) routineReconnect() {
 	defer k.ended.Set()
+	err := k.device.cfg.guard("panic: the disk is lost, and requests fail with EIO", func() error {
+		k.replaceSessions()
+		return nil
+	})
+	if err != nil {
+		k.update(func() { k.failure, k.lostAt = err, time.Time{} })
+	}
+}
+
+// replaceSessions replaces lost sessions until stop, or until the disk changed.
+func (k *reconnector) replaceSessions() {
 	log := k.device.cfg.Log
 	for {
 		s, _ := k.current()

@@ -109,7 +109,13 @@ type redialer struct {
 // routineReconnect connects to the next session and sets the result.
 func (r *redialer) routineReconnect(ctx context.Context) {
 	defer r.ended.Set()
-	r.result = r.reconnect(ctx)
+	err := r.device.cfg.guard("panic: the queue does not reconnect", func() error {
+		r.result = r.reconnect(ctx)
+		return nil
+	})
+	if err != nil {
+		r.result = reconnectResult{err: err, inside: r.inside}
+	}
 }
 
 // reconnect connects to the next session. If that session ends meanwhile, it

@@ -118,7 +118,8 @@ func openDisk(ctx context.Context, cfg Config, ask *wire.OpenRequest) (*session,
 	case cfg.Exclusive:
 		ask.Mode = wire.OpenExclusive
 	}
-	if err := s.open(ctx, ask); err != nil {
+	err = cfg.guard("panic: the disk is not opened", func() error { return s.open(ctx, ask) })
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open export %q: %w", cfg.Export, err), s.close())
 	}
 	return s, nil
@@ -231,7 +232,7 @@ func (s *session) close() error {
 	s.closing = true
 	s.mu.Unlock()
 	if first {
-		s.closeErr = s.release()
+		s.closeErr = s.cfg.guard("panic: the session is not released", s.release)
 		s.closed.Set()
 	}
 	s.cfg.Scheduler.Wait(context.Background(), -1, s.closed)
