@@ -18,19 +18,24 @@ type crowd struct {
 	*unknownPeer
 	request wire.REQ // the next one
 	l       *via.Listener
+	p       *roce.Provider // of the listener
 }
 
 // newCrowd returns a crowd at a network whose lost function saw a request.
-func newCrowd(t *testing.T, n *port.Network, request wire.REQ, l *via.Listener) *crowd {
+func newCrowd(t *testing.T, n *port.Network, request wire.REQ, l *via.Listener, p *roce.Provider) *crowd {
 	t.Helper()
-	c := &crowd{newUnknownPeer(t, n, "10.0.0.66:4791"), request, l}
+	c := &crowd{newUnknownPeer(t, n, "10.0.0.66:4791"), request, l, p}
 	c.request.Primary.LocalGID = netip.MustParseAddr("10.0.0.66").As16()
 	return c
 }
 
-// ask sends requests, and returns those that the consumer gets.
-func (c *crowd) ask(count int) (asked []*via.ConnRequest) {
-	for range count {
+// ask sends ten times as many requests as the consumer may have, and returns
+// those that it gets: as many as are expected, and what comes soon after them.
+func (c *crowd) ask(expected int) (asked []*via.ConnRequest) {
+	c.t.Helper()
+	received := func() uint64 { return managed(c.t, c.p, "10.0.0.2:4791").Manager.Received }
+	before := received()
+	for range 10 * crowdPlaces {
 		c.request.TID++
 		c.request.LocalID++
 		c.request.LocalQP++
@@ -41,8 +46,13 @@ func (c *crowd) ask(count int) (asked []*via.ConnRequest) {
 			DETH: wire.DETH{QKey: wire.GSIQKey, SourceQP: wire.GSI}, Payload: b,
 		})
 	}
+	within(c.t, "the requests to arrive", func() bool { return received() >= before+10*crowdPlaces })
 	for {
-		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+		limit := 200 * time.Millisecond
+		if len(asked) < expected {
+			limit = time.Minute
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		r, err := c.l.Wait(ctx)
 		cancel()
 		if err != nil {
@@ -94,15 +104,15 @@ func TestPendingRequestLimit(t *testing.T) {
 	connect()
 	n.SetFaults(port.Faults{})
 
-	c := newCrowd(t, n, request, l)
-	asked := c.ask(10 * crowdPlaces)
+	c := newCrowd(t, n, request, l, p)
+	asked := c.ask(crowdPlaces)
 	if len(asked) != crowdPlaces {
 		t.Errorf("the consumer has %d requests, want %d", len(asked), crowdPlaces)
 	}
 	for i := range asked[:3] {
 		_ = asked[i].Reject() // fails if the request has timed out
 	}
-	if more := c.ask(10 * crowdPlaces); len(more) != 3 {
+	if more := c.ask(3); len(more) != 3 {
 		t.Errorf("after three refusals the consumer has %d requests more", len(more))
 	} else {
 		asked = append(asked, more...)
@@ -112,7 +122,7 @@ func TestPendingRequestLimit(t *testing.T) {
 	}
 
 	for range 2 {
-		asked = c.ask(10 * crowdPlaces)
+		asked = c.ask(crowdPlaces)
 		objects := y.nic.Agent().Objects.Load()
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, len(asked))
@@ -126,7 +136,7 @@ func TestPendingRequestLimit(t *testing.T) {
 			return n - 1 // that of y
 		}
 		within(t, "a link for each request", func() bool { return links() == crowdPlaces })
-		if more := c.ask(10 * crowdPlaces); len(more) != 0 {
+		if more := c.ask(0); len(more) != 0 {
 			t.Errorf("%d requests more while as many as an address may have wait for the RTU", len(more))
 		}
 		if now := y.nic.Agent().Objects.Load(); now != objects {
