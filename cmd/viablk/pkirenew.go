@@ -168,7 +168,7 @@ func certificateRows(f pki.Contents, now time.Time) [][]string {
 		}
 		rows = append(rows, []string{
 			fmt.Sprintf("%d revoked", len(l.Revoked)), "crl", state,
-			l.From.Format(time.DateOnly), until, "-", f.Certificates[0].Names[0], l.Number, l.File,
+			l.From.Format(time.DateOnly), until, "-", dash(strings.Join(f.Certificates[0].Names, " ")), l.Number, l.File,
 		})
 	}
 	return rows
