@@ -17,13 +17,15 @@ func TestMiddleDecides(t *testing.T) {
 	f.size = 2000
 	var seen atomic.Int64
 	number := func(frame []byte) int { return int(binary.BigEndian.Uint32(frame[len(frame)-4:])) }
-	var held, last []byte
+	var held []byte
+	var last atomic.Pointer[[]byte]
 	m := b.Interpose(func(to *Host, frame []byte) [][]byte {
 		if frame == nil || to != b.B {
 			return nil
 		}
 		seen.Add(1)
-		last = bytes.Clone(frame)
+		copied := bytes.Clone(frame)
+		last.Store(&copied)
 		switch i := number(frame); {
 		case i%10 == 1:
 			frame[FramePayload+7] ^= 4
@@ -79,7 +81,7 @@ func TestMiddleDecides(t *testing.T) {
 		}
 	}
 	f.forget()
-	d := Forge(last, f.datagram(0))
+	d := Forge(*last.Load(), f.datagram(0))
 	if err := m.Send(b.B, d); err != nil {
 		t.Fatal(err)
 	}
