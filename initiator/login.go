@@ -197,9 +197,11 @@ const loginPoll = 10 * time.Millisecond
 
 // await sends a control message and waits for the next one that arrives. An
 // answer may arrive before its request completes, so that no send is free for
-// the next one: await waits for that too.
+// the next one: await waits for that too. It takes one completion at a time:
+// what is behind the answer is for the caller's next call, or for the owner of
+// the connection.
 func (s *session) await(ctx context.Context, c *carrier.Carrier, m wire.Message) ([]byte, error) {
-	var done [4]via.Completion
+	var done [1]via.Completion
 	polls := []unix.PollFd{{Fd: int32(c.FD()), Events: unix.POLLIN}}
 	for sent := false; ; {
 		if !sent {
@@ -211,8 +213,9 @@ func (s *session) await(ctx context.Context, c *carrier.Carrier, m wire.Message)
 				c.Doorbell()
 			}
 		}
-		for i := range done[:c.Poll(done[:])] {
-			msg, err := receiveControl(c, &done[i])
+		polled := c.Poll(done[:]) > 0
+		if polled {
+			msg, err := receiveControl(c, &done[0])
 			if msg != nil || err != nil {
 				return msg, err
 			}
@@ -220,7 +223,7 @@ func (s *session) await(ctx context.Context, c *carrier.Carrier, m wire.Message)
 		if err := ctx.Err(); err != nil {
 			return nil, context.Cause(ctx)
 		}
-		if c.Arm() {
+		if !polled && c.Arm() {
 			_ = s.cfg.Scheduler.Poll(polls, loginPoll)
 		}
 	}
