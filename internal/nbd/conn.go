@@ -123,11 +123,30 @@ func (c *conn) allowAnswer() {
 func (c *conn) run() (err error) {
 	defer c.closeHandshake()
 	defer c.recover(&err)
+	s, err := c.negotiate()
+	if s == nil {
+		return err
+	}
+	c.exportChosen = true
+	defer c.close(s)
+	if err == nil {
+		err = c.setSecure(s.secure)
+	}
+	if err != nil {
+		return err
+	}
+	return c.transmit(s)
+}
+
+// negotiate does the handshake, and returns no session if that ends without an
+// export. Its frame is gone in transmission: the stack of an idle client is
+// small.
+func (c *conn) negotiate() (*session, error) {
 	c.mu.Lock()
 	nc := c.net
 	c.mu.Unlock()
 	if nc == nil {
-		return errStopped
+		return nil, errStopped
 	}
 	n := negotiation{
 		conn:         nc,
@@ -141,19 +160,7 @@ func (c *conn) run() (err error) {
 		logRefused:   c.logRefused,
 		allowAnswer:  c.allowAnswer,
 	}
-	s, err := n.run()
-	if s == nil {
-		return err
-	}
-	c.exportChosen = true
-	defer c.close(s)
-	if err == nil {
-		err = c.setSecure(s.secure)
-	}
-	if err != nil {
-		return err
-	}
-	return c.transmit(s)
+	return n.run()
 }
 
 // runTransmission serves the connection without handshake. It calls ready, if
