@@ -98,21 +98,38 @@ func (p *Process) Status() Status {
 // poll; its own tests are scripts of cmd/viablk.
 func StatusAt(t testing.TB, admin string) Status {
 	t.Helper()
+	var status Status
+	if err := json.Unmarshal(askAdmin(t, admin, "/status"), &status); err != nil {
+		t.Fatalf("ask %q: %v", admin, err)
+	}
+	return status
+}
+
+// CollectGarbage has the process collect its garbage, which one that is idle
+// does every two minutes.
+func (p *Process) CollectGarbage() {
+	p.t.Helper()
+	askAdmin(p.t, p.ready.Admin, "/debug/pprof/heap?gc=1")
+}
+
+// askAdmin asks an admin socket.
+func askAdmin(t testing.TB, admin, what string) []byte {
+	t.Helper()
 	c, err := net.Dial("unix", admin)
 	Must(t, err)
 	defer c.Close()
 	Must(t, c.SetDeadline(time.Now().Add(WaitLimit)))
-	_, err = io.WriteString(c, "GET /status HTTP/1.1\r\nHost: viablk\r\nConnection: close\r\n\r\n")
+	_, err = io.WriteString(c, "GET "+what+" HTTP/1.1\r\nHost: viablk\r\nConnection: close\r\n\r\n")
 	Must(t, err)
 	all := bufio.NewReader(c)
 	response, err := http.ReadResponse(all, nil)
 	Must(t, err)
 	defer response.Body.Close()
-	var status Status
-	if err := json.NewDecoder(response.Body).Decode(&status); err != nil || response.StatusCode != http.StatusOK {
-		t.Fatalf("ask %q: %s: %v", admin, response.Status, err)
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("ask %q for %s: %s: %v", admin, what, response.Status, err)
 	}
 	_, err = io.Copy(io.Discard, all)
 	Must(t, err)
-	return status
+	return body
 }
