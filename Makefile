@@ -228,7 +228,7 @@ returns:
 
 FORGERIES ?= 100000000
 forgeries:
-	$(GO) test -v -count=1 -timeout 0 -run '^(TestForgeries|TestPeerChangesMemoryAmidOpens)$$' ./internal/seal -args \
+	$(GO) test -v -count=1 -timeout 0 -run '^(TestForgeries|TestPeerChangesMemoryAmid(Opens|Seals))$$' ./internal/seal -args \
 		-seal.forgeries $(FORGERIES) -seal.opens $$(( $(FORGERIES) / 100 ))
 	$(GO) test -v -count=1 -timeout 0 -run '^TestChangesOnTheWay$$' ./integration/attack -args \
 		-attack.changes $$(( $(FORGERIES) / 50000 ))

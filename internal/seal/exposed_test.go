@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
+	"errors"
 	"flag"
 	"runtime"
 	"sync/atomic"
@@ -14,7 +15,7 @@ import (
 	"github.com/viablk/viablk/internal/seal"
 )
 
-var opens = flag.Int("seal.opens", 200_000, "opens of a record that a peer changes meanwhile")
+var opens = flag.Int("seal.opens", 200_000, "opens of a record that a peer changes meanwhile; a quarter as many seals")
 
 // expose returns memory that the race detector does not see, as it does not see
 // a peer, and has a peer change a bit of a byte there, back and forth, until
@@ -69,6 +70,34 @@ func TestPeerChangesMemoryAmidOpens(t *testing.T) {
 		}
 	}
 	t.Logf("%d accepted, %d refused", accepted, refused)
+}
+
+// A peer that changes exposed memory while a record is sealed into it has no
+// tag of what it wrote: the tag is that of the record.
+func TestPeerChangesMemoryAmidSeals(t *testing.T) {
+	session, plain := newSession(t, seal.Limits{}), pattern(512, 3)
+	var ends [2]*seal.Payload // with the same keys, of exposed and of private memory
+	for e := range ends {
+		i, target := connect(t, session, 1)
+		ends[e], _ = command(t, i, target, 512)
+	}
+	exposed, private := expose(t, plain, 300), make([]byte, len(plain))
+	var got, want [seal.TagSize]byte
+	changed, kept := 0, 0
+	for n := 0; n < *opens/4 || changed == 0 || kept == 0; n++ { // the peer runs
+		if err := errors.Join(ends[0].Seal(exposed, plain, n, nil, &got), ends[1].Seal(private, plain, n, nil, &want)); err != nil {
+			t.Fatal(err)
+		}
+		if got != want {
+			t.Fatalf("the tag of something else, after %d seals", n)
+		}
+		if bytes.Equal(exposed, private) {
+			kept++
+		} else {
+			changed++
+		}
+	}
+	t.Logf("%d changed, %d kept", changed, kept)
 }
 
 // The same without the copy finds text that was not authenticated: so the test

@@ -112,7 +112,9 @@ func (p *Payload) Clear() { p.start(nil, nil, nil, 0, "") }
 // Seal seals src as a record into dst, which has the same length and may be
 // src, and its tag into tag. header is what says what the payload is for: it is
 // authenticated. Seal reads src once, and dst not at all: it may be memory that
-// a peer can write.
+// a peer can write. GCM that seals into dst itself may read back what it
+// authenticates, as that of Go without assembly does, and so make a valid tag
+// for what a peer has written there meanwhile.
 //
 // Records are sealed in ascending order and each once; the error is [ErrReused]
 // otherwise. Seal does not allocate.
