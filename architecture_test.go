@@ -153,7 +153,7 @@ var testArrows = map[string][]string{
 	"integration/roce":            {"integration/nemesis", "integration/testbed", "integration/netbed", "via/roce/port", "via/roce/wire"},
 	"integration/simulation":      {"internal/carrier"},
 	"integration/attack":          {"integration/history", "integration/netbed", "integration/program", "integration/testbed", "initiator", "target", "target/backend", "internal/block", "internal/handshake", "internal/pki", "internal/seal", "via", "via/roce", "via/roce/wire", "via/shm"},
-	"integration/session":         {"integration/history", "integration/nemesis", "integration/testbed", "initiator", "target", "target/backend", "target/backend/backendtest", "target/limit", "internal/block", "internal/handshake", "internal/nbd", "internal/pki", "via", "via/roce", "via/shm"},
+	"integration/session":         {"integration/history", "integration/nemesis", "integration/testbed", "initiator", "target", "target/backend", "target/backend/backendtest", "target/limit", "internal/block", "internal/handshake", "internal/nbd", "internal/pki", "internal/seal", "internal/wire", "via", "via/roce", "via/shm"},
 	"integration/suites":          {"integration/program", "integration/testbed"},
 	"cmd/viablk/internal/compare": {"integration/testbed", "integration/netbed", "cmd/viablk/internal/chart"},
 

@@ -1,13 +1,10 @@
 package session
 
 import (
-	"fmt"
 	"net"
 	"path/filepath"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/viablk/viablk/initiator"
 	"github.com/viablk/viablk/integration/testbed"
@@ -109,83 +106,5 @@ func TestSealedLengths(t *testing.T) {
 				testbed.Must(t, d.Close())
 			})
 		}
-	}
-}
-
-// BenchmarkSealed compares sealed with plain sessions, both ends in this
-// process. Requests wait for their memory as those of a local client do.
-func BenchmarkSealed(b *testing.B) {
-	for name, f := range fabrics {
-		for _, n := range []int64{4 << 10, 128 << 10} {
-			for _, depth := range []int{1, 16} {
-				for op, what := range map[block.Op]string{block.Read: "read", block.Write: "write"} {
-					for _, sealed := range []bool{false, true} {
-						b.Run(fmt.Sprintf("%s/%d/%s/%d/sealed=%v", name, n, what, depth, sealed), func(b *testing.B) {
-							disk := target.Export{Name: "disk", Device: openBackend(b, "memory:16MiB")}
-							serve := func() *chain { return newChainOver(b, f.provider, f.host(b), target.Config{}, disk) }
-							if sealed {
-								serve = func() *chain { return newSealedChain(b, f, target.Config{}, disk) }
-							}
-							d := serve().attach(b, "", nil)
-							defer d.Close()
-							benchmarkDepth(b, d, op, n, depth)
-						})
-					}
-				}
-			}
-		}
-	}
-}
-
-// benchmarkDepth keeps requests in flight.
-func benchmarkDepth(b *testing.B, d *initiator.Device, op block.Op, n int64, depth int) {
-	q, err := d.NewQueue(depth)
-	testbed.Must(b, err)
-	defer q.Close()
-	requests, done := make([]block.Request, depth), make([]*block.Request, depth)
-	begin := func(r *block.Request) {
-		*r = block.Request{Op: op, Offset: r.Offset, Length: n}
-		if !q.Reserve(r) || !q.Submit(r) {
-			b.Fatal("the queue is full")
-		}
-	}
-	reap := func() int {
-		for {
-			if k := q.Reap(done); k > 0 {
-				return k
-			}
-			if timeout, ok := q.Arm(); ok {
-				t := unix.NsecToTimespec(int64(max(timeout, 0)))
-				if timeout < 0 {
-					t = unix.Timespec{Sec: 1}
-				}
-				_, _ = unix.Ppoll([]unix.PollFd{{Fd: int32(q.FD()), Events: unix.POLLIN}}, &t, nil)
-			}
-		}
-	}
-	b.SetBytes(n)
-	b.ReportAllocs()
-	b.ResetTimer()
-	for i := range requests {
-		requests[i].Offset = int64(i) * n
-		begin(&requests[i])
-	}
-	q.Kick()
-	for left := b.N; left > 0; {
-		k := reap()
-		for _, r := range done[:k] {
-			testbed.Must(b, r.Err)
-			q.Release(r)
-			begin(r)
-		}
-		q.Kick()
-		left -= k
-	}
-	for inFlight := depth; inFlight > 0; {
-		k := reap()
-		for _, r := range done[:k] {
-			q.Release(r)
-		}
-		inFlight -= k
 	}
 }
