@@ -15,7 +15,7 @@ import (
 var plantedFlag = flag.Bool("sim.planted", false, "build the product with planted bugs and look for each")
 
 // plantedSeeds is within how many seeds each bug has to be found.
-const plantedSeeds = "1000"
+const plantedSeeds = "4000"
 
 // edit replaces a text of a source file, which is there once.
 type edit struct{ file, old, new string }
