@@ -123,7 +123,9 @@ func TestVerbsMeetsRoCE(t *testing.T) {
 		"/usr/bin/viablk": vm.DynamicProgram(t, modulePath+"/cmd/viablk", "verbs"),
 	}, "fio/fio")
 	v.Must("viablk", "pki", "init", "/ca")
-	v.Must("viablk", "pki", "issue", "/ca", "server", near4, far4, "--out", serverFolder)
+	for _, address := range []string{near4, far4} {
+		v.Must("viablk", "pki", "issue", "/ca", "server", address, "--out", serverFolder+address)
+	}
 	v.Must("viablk", "pki", "issue", "/ca", "client", "alice", "--out", clientFolder)
 	// The kernel's device answers to UDP port 4791, wherever it was asked from.
 	verbs, near := end{provider: "verbs"}, end{provider: "roce"}
@@ -150,7 +152,7 @@ func meet(t *testing.T, v *vm.VM, i int, p pair) {
 	listen := end{provider: p.target.provider}.uri(p.address, "")
 	security, options := "--insecure", []string(nil)
 	if p.sealed {
-		security, options = "--certificates="+serverFolder, []string{ofClient}
+		security, options = "--certificates="+serverFolder+p.address, []string{ofClient}
 	}
 	disk, list := p.initiator.uri(p.address, "disk", options...), p.initiator.uri(p.address, "", options...)
 	served, err := v.Start(ctx, p.target.command("viablk", "target", security, "--admin", admins[0], "--keepalive", "30s", "--listen", listen, "--export", "disk=memory:32M")...)
