@@ -40,7 +40,8 @@ func (x *deaf) play() play {
 			return true
 		},
 		command: func(e *end, cmd *wire.Command, _ []byte) bool {
-			first := x.sessions.Load() == 1
+			// A connection of the first session may outlive it for a moment.
+			first := x.refuse || x.sessions.Load() == 1
 			x.mu.Lock()
 			x.heard = append(x.heard, fmt.Sprintf("%d %v %d", min(x.sessions.Load(), 2), cmd.Opcode, cmd.Offset))
 			x.mu.Unlock()
