@@ -80,7 +80,7 @@ func panicky(t *testing.T, r *remote) (*panickyProvider, *book, initiator.Config
 	return p, log, cfg
 }
 
-// quiet is a target that sends nothing by itself.
+// quiet is a target that sends no keepalives in a test.
 var quiet = target.Config{KeepAlive: time.Minute}
 
 // transfers checks that a queue moves data.

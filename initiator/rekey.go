@@ -12,8 +12,8 @@ import (
 
 // A rekey is a handshake inside the sealed control connection. It gives the
 // session other keys, and both ends verify the certificate of the other again.
-// Each queue goes on with the new keys by itself, with the next message that it
-// seals, see package seal: requests wait for nothing. An end that is refused
+// Each queue switches to the new keys independently, with the next message that
+// it seals, see package seal: requests wait for nothing. An end that is refused
 // ends the session, and the reconnector tells why the next one is refused too.
 
 const (
@@ -238,5 +238,5 @@ func (k *controller) endRekey() {
 // CheckCertificates verifies the certificate of the target again, with what
 // Config.Security says now, and begins a rekey if the own certificate has been
 // renewed. It does not wait for that. A session whose target is not valid any
-// more ends. A device checks each hour by itself.
+// more ends. The session checks them each hour too.
 func (d *Device) CheckCertificates() { d.session().checkCertificates() }
