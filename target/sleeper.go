@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/viablk/viablk/internal/loop"
 	"github.com/viablk/viablk/internal/sched"
 	"github.com/viablk/viablk/internal/spin"
 )
@@ -16,9 +17,10 @@ type sleeper struct {
 	scheduler sched.Scheduler
 	bell      sched.Bell // of the connection's signals
 	idle      spin.Spinner
+	slice     loop.TimeSlice
 	polls     []unix.PollFd
 
-	sleeps, busyPolls, pollHits uint64
+	sleeps, yields, busyPolls, pollHits uint64
 }
 
 func newSleeper(s sched.Scheduler, busyPoll time.Duration) sleeper {
@@ -44,9 +46,13 @@ func (s *sleeper) arm(vi int, queues []*exportQueue, wait time.Duration) (time.D
 	return wait, true
 }
 
-// sleep waits for what arm collected.
-func (s *sleeper) sleep(wait time.Duration) error {
+// sleep waits for what arm collected, from now on.
+func (s *sleeper) sleep(now time.Time, wait time.Duration) error {
 	s.sleeps++
+	if s.slice.Due(now) {
+		s.scheduler.Yield()
+		s.yields++
+	}
 	err := s.scheduler.Poll(s.polls, wait)
 	if s.polls[0].Revents != 0 {
 		s.bell.Drain()
@@ -94,7 +100,7 @@ func (w *worker) sleep() {
 	if signals := &w.conn.signals; !ok || signals.recheck.Load() || signals.halt.Load() != 0 && w.finished() {
 		return
 	}
-	if err := w.sleeper.sleep(wait); err != nil {
+	if err := w.sleeper.sleep(now, wait); err != nil {
 		w.fail(err)
 	}
 	for _, q := range w.exports.queues {

@@ -19,6 +19,7 @@ type ConnStats struct {
 	BytesPlaced    uint64 `json:"bytes_placed"` // by RDMA Write to initiators
 	Errors         uint64 `json:"errors"`       // requests answered with an error
 	Sleeps         uint64 `json:"sleeps"`       // each ends in a wake-up
+	Yields         uint64 `json:"yields"`       // passes through the Go scheduler before a sleep
 	BusyPolls      uint64 `json:"busy_polls"`   // busy-poll attempts
 	PollHits       uint64 `json:"poll_hits"`    // attempts that found work
 	WaitsForMemory uint64 `json:"waits_for_memory"`
@@ -64,6 +65,7 @@ func (s *ConnStats) add(o ConnStats) {
 	s.BytesPlaced += o.BytesPlaced
 	s.Errors += o.Errors
 	s.Sleeps += o.Sleeps
+	s.Yields += o.Yields
 	s.BusyPolls += o.BusyPolls
 	s.PollHits += o.PollHits
 	s.WaitsForMemory += o.WaitsForMemory
@@ -100,7 +102,7 @@ func (w *worker) publish() {
 	x, s := &w.execute, &w.sleeper
 	w.exports.publish(&ConnStats{
 		Traffic: w.carrier.Traffic(), BytesPulled: w.send.bytesPulled, BytesPlaced: w.send.bytesPlaced,
-		Errors: x.errors, Sleeps: s.sleeps, BusyPolls: s.busyPolls, PollHits: s.pollHits,
+		Errors: x.errors, Sleeps: s.sleeps, Yields: s.yields, BusyPolls: s.busyPolls, PollHits: s.pollHits,
 		WaitsForMemory: x.waitsForMemory, WaitsForSends: w.send.waits, RangesTaken: x.held.taken,
 	})
 }

@@ -71,6 +71,7 @@ func (w *worker) serve(ctx context.Context, r *via.ConnRequest, attrs via.ViAttr
 	w.log.Debug("connection accepted")
 	debug.SetPanicOnFault(true)
 	w.guard(w.loop)
+	w.sleeper.slice.End()
 	known := w.login.session != nil
 	w.release()
 	switch {

@@ -69,6 +69,9 @@ func (p *Process) Now() time.Time { return epoch.Add(p.scheduler.now) }
 // GoThread starts a task: a simulation has one thread.
 func (p *Process) GoThread(f func()) { p.Go(f) }
 
+// Yield does nothing: one task runs at a time, until it waits.
+func (p *Process) Yield() {}
+
 // NewEvent returns an event that wakes the tasks in Wait.
 func (p *Process) NewEvent() *sched.Event {
 	w := new(waiters)

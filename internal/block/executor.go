@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/viablk/viablk/internal/contain"
+	"github.com/viablk/viablk/internal/loop"
 	"github.com/viablk/viablk/internal/ring"
 )
 
@@ -171,6 +172,7 @@ func (e *Executor) start(q *executorQueue, batch []*Request) {
 	}
 	e.addedLocked()
 	e.mu.Unlock()
+	loop.Offload()
 }
 
 // discard removes the tasks of q that no worker has and no range is held for,

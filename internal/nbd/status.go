@@ -24,6 +24,7 @@ type Counters struct {
 	Receives     uint64 `json:"receives"`      // system calls that received something
 	Sends        uint64 `json:"sends"`         // system calls that sent something
 	Sleeps       uint64 `json:"sleeps"`        // times a connection went to sleep
+	Yields       uint64 `json:"yields"`        // times it passed through the Go scheduler before
 	Syscalls     uint64 `json:"syscalls"`      // system calls of the loop, including EAGAIN
 	IdleReleases uint64 `json:"idle_releases"` // times an idle connection released thread and buffers
 	BusyPolls    uint64 `json:"busy_polls"`    // busy-poll attempts
@@ -123,6 +124,7 @@ const (
 	countReceives
 	countSends
 	countSleeps
+	countYields
 	countSyscalls
 	countIdleReleases
 	countBusyPolls
@@ -156,6 +158,7 @@ func (t *counterSet) counters() Counters {
 		Receives:     t[countReceives],
 		Sends:        t[countSends],
 		Sleeps:       t[countSleeps],
+		Yields:       t[countYields],
 		Syscalls:     t[countSyscalls],
 		IdleReleases: t[countIdleReleases],
 		BusyPolls:    t[countBusyPolls],

@@ -10,6 +10,7 @@ import (
 
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/eventfd"
+	"github.com/viablk/viablk/internal/loop"
 	"github.com/viablk/viablk/internal/spin"
 )
 
@@ -54,6 +55,7 @@ type transmission struct {
 	statuses statusPool
 
 	spinner    spin.Spinner
+	slice      loop.TimeSlice
 	receives   stall
 	sends      stall
 	counts     counterSet
@@ -100,6 +102,7 @@ func newTransmission(c *conn, s *session) *transmission {
 // io.ErrUnexpectedEOF), breaks the protocol, the server ends, or the client is
 // idle (errIdle).
 func (t *transmission) run() error {
+	defer t.slice.End()
 	t.acquireBuffers()
 	for {
 		progress, err := t.iterate()
@@ -202,6 +205,10 @@ func (t *transmission) sleep() error {
 	}
 	if client.Events != 0 || t.in.phase != ended { // else a hang-up would wake for nothing
 		client.Fd = int32(t.sock)
+	}
+	if t.slice.Due(time.Now()) {
+		loop.Yield()
+		t.counts[countYields]++
 	}
 	t.counts[countSleeps]++
 	t.counts[countSyscalls]++

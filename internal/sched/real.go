@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/viablk/viablk/internal/eventfd"
+	"github.com/viablk/viablk/internal/loop"
 )
 
 // Real is the scheduler of the process: Go's goroutines and Linux's clock.
@@ -27,6 +28,8 @@ func (machine) GoThread(f func()) {
 		f()
 	}()
 }
+
+func (machine) Yield() { loop.Yield() }
 
 func (machine) WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, d)

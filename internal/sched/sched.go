@@ -28,6 +28,10 @@ type Scheduler interface {
 	// GoThread starts a goroutine that has a thread to itself.
 	GoThread(f func())
 
+	// Yield has a goroutine of GoThread pass through the scheduler; see
+	// [loop.Yield].
+	Yield()
+
 	// NewEvent returns an event that is not set.
 	NewEvent() *Event
 

@@ -30,9 +30,9 @@ var loops, latestIdle atomic.Uint32
 // Spinner is the memory of one loop. One goroutine uses it:
 //
 //	if s.Start(false) {
-//		for s.Again() {
-//			if look() {
-//				s.Paid()
+//		for s.Continue() {
+//			if poll() {
+//				s.Hit()
 //				break
 //			}
 //		}
@@ -60,8 +60,8 @@ func New(budget time.Duration) Spinner {
 const briefDivisor = 4
 
 // Start reports whether the loop is to spin now. After true the loop calls
-// Again until that returns false or a poll finds work, which it reports by
-// Paid.
+// Continue until that returns false or a poll finds work, which it reports by
+// Hit.
 //
 // The spin is brief if the loop is amidst work, that is, waits for the rest of
 // something long: that comes soon, and looks disturb who brings it. And it is
