@@ -1,6 +1,7 @@
 package initiator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -118,11 +119,11 @@ func (k *reconnector) addStatus(st *Status) {
 	st.SessionLosses, st.Stats.Forged = k.sessionLosses, k.forged
 	if !k.lostAt.IsZero() {
 		away := k.scheduler.Now().Sub(k.lostAt)
-		st.Connected, st.DisconnectedSeconds, st.State = false, away.Seconds(), StateWaiting
+		st.Connected, st.DisconnectedSeconds, st.State, st.Error = false, away.Seconds(), StateWaiting, k.refusal
 		if away > k.device.cfg.LossTimeout {
 			st.State = StateFailed
+			st.Error = cmp.Or(k.refusal, fmt.Sprintf("the target did not return within %v", k.device.cfg.LossTimeout))
 		}
-		st.Error = k.refusal
 	}
 	if k.failure != nil {
 		st.Connected, st.State, st.Error = false, StateFailed, k.failure.Error()

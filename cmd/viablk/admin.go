@@ -34,6 +34,7 @@ type processStatus struct {
 	Started time.Time      `json:"started"`
 	Panics  uint64         `json:"panics"` // caught; each ended one connection or request
 	Exports []exportStatus `json:"exports"`
+	Faces   []faceStatus   `json:"faces,omitempty"` // the exports by the ways in which they are served
 
 	NBD        *nbd.Status        `json:"nbd,omitempty"`
 	Targets    []target.Status    `json:"targets,omitempty"`    // one for each VIA provider

@@ -68,6 +68,33 @@ func (a *app) printDevice(argument string) error {
 	return err
 }
 
+// orphans returns the devices of the kernel that viablk attached and whose
+// process is gone. Users who may not ask see none.
+func orphans() []deviceReport {
+	found, _ := nbdkernel.Orphans()
+	var list []deviceReport
+	for _, d := range found {
+		list = append(list, deviceReport{
+			Schema: "viablk.device/v1", Path: d.Node.String(), State: stateWaiting, Size: d.Size,
+			ReadOnly: d.ReadOnly, Connections: d.Connections, Backend: d.Backend,
+		})
+	}
+	return list
+}
+
+// face describes a device whose process is gone.
+func (r *deviceReport) face() *faceStatus {
+	f := &faceStatus{
+		Export: r.Path, Face: "device", State: r.State, Size: r.Size, Places: []string{r.Path, r.Backend},
+		Reason: "its process is gone: attach it again with --reattach, or detach it",
+	}
+	if u, err := config.ParseURI(r.Backend); err == nil && u.Export != "" {
+		f.Export = u.Export
+		f.Reason = r.Path + ": " + f.Reason
+	}
+	return f
+}
+
 // printProperties prints what a rule of udev imports of a device that viablk
 // attached.
 func (a *app) printProperties(r *deviceReport) error {

@@ -37,7 +37,7 @@ const (
 const exitHelp = `Exit codes:
   0   success
   1   failure
-  2   the condition asked for is false, or status found a failed disk
+  2   the condition asked for is false, or status found a disk that waits or has failed
   64  the command line is wrong
   75  unreachable, or in use by another process: try again later
   76  the target speaks another version of the protocol: upgrade the older end

@@ -6,17 +6,20 @@ import (
 	"github.com/viablk/viablk/initiator"
 )
 
-func TestStateShowsQuarantine(t *testing.T) {
+func TestFaceShowsQuarantine(t *testing.T) {
 	for want, k := range map[string]*initiator.QuarantineStatus{
-		"waiting":                                 nil,
-		"waiting, quarantine: 2 requests":         {Requests: 2, Total: 2},
-		"waiting, quarantine: 128MiB, 0 requests": {Bytes: 128 << 20, Pools: 1, Total: 3},
+		"2 requests":         {Requests: 2, Total: 2},
+		"128MiB, 0 requests": {Bytes: 128 << 20, Pools: 1, Total: 3},
 	} {
-		if got := stateOf(&initiator.Status{State: initiator.StateWaiting, Quarantine: k}); got != want {
-			t.Errorf("%+v: %q, want %q", k, got, want)
+		var f faceStatus
+		if f.addInitiator(&initiator.Status{State: initiator.StateWaiting, Quarantine: k}); f.Quarantine != want || f.State != "waiting" {
+			t.Errorf("%+v: %+v, want %q", k, f, want)
 		}
 	}
-	if got := stateOf(&initiator.Status{State: initiator.StateConnected, Quarantine: &initiator.QuarantineStatus{Total: 4}}); got != "connected" {
-		t.Errorf("an empty quarantine: %q", got)
+	for _, k := range []*initiator.QuarantineStatus{nil, {Total: 4}} {
+		var f faceStatus
+		if f.addInitiator(&initiator.Status{State: initiator.StateConnected, Quarantine: k}); f.Quarantine != "" || f.State != "connected" {
+			t.Errorf("an empty quarantine: %+v", f)
+		}
 	}
 }

@@ -42,6 +42,7 @@ func (s *service) startAdmin(ctx context.Context, admin string, status processSt
 		now.Panics = contain.Count()
 		fill(&now)
 		now.Network, now.RDMA = networkReports(), rdmaReports()
+		now.Faces = now.faces()
 		return now
 	}
 	if limit > 0 {

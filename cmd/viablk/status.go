@@ -9,20 +9,20 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/initiator"
 	"github.com/viablk/viablk/internal/bytesize"
-	"github.com/viablk/viablk/internal/nbd"
-	"github.com/viablk/viablk/target"
 )
 
 // statusReport is what "viablk status" prints.
 type statusReport struct {
 	Schema    string          `json:"schema"` // viablk.status/v1
 	Processes []processStatus `json:"processes"`
+	Devices   []deviceReport  `json:"devices,omitempty"` // of the kernel, whose process is gone
 }
 
 func (a *app) statusCommand() *cobra.Command {
@@ -34,20 +34,25 @@ behind --admin: a line for each export and each way in, FACE, which is nbd, devi
 via+PROVIDER. STATE is
 
   connected  requests are answered
-  waiting    the target is away, and requests wait for it
+  waiting    the target is away, and for how long requests have waited for it
   failed     requests fail: the target did not return within --ctrl-loss-tmo, or the
              disk is lost for good
   draining   requests in flight finish, and no client is taken
 
-The exit code is 2 if a disk has failed, and 75 if no process is there. THROTTLED
-counts requests that waited for the limits of the export, whichever way they came. SECURITY is the cipher
-of sessions over VIA; with -o json there are the names of the peers, until when their
-certificates are valid, and the generation of keys.
+Lines below the table say why a disk waits or has failed. A device of the kernel
+whose process is gone has a line too.
+
+The exit code is 2 if a disk waits or has failed, and 75 if no process is there. With
+-o wide there are the exact counters, the command of the process, the URIs, THROTTLED:
+requests that waited for the limits of the export, whichever way they came, and
+SECURITY: the cipher of sessions over VIA. With -o json there is everything, such as
+the names of the peers, until when their certificates are valid, and the generation
+of keys.
 
 Of a block device of the kernel, /dev/nbdN, show what it is attached to and which
 process serves it. The exit code is 2 if none does. With -o udev, print properties for
 a rule of udev.`,
-		Annotations: map[string]string{moreOutputs: "udev"},
+		Annotations: map[string]string{moreOutputs: "wide udev"},
 	}
 	options := addOptions(cmd, adminOption)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -61,22 +66,40 @@ a rule of udev.`,
 		if err != nil {
 			return err
 		}
-		processes, err := findStatus(cmd.Context(), e.Config)
-		if err != nil {
+		r := statusReport{Schema: "viablk.status/v1"}
+		if e.Config.Admin == "" {
+			r.Devices = orphans()
+		}
+		r.Processes, err = findStatus(cmd.Context(), e.Config)
+		if err != nil && (len(r.Devices) == 0 || !errors.Is(err, errNoProcess)) {
 			return err
 		}
-		if a.output == "json" {
-			err = a.printJSON(statusReport{Schema: "viablk.status/v1", Processes: processes})
-		} else {
-			err = a.printTable(statusRows(processes))
-		}
-		if err == nil && anyFailed(processes) {
-			err = &exit{code: exitFalse}
-		}
-		return err
+		return a.printStatus(&r)
 	}
 	return cmd
 }
+
+// printStatus prints the report. The exit code says whether all is well.
+func (a *app) printStatus(r *statusReport) error {
+	var err error
+	if a.output == "json" {
+		err = a.printJSON(r)
+	} else if err = a.printTable(r.rows(a.output == "wide")); err == nil {
+		for _, line := range r.notes() {
+			if _, err = fmt.Fprintln(a.stdout, line); err != nil {
+				err = fmt.Errorf("print: %w", err)
+				break
+			}
+		}
+	}
+	if err == nil && !r.healthy() {
+		err = &exit{code: exitFalse}
+	}
+	return err
+}
+
+// errNoProcess is that no process is there to ask.
+var errNoProcess = errors.New("no viablk process has a status socket")
 
 // findStatus asks one process, or all. A socket without a listener belongs to a
 // process that is gone.
@@ -107,152 +130,136 @@ func findStatus(ctx context.Context, c config.Config) ([]processStatus, error) {
 		processes = append(processes, status)
 	}
 	if len(processes) == 0 {
-		return nil, &exit{exitTryAgain, fmt.Errorf("no viablk process has a status socket in %s; name another with --admin PATH", runtimeFolder())}
+		return nil, &exit{exitTryAgain, fmt.Errorf("%w in %s; name another with --admin PATH", errNoProcess, runtimeFolder())}
 	}
 	return processes, nil
 }
 
-// statusHead names the columns of the table.
-var statusHead = []string{
-	"PID", "COMMAND", "EXPORT", "FACE", "STATE", "SIZE", "CONNECTIONS", "READS", "WRITES",
-	"READ-BYTES", "WRITTEN-BYTES", "ERRORS", "THROTTLED", "SECURITY", "URI",
+// narrowHead names the columns of the table, which fits in 110 columns; "-o
+// wide" prints wideHead.
+var (
+	narrowHead = []string{"PID", "EXPORT", "FACE", "STATE", "SIZE", "CONNS", "READS", "WRITES", "READ-BYTES", "WRITE-BYTES", "ERRORS"}
+	wideHead   = []string{
+		"PID", "COMMAND", "EXPORT", "FACE", "STATE", "SIZE", "CONNECTIONS", "READS", "WRITES",
+		"READ-BYTES", "WRITTEN-BYTES", "ERRORS", "THROTTLED", "SECURITY", "URI",
+	}
+)
+
+// stateText returns the state, with the time of a disk that waits.
+func (f *faceStatus) stateText() string {
+	if f.State == string(initiator.StateWaiting) && f.WaitingSeconds > 0 {
+		return f.State + " " + age(time.Duration(f.WaitingSeconds*float64(time.Second)))
+	}
+	return f.State
 }
 
-// stateDraining is the state of an export whose server lets requests finish and
-// takes no new clients. The other states are those of the initiator; a disk of
-// the target's own is always connected.
-const stateDraining = "draining"
-
-// faceRow is an export as it is served in one way: by NBD, as the kernel's
-// device, or by a VIA provider.
-type faceRow struct {
-	export      exportStatus
-	face        string
-	state       string
-	connections int
-	counts      target.ExportCounts
-	throttled   uint64
-	security    string
-	places      []string
-}
-
-// cells formats the row.
-func (r *faceRow) cells(p *processStatus) []string {
-	c := &r.counts
+// narrow formats the row of a narrow table.
+func (f *faceStatus) narrow(pid int) []string {
 	return slices.Concat(
-		[]string{strconv.Itoa(p.PID), p.Command, r.export.Name, r.face, r.state, config.Size(r.export.Size).String()},
-		numbers(uint64(r.connections), c.Reads, c.Writes), volumes(c.BytesRead, c.BytesWritten), numbers(c.Errors, r.throttled),
-		[]string{cmp.Or(r.security, "none"), strings.Join(r.places, " ")})
+		[]string{processID(pid), f.Export, f.Face, f.stateText(), sizeCell(f.Size), strconv.Itoa(f.Connections)},
+		[]string{thousands(f.Reads), thousands(f.Writes)}, volumes(f.BytesRead, f.BytesWritten), []string{thousands(f.Errors)})
 }
 
-// statusRows returns the table: a row for each export and each way in.
-func statusRows(processes []processStatus) [][]string {
-	rows := [][]string{statusHead}
-	for i := range processes {
-		p := &processes[i]
-		for _, r := range slices.Concat(p.overNBD(), p.overVIA()) {
-			rows = append(rows, r.cells(p))
-		}
-	}
-	return rows
+// wide formats the row of a wide table.
+func (f *faceStatus) wide(pid int, command string) []string {
+	return slices.Concat(
+		[]string{processID(pid), command, f.Export, f.Face, f.stateText(), config.Size(f.Size).String()},
+		numbers(uint64(f.Connections), f.Reads, f.Writes), volumes(f.BytesRead, f.BytesWritten), numbers(f.Errors, f.Throttled),
+		[]string{cmp.Or(f.Security, "none"), strings.Join(f.Places, " ")})
 }
 
-// overNBD returns the exports as NBD clients and the kernel see them.
-func (p *processStatus) overNBD() []faceRow {
-	if p.NBD == nil {
-		return nil
+// rows returns the table: a row for each export and each way in.
+func (r *statusReport) rows(wide bool) [][]string {
+	rows := [][]string{narrowHead}
+	if wide {
+		rows = [][]string{wideHead}
 	}
-	var rows []faceRow
-	for i, e := range p.Exports {
-		r := faceRow{export: e, face: "nbd", state: string(initiator.StateConnected), throttled: p.throttled(e.Name)}
-		for _, u := range e.URIs {
-			if strings.HasPrefix(u, "nbd") {
-				r.places = append(r.places, u)
-			}
+	r.each(func(f *faceStatus, pid int, command string) {
+		if wide {
+			rows = append(rows, f.wide(pid, command))
+		} else {
+			rows = append(rows, f.narrow(pid))
 		}
-		if e.Device != "" {
-			if len(r.places) == 0 {
-				r.face = "device"
-			}
-			r.places = append([]string{e.Device}, r.places...)
-		}
-		if i < len(p.Initiators) { // in the order of the exports
-			r.state = stateOf(&p.Initiators[i])
-			if s := p.Initiators[i].Security; s != nil {
-				r.security = s.Cipher
-			}
-		}
-		if p.NBD.Draining {
-			r.state = stateDraining
-		}
-		if k := slices.IndexFunc(p.NBD.Exports, func(x nbd.ExportStatus) bool { return x.Name == e.Name }); k >= 0 {
-			x := &p.NBD.Exports[k]
-			r.connections = x.Connections
-			r.counts.Reads, r.counts.Writes, r.counts.Errors = x.Reads, x.Writes, x.Errors
-			r.counts.BytesRead, r.counts.BytesWritten = x.BytesRead, x.BytesWritten
-		}
-		rows = append(rows, r)
-	}
-	return rows
-}
-
-// stateOf describes the state of a remote disk, with what is in quarantine.
-func stateOf(i *initiator.Status) string {
-	k := i.Quarantine
-	switch {
-	case k == nil || k.Pools+k.Requests == 0:
-		return string(i.State)
-	case k.Pools == 0:
-		return fmt.Sprintf("%s, quarantine: %d requests", i.State, k.Requests)
-	default:
-		return fmt.Sprintf("%s, quarantine: %s, %d requests", i.State, config.Size(k.Bytes), k.Requests)
-	}
-}
-
-// overVIA returns the exports as initiators see them.
-func (p *processStatus) overVIA() []faceRow {
-	var rows []faceRow
-	for _, t := range p.Targets {
-		for _, x := range t.Exports {
-			r := faceRow{
-				export: exportStatus{Name: x.Name, Size: x.Size}, face: "via+" + t.Provider, state: string(initiator.StateConnected),
-				connections: x.Connections, counts: x.Stats, throttled: p.throttled(x.Name),
-			}
-			if t.Security != nil {
-				r.security = t.Security.Cipher
-			}
-			if t.Draining {
-				r.state = stateDraining
-			}
-			for _, e := range p.Exports {
-				for _, u := range e.URIs {
-					if e.Name == x.Name && strings.HasPrefix(u, r.face+":") {
-						r.places = append(r.places, u)
-					}
-				}
-			}
-			rows = append(rows, r)
-		}
-	}
-	return rows
-}
-
-// anyFailed reports whether requests to a remote disk fail.
-func anyFailed(processes []processStatus) bool {
-	return slices.ContainsFunc(processes, func(p processStatus) bool {
-		return slices.ContainsFunc(p.Initiators, func(i initiator.Status) bool { return i.State == initiator.StateFailed })
 	})
+	return rows
 }
 
-// throttled returns how many requests to an export had to wait for its limits,
-// whichever way they came.
-func (p *processStatus) throttled(export string) uint64 {
-	for _, l := range p.Limits {
-		if l.Export == export {
-			return l.Throttled
+// notes returns a line for each export that is not as it should be.
+func (r *statusReport) notes() (lines []string) {
+	r.each(func(f *faceStatus, pid int, _ string) {
+		if f.Reason != "" {
+			lines = append(lines, fmt.Sprintf("%s %s: %s: %s", processID(pid), printable(f.Export), f.State, printable(f.Reason)))
+		}
+		if f.Quarantine != "" {
+			lines = append(lines, fmt.Sprintf("%s %s: in quarantine: %s", processID(pid), printable(f.Export), f.Quarantine))
+		}
+	})
+	return lines
+}
+
+// each calls f with each face of each process, and with the devices that have
+// none, whose process is 0.
+func (r *statusReport) each(f func(face *faceStatus, pid int, command string)) {
+	for i := range r.Processes {
+		p := &r.Processes[i]
+		for k := range p.Faces {
+			f(&p.Faces[k], p.PID, p.Command)
 		}
 	}
-	return 0
+	for i := range r.Devices {
+		d := &r.Devices[i]
+		f(d.face(), 0, "")
+	}
+}
+
+// healthy reports whether every disk answers requests.
+func (r *statusReport) healthy() bool {
+	healthy := true
+	r.each(func(f *faceStatus, _ int, _ string) { healthy = healthy && f.healthy() })
+	return healthy
+}
+
+// processID formats a PID; 0 is no process.
+func processID(pid int) string {
+	if pid == 0 {
+		return "-"
+	}
+	return strconv.Itoa(pid)
+}
+
+// age formats how long something lasts, in at most four letters up to 999 days.
+func age(d time.Duration) string {
+	switch {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", d/time.Second)
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", d/time.Hour)
+	}
+	return fmt.Sprintf("%dd", d/(24*time.Hour))
+}
+
+// thousands formats a counter in at most six letters.
+func thousands(n uint64) string {
+	if n < 100_000 {
+		return strconv.FormatUint(n, 10)
+	}
+	const units = "kMGTPE"
+	f, i := float64(n), -1
+	for f >= 999.95 {
+		f /= 1000
+		i++
+	}
+	return strconv.FormatFloat(f, 'f', 1, 64) + units[i:i+1]
+}
+
+// sizeCell formats a size: exactly if that is short.
+func sizeCell(n int64) string {
+	if s := config.Size(n).String(); len(s) <= 8 {
+		return s
+	}
+	return bytesize.Approximate(uint64(n))
 }
 
 // volumes formats numbers of bytes.

@@ -106,28 +106,6 @@ func (n Node) announce(root string) error {
 	return nil
 }
 
-// findBackend returns the first device that is connected to a backend.
-func findBackend(root, backend string) (Node, bool, error) {
-	folders, err := filepath.Glob(filepath.Join(root, "block", "nbd*"))
-	if err != nil {
-		return 0, false, err
-	}
-	for _, folder := range folders {
-		index, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(folder), "nbd"))
-		if err != nil {
-			continue
-		}
-		s, err := Node(index).state(root)
-		if err != nil {
-			return 0, false, err
-		}
-		if s.Attached && s.Backend == backend {
-			return Node(index), true, nil
-		}
-	}
-	return 0, false, nil
-}
-
 // usefulConnections returns how many connections of a device the kernel would
 // use: it has no more queues than processors. It is at most n, and n if that is
 // not known.

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/viablk/viablk/config"
+	"github.com/viablk/viablk/initiator"
+	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/nbd"
+	"github.com/viablk/viablk/target"
+)
+
+// faceStatus is an export as it is served in one way: a row of "viablk status".
+type faceStatus struct {
+	Export         string  `json:"export"`
+	Face           string  `json:"face"`  // nbd, device, or via+PROVIDER
+	State          string  `json:"state"` // connected, waiting, failed or draining
+	WaitingSeconds float64 `json:"waiting_seconds,omitempty"`
+	Reason         string  `json:"reason,omitempty"`     // why it is not connected
+	Quarantine     string  `json:"quarantine,omitempty"` // what a target that is gone may still access
+	Size           int64   `json:"size"`                 // bytes
+	Connections    int     `json:"connections"`
+
+	target.ExportCounts // of all connections ever
+
+	Throttled uint64   `json:"throttled"`          // requests that waited for limits, over any face
+	Security  string   `json:"security,omitempty"` // cipher of sessions over VIA
+	Places    []string `json:"places"`             // device and URIs
+}
+
+// stateDraining is the state of an export whose server lets requests finish and
+// takes no new clients. The other states are those of the initiator; a disk of
+// the target's own is always connected.
+const stateDraining = "draining"
+
+// faces returns the exports of the process by the ways in which it serves them.
+func (p *processStatus) faces() []faceStatus {
+	return slices.Concat(p.overNBD(), p.overVIA())
+}
+
+// overNBD returns the exports as NBD clients and the kernel see them.
+func (p *processStatus) overNBD() []faceStatus {
+	if p.NBD == nil {
+		return nil
+	}
+	var faces []faceStatus
+	for i, e := range p.Exports {
+		f := faceStatus{
+			Export: e.Name, Size: e.Size, Face: "nbd", State: string(initiator.StateConnected),
+			Throttled: p.throttled(e.Name), Places: []string{},
+		}
+		for _, u := range e.URIs {
+			if strings.HasPrefix(u, "nbd") {
+				f.Places = append(f.Places, u)
+			}
+		}
+		if e.Device != "" {
+			if len(f.Places) == 0 {
+				f.Face = "device"
+			}
+			f.Places = append([]string{e.Device}, f.Places...)
+		}
+		if i < len(p.Initiators) { // in the order of the exports
+			f.addInitiator(&p.Initiators[i])
+		}
+		if p.NBD.Draining {
+			f.State = stateDraining
+		}
+		if k := slices.IndexFunc(p.NBD.Exports, func(x nbd.ExportStatus) bool { return x.Name == e.Name }); k >= 0 {
+			x := &p.NBD.Exports[k]
+			f.Connections = x.Connections
+			f.ExportCounts = target.ExportCounts{Counts: countsOf(&x.Counters), Errors: x.Errors}
+		}
+		faces = append(faces, f)
+	}
+	return faces
+}
+
+// countsOf names the requests of NBD clients as those over VIA.
+func countsOf(c *nbd.Counters) block.Counts {
+	return block.Counts{
+		Reads: c.Reads, Writes: c.Writes, Flushes: c.Flushes, Trims: c.Trims, WriteZeroes: c.WriteZeroes,
+		Statuses: c.BlockStatus, Prefetches: c.Caches, BytesRead: c.BytesRead, BytesWritten: c.BytesWritten,
+	}
+}
+
+// addInitiator adds the state of the remote disk behind the export.
+func (f *faceStatus) addInitiator(i *initiator.Status) {
+	f.State, f.Reason, f.WaitingSeconds = string(i.State), i.Error, i.DisconnectedSeconds
+	if s := i.Security; s != nil {
+		f.Security = s.Cipher
+	}
+	switch k := i.Quarantine; {
+	case k == nil || k.Pools+k.Requests == 0:
+	case k.Pools == 0:
+		f.Quarantine = fmt.Sprintf("%d requests", k.Requests)
+	default:
+		f.Quarantine = fmt.Sprintf("%s, %d requests", config.Size(k.Bytes), k.Requests)
+	}
+}
+
+// overVIA returns the exports as initiators see them.
+func (p *processStatus) overVIA() []faceStatus {
+	var faces []faceStatus
+	for _, t := range p.Targets {
+		for _, x := range t.Exports {
+			f := faceStatus{
+				Export: x.Name, Size: x.Size, Face: "via+" + t.Provider, State: string(initiator.StateConnected),
+				Connections: x.Connections, ExportCounts: x.Stats, Throttled: p.throttled(x.Name), Places: []string{},
+			}
+			if t.Security != nil {
+				f.Security = t.Security.Cipher
+			}
+			if t.Draining {
+				f.State = stateDraining
+			}
+			for _, e := range p.Exports {
+				for _, u := range e.URIs {
+					if e.Name == x.Name && strings.HasPrefix(u, f.Face+":") {
+						f.Places = append(f.Places, u)
+					}
+				}
+			}
+			faces = append(faces, f)
+		}
+	}
+	return faces
+}
+
+// throttled returns how many requests to an export had to wait for its limits,
+// whichever way they came.
+func (p *processStatus) throttled(export string) uint64 {
+	for _, l := range p.Limits {
+		if l.Export == export {
+			return l.Throttled
+		}
+	}
+	return 0
+}
+
+// healthy reports whether the disk answers requests.
+func (f *faceStatus) healthy() bool {
+	return f.State != string(initiator.StateWaiting) && f.State != string(initiator.StateFailed)
+}
