@@ -13,6 +13,8 @@ type Config struct {
 	NBD    NBD    `mapstructure:"nbd"`
 	Log    Log    `mapstructure:"log"`
 
+	Metrics Metrics `mapstructure:"metrics"`
+
 	// Admin is the path of the status socket. Empty means a socket in the
 	// runtime directory, "none" means no socket.
 	Admin string `mapstructure:"admin"`
@@ -281,6 +283,7 @@ func Default() Config {
 			TLSVerifyPeer:    true,
 		},
 		Log:          Log{Level: "info", Format: "text", Trace: "off"},
+		Metrics:      Metrics{Exports: []string{}, ReadyAway: 10 * time.Second},
 		DrainTimeout: 30 * time.Second,
 	}
 }

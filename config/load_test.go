@@ -170,7 +170,8 @@ func TestEveryKeyHasAnEnvironmentVariable(t *testing.T) {
 			t.Setenv(EnvironmentName(s.Key), "\x01 no such value")
 			_, err := Load("", nil)
 			switch s.Key {
-			case "admin", "nbd.tls_certificates", "target.certificates", "attach.certificates", "attach.target_name", "attach.description", "target.state_folder": // any text will do
+			case "admin", "nbd.tls_certificates", "target.certificates", "attach.certificates", "attach.target_name", "attach.description", "target.state_folder",
+				"metrics.certificates", "metrics.exports": // any text will do
 				if err != nil {
 					t.Fatal(err)
 				}

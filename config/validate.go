@@ -46,6 +46,7 @@ func (c Config) Validate() error {
 	bad.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	bad.oneOf("log.format", c.Log.Format, "text", "json")
 	bad.oneOf("log.trace", c.Log.Trace, "off", "via")
+	c.Metrics.validate(&bad, c.Insecure)
 	bad.duration("drain_timeout", c.DrainTimeout, 0, maximumTimeout)
 	return bad.err()
 }

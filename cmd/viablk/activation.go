@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/internal/nbd"
@@ -21,13 +22,24 @@ type nbdListeners struct {
 	given     bool          // by who started the process, and knows what it gave
 }
 
+// monitorSocket is the name of the socket that is for metrics and health, and
+// not for NBD clients.
+const monitorSocket = "metrics"
+
 // inherit returns the entrance that the process was started with, nil if it has
-// to open its own. The caller closes what it returns. It is called before
-// anything is printed.
-func inherit(stdio bool) (*nbdListeners, error) {
+// to open its own, and keeps the listener for metrics. The caller closes what
+// it returns. It is called before anything is printed.
+func (a *app) inherit(stdio bool) (*nbdListeners, error) {
 	listeners, names, err := nbd.Inherited()
 	if err != nil {
 		return nil, usage("the process was started with sockets to listen on: %w", err)
+	}
+	if i := slices.Index(names, monitorSocket); i >= 0 {
+		a.monitorListener = listeners[i]
+		listeners, names = slices.Delete(listeners, i, i+1), slices.Delete(names, i, i+1)
+	}
+	if slices.Contains(names, monitorSocket) { // NBD is not for those who scrape
+		return nil, usage("the process was started with two sockets called %s: one is enough", monitorSocket)
 	}
 	e := &nbdListeners{given: true}
 	for i, l := range listeners {

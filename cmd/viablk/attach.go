@@ -42,7 +42,7 @@ wait as long, and the next process takes it over with --reattach.`,
 		if err != nil {
 			return err
 		}
-		in, err := inherit(*stdio)
+		in, err := a.inherit(*stdio)
 		if err != nil {
 			return err
 		}
@@ -133,7 +133,7 @@ func (a *app) attach(ctx context.Context, c config.Config, in *nbdListeners) (er
 	if err != nil {
 		return err
 	}
-	g := &gateway{in: in, disks: []attached{served}, again: again, kernel: kernel}
+	g := &gateway{in: in, monitor: a.monitorListener, disks: []attached{served}, again: again, kernel: kernel}
 	if err := g.start(ctx, c, svc, "attach", local, log); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/internal/block"
@@ -45,6 +46,7 @@ type gateway struct {
 	behind  []disk     // those of the targets
 	ready   readyReport
 	again   *certificates
+	monitor net.Listener // that the process was started with; may be nil
 
 	kernel *kernelDevice // of the first disk; nil if there is none
 }
@@ -86,6 +88,10 @@ func (g *gateway) start(ctx context.Context, c config.Config, svc *service, comm
 	}
 	g.ready = readyReport{processStatus: status}
 	if g.ready.Admin, err = svc.startAdmin(ctx, c.Admin, status, g.fill); err != nil {
+		g.in.close()
+		return errors.Join(err, g.kernel.abandon())
+	}
+	if g.ready.Metrics, err = svc.startMonitor(ctx, c, g.monitor, g.again); err != nil {
 		g.in.close()
 		return errors.Join(err, g.kernel.abandon())
 	}

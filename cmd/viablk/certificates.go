@@ -2,8 +2,13 @@ package main
 
 import (
 	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+	"sync"
 	"time"
 
+	"github.com/viablk/viablk/internal/metrics"
 	"github.com/viablk/viablk/internal/pki"
 )
 
@@ -13,6 +18,31 @@ type certificates struct {
 	log  *slog.Logger
 	used []usedCertificates
 	then []func() // called when they were read
+
+	mu sync.Mutex
+	// +checklocks:mu
+	ends map[string]metrics.Certificate // by path
+	// +checklocks:mu
+	reloads metrics.Reloads
+}
+
+// metrics returns when the certificates end and how often they were read again.
+func (c *certificates) metrics() ([]metrics.Certificate, metrics.Reloads) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Collect(maps.Values(c.ends)), c.reloads
+}
+
+// counted counts an attempt to read the certificates again.
+func (c *certificates) counted(failed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if failed {
+		c.reloads.Failed++
+		return
+	}
+	c.reloads.Succeeded++
+	c.reloads.Last = time.Now()
 }
 
 // usedCertificates are those of one folder in one role.
@@ -59,6 +89,7 @@ func (c *certificates) reload() {
 	for _, f := range c.then {
 		f()
 	}
+	c.counted(failed != nil)
 	if failed != nil {
 		c.log.Error("certificates not read again: those from before stay", "folder", failed.folder, "error", err, "connections_ended", ended)
 		return
@@ -68,7 +99,18 @@ func (c *certificates) reload() {
 
 // warn logs what in a folder has ended, or ends soon.
 func (c *certificates) warn(folder string) {
-	for _, f := range pki.Check(folder, soonDays*day) {
+	found := pki.Check(folder, soonDays*day)
+	c.mu.Lock()
+	for _, f := range found {
+		if c.ends == nil {
+			c.ends = make(map[string]metrics.Certificate)
+		}
+		if !f.Until.IsZero() {
+			c.ends[filepath.Join(folder, f.What)] = metrics.Certificate{File: f.What, Until: f.Until}
+		}
+	}
+	c.mu.Unlock()
+	for _, f := range found {
 		if !f.Until.IsZero() && time.Until(f.Until) < soonDays*day {
 			c.log.Warn("renew it in time: peers refuse it then", "folder", folder, "file", f.What, "until", f.Until.Format(time.RFC3339))
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/internal/block"
@@ -11,7 +12,8 @@ import (
 
 // diskStatus is a disk of a target: who it is, and who has it open.
 type diskStatus struct {
-	Name       string           `json:"name"` // of the export
+	Name       string           `json:"name"`    // of the export
+	Backend    string           `json:"backend"` // the kind
 	UUID       string           `json:"uuid"`
 	Persistent bool             `json:"persistent"`        // the UUID is kept with the disk
 	Generation uint64           `json:"writer_generation"` // advances with each other writer
@@ -26,8 +28,9 @@ func diskReports(disks []disk) (reports []diskStatus) {
 			continue
 		}
 		id := d.reservations.Identity()
+		kind, _, _ := strings.Cut(d.Backend, ":")
 		reports = append(reports, diskStatus{
-			Name: d.Name, UUID: block.FormatUUID(id.UUID()), Persistent: id.Persistent(), Generation: id.Writer().Generation,
+			Name: d.Name, Backend: kind, UUID: block.FormatUUID(id.UUID()), Persistent: id.Persistent(), Generation: id.Writer().Generation,
 			Rule: d.reservations.Rule(), Clients: d.reservations.Clients(),
 		})
 	}

@@ -48,7 +48,7 @@ func (p *processStatus) overNBD() []faceStatus {
 	var faces []faceStatus
 	for i, e := range p.Exports {
 		f := faceStatus{
-			Export: e.Name, Size: e.Size, Face: "nbd", State: string(initiator.StateConnected),
+			Export: e.Name, Size: e.Size, Face: e.face(), State: string(initiator.StateConnected),
 			Throttled: p.throttled(e.Name), Places: []string{},
 		}
 		for _, u := range e.URIs {
@@ -57,9 +57,6 @@ func (p *processStatus) overNBD() []faceStatus {
 			}
 		}
 		if e.Device != "" {
-			if len(f.Places) == 0 {
-				f.Face = "device"
-			}
 			f.Places = append([]string{e.Device}, f.Places...)
 		}
 		if i < len(p.Initiators) { // in the order of the exports

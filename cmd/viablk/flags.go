@@ -38,6 +38,7 @@ var (
 		{"tls-certificates", "nbd.tls_certificates", "`FOLDER` of ca-cert.pem, server-cert.pem and server-key.pem; empty: target.certificates"},
 		{"tls-verify-peer", "nbd.tls_verify_peer", "require and verify client certificates"},
 		{"nbd-busy-poll", "nbd.busy_poll", "busy-poll an NBD connection for `TIME` before sleeping"},
+		{"metrics-listen", "metrics.listen", "serve metrics and health over HTTP at `HOST:PORT`; :PORT is that of 127.0.0.1"},
 	}
 	exportOptions = []option{
 		{"export", "target.exports", "serve disk `NAME=[limit:...:]BACKEND`; may be repeated"},

@@ -9,6 +9,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"runtime"
 	"slices"
@@ -51,6 +52,8 @@ type app struct {
 	args    []string
 	output  string // table, json, or what moreOutputs says
 	entered bool   // the command line was understood
+
+	monitorListener net.Listener // that the process was started with; may be nil
 }
 
 // run executes the command line and returns the exit code.

@@ -61,6 +61,9 @@ log:
 // unflaggedOptions are keys that no flag sets.
 var unflaggedOptions = []option{
 	{"", "attach.uri", "VIA `URI` of the remote disk, where it is no argument"},
+	{"", "metrics.certificates", "`FOLDER` of ca-cert.pem, server-cert.pem and server-key.pem: metrics over TLS, for clients with a certificate; empty: without TLS"},
+	{"", "metrics.exports", "`NAMES` of exports, a list of those with metrics each if there are more than 256"},
+	{"", "metrics.ready_away", "`TIME` that the target of a disk is away before /readyz answers 503"},
 }
 
 // exportUsages are the keys of an export.
@@ -94,7 +97,7 @@ func configManual(root *cobra.Command, date string) []byte {
 	r.section("DESCRIPTION")
 	r.prose(configPreface)
 	defaults := config.Defaults()
-	for _, section := range []string{"", "target", "attach", "nbd", "log"} {
+	for _, section := range []string{"", "target", "attach", "nbd", "metrics", "log"} {
 		r.section(strings.ToUpper(strings.TrimSpace(section + " keys")))
 		for _, s := range defaults {
 			if name, _, nested := strings.Cut(s.Key, "."); nested && name == section || !nested && section == "" {

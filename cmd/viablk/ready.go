@@ -13,6 +13,9 @@ import (
 type readyReport struct {
 	processStatus
 	Admin string `json:"admin"` // path of the status socket; empty if there is none
+
+	// Metrics is the URL of the listener for metrics and health, if there is one.
+	Metrics string `json:"metrics,omitempty"`
 }
 
 // newStatus returns the status of this process without exports and counters.
@@ -45,6 +48,7 @@ func (s *service) startAdmin(ctx context.Context, admin string, status processSt
 		now.Faces = now.faces()
 		return now
 	}
+	s.report = report
 	if limit > 0 {
 		s.start(watchdog(limit, report))
 	}

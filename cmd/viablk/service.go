@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -45,6 +46,10 @@ type service struct {
 
 	ctx    context.Context // ends when the parts are to end at once
 	cancel context.CancelCauseFunc
+
+	ready    atomic.Bool          // clients can connect
+	draining atomic.Bool          // the parts are to end
+	report   func() processStatus // the state of the process; set by startAdmin
 
 	parts   []part // in the order of their start
 	running sync.WaitGroup
@@ -149,7 +154,9 @@ func (s *service) start(parts ...part) {
 // returns nil if all requests in flight could finish. All parts have returned
 // when it does.
 func (s *service) wait(done <-chan struct{}) error {
+	s.ready.Store(true)
 	got, err := s.untilEnd(done)
+	s.draining.Store(true)
 	if got != nil {
 		s.log.Info("draining", "signal", got.String(), "timeout", s.timeout)
 		if err := notify(stateStopping); err != nil {

@@ -37,7 +37,7 @@ A listener that other hosts reach authenticates them, VIA with --certificates, N
 		if err != nil {
 			return err
 		}
-		in, err := inherit(*stdio)
+		in, err := a.inherit(*stdio)
 		if err != nil {
 			return err
 		}
@@ -116,9 +116,13 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners) 
 	if err != nil {
 		return err
 	}
+	url, err := svc.startMonitor(ctx, c, a.monitorListener, again)
+	if err != nil {
+		return err
+	}
 	svc.start(remote.parts()...)
 	svc.start(in.parts(server)...)
-	if err := a.printReady(readyReport{processStatus: status, Admin: admin}, in); err != nil {
+	if err := a.printReady(readyReport{processStatus: status, Admin: admin, Metrics: url}, in); err != nil {
 		return err
 	}
 	svc.reload = again.reload

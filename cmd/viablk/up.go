@@ -47,7 +47,7 @@ uri, socket and export in its environment, and exits with its exit code.`,
 		if e.Origin("log.level") == config.FromDefault {
 			e.Config.Log.Level = "warn" // both ends are this process
 		}
-		in, err := inherit(*stdio)
+		in, err := a.inherit(*stdio)
 		if err != nil {
 			return err
 		}
@@ -104,7 +104,7 @@ func (a *app) up(ctx context.Context, e config.Effective, in *nbdListeners, comm
 		return err
 	}
 	defer func() { err = errors.Join(err, closeAttached(remotes)) }()
-	g := &gateway{in: in, disks: remotes, targets: servers, behind: disks, again: again}
+	g := &gateway{in: in, monitor: a.monitorListener, disks: remotes, targets: servers, behind: disks, again: again}
 	if err := g.start(ctx, c, svc, "up", local, log); err != nil {
 		return err
 	}

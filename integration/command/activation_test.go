@@ -219,6 +219,61 @@ func TestSocketActivation(t *testing.T) {
 	}
 }
 
+// A socket called metrics is for metrics alone, and the process opens those for
+// NBD itself if there is no other.
+func TestActivationOfMetrics(t *testing.T) {
+	get := func(l net.Listener, page string) (body string) {
+		return testbed.Run(t, "curl", "-s", "--max-time", "60", "http://"+l.Addr().String()+page)
+	}
+	listen := func(address string) net.Listener {
+		l, err := net.Listen("tcp", address)
+		testbed.Must(t, err)
+		t.Cleanup(func() { l.Close() })
+		return l
+	}
+	disks, scraped := listen("127.0.0.1:0"), listen("127.0.0.1:0")
+	target := []string{"target", "--admin", "none", "--export", "a=memory:1MiB"}
+	p := activate(t, "metrics:disks", []net.Listener{scraped, disks}, nil, target...)
+	if got := testbed.Run(t, "nbdinfo", "--size", "nbd://"+disks.Addr().String()+"/a"); got != "1048576\n" {
+		t.Errorf("size %q", got)
+	}
+	if got := get(scraped, "/metrics"); !strings.Contains(got, "\nviablk_connections_accepted_total{face=\"nbd\"} 1\n") {
+		t.Errorf("metrics are %s", got)
+	}
+	testbed.KillProcess(t, p.Cmd.Process.Pid, 15)
+	if code := p.Wait(t, testbed.EndLimit); code != 0 {
+		t.Errorf("exit code %d: %s", code, p.Output())
+	}
+	path := filepath.Join(testbed.Folder(t), "n")
+	p = activate(t, "metrics", []net.Listener{scraped}, nil, append(target, "--listen", "nbd+unix:///?socket="+path)...)
+	if got := get(scraped, "/healthz"); got != "ok\n" {
+		t.Errorf("health is %q", got)
+	}
+	testbed.KillProcess(t, p.Cmd.Process.Pid, 15)
+	if code := p.Wait(t, testbed.EndLimit); code != 0 || !strings.Contains(p.Stdout.String(), path) {
+		t.Errorf("exit code %d: %s", code, p.Output())
+	}
+	for _, c := range []struct {
+		names string
+		args  []string
+		code  int
+		want  string
+	}{
+		{"metrics", []string{"--metrics-listen", ":0", "--listen", "nbd+unix:///?socket=" + path}, 64, "leave out metrics.listen"},
+		{"metrics:metrics", nil, 64, "two sockets called metrics"},
+		{"metrics:disks", nil, 78, "could read who uses the disks: set metrics.certificates"},
+	} {
+		sockets := []net.Listener{scraped, disks}[:1+strings.Count(c.names, ":")]
+		if c.code == 78 {
+			sockets[0] = listen("0.0.0.0:0")
+		}
+		p := activate(t, c.names, sockets, nil, slices.Concat(target, c.args)...)
+		if code := p.Wait(t, testbed.ToolLimit); code != c.code || !strings.Contains(p.Output(), c.want) {
+			t.Errorf("%s: exit code %d: %s", c.names, code, p.Output())
+		}
+	}
+}
+
 func TestSocketActivationRefuses(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	testbed.Must(t, err)

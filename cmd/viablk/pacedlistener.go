@@ -1,0 +1,79 @@
+package main
+
+import (
+	"net"
+	"sync"
+	"time"
+)
+
+// pacedListener accepts a bounded number of connections at a time, and a
+// bounded number in a second. Others wait in the kernel's backlog.
+type pacedListener struct {
+	net.Listener
+	places chan struct{} // one element for each connection
+	pace   pace          // of the goroutine in Accept
+	once   sync.Once
+	closed chan struct{}
+}
+
+// pace admits one event in each interval, and more after a pause.
+type pace struct {
+	interval time.Duration
+	burst    int // events after a pause
+	next     time.Time
+}
+
+// wait returns how long the next event has to wait at a time.
+func (p *pace) wait(now time.Time) time.Duration {
+	if first := now.Add(-time.Duration(p.burst) * p.interval); p.next.Before(first) {
+		p.next = first
+	}
+	p.next = p.next.Add(p.interval)
+	return max(0, p.next.Sub(now))
+}
+
+func newPacedListener(l net.Listener, connections int, p pace) *pacedListener {
+	return &pacedListener{Listener: l, places: make(chan struct{}, connections), pace: p, closed: make(chan struct{})}
+}
+
+// Accept implements net.Listener. One goroutine calls it.
+func (l *pacedListener) Accept() (net.Conn, error) {
+	select {
+	case l.places <- struct{}{}:
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+	if wait := l.pace.wait(time.Now()); wait > 0 {
+		limit := time.NewTimer(wait)
+		defer limit.Stop()
+		select {
+		case <-limit.C:
+		case <-l.closed:
+			return nil, net.ErrClosed
+		}
+	}
+	c, err := l.Listener.Accept()
+	if err != nil {
+		<-l.places
+		return nil, err
+	}
+	return &pacedConn{Conn: c, release: sync.OnceFunc(func() { <-l.places })}, nil
+}
+
+// Close implements net.Listener.
+func (l *pacedListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return l.Listener.Close()
+}
+
+// pacedConn gives its place back when it is closed.
+type pacedConn struct {
+	net.Conn
+	release func()
+}
+
+// Close implements net.Conn.
+func (c *pacedConn) Close() error {
+	defer c.release()
+	return c.Conn.Close()
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/viablk/viablk/initiator"
+)
+
+// readiness is what /readyz answers.
+type readiness struct {
+	Schema string      `json:"schema"` // viablk.ready/v1
+	Ready  bool        `json:"ready"`
+	Checks []readCheck `json:"checks"`
+}
+
+// readCheck is one condition of readiness.
+type readCheck struct {
+	Name   string `json:"name"`
+	Passed bool   `json:"passed"`
+	Text   string `json:"text,omitempty"`
+}
+
+// newReadiness checks whether clients can use the disks. A target may be away
+// for some time, which its clients wait for. A process that has started has all
+// of its exports open.
+func newReadiness(p *processStatus, started, draining bool, away time.Duration) readiness {
+	r := readiness{Schema: "viablk.ready/v1", Ready: true}
+	r.add("started", started, fmt.Sprintf("%d exports are open", len(p.Exports)))
+	r.add("not draining", !draining, "")
+	for i := range p.Initiators {
+		x := &p.Initiators[i]
+		disconnected := time.Duration(x.DisconnectedSeconds * float64(time.Second))
+		passed := x.State == initiator.StateConnected || x.State == initiator.StateWaiting && disconnected <= away
+		text := string(x.State)
+		if x.Error != "" {
+			text += ": " + x.Error
+		}
+		r.add("disk "+p.nameOf(i), passed, text)
+	}
+	return r
+}
+
+// add adds a condition.
+func (r *readiness) add(name string, passed bool, text string) {
+	r.Checks = append(r.Checks, readCheck{name, passed, text})
+	r.Ready = r.Ready && passed
+}
+
+// nameOf returns the name of the export that is remote disk i.
+func (p *processStatus) nameOf(i int) string {
+	if i < len(p.Exports) { // in the order of the exports
+		return p.Exports[i].Name
+	}
+	return p.Initiators[i].Export
+}

@@ -1,0 +1,279 @@
+package metrics
+
+import (
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// fullSnapshot returns a snapshot with something in every field, of exports
+// with the given names.
+func fullSnapshot(names ...string) *Snapshot {
+	s := &Snapshot{
+		Version: "v1", Revision: "abc", Started: time.Unix(1700000000, 0), Draining: true, Panics: 1,
+		NBD:          &NBD{Handshakes: 2, Dropped: 3},
+		Targets:      []Target{{Provider: "shm", Sessions: 2, Registrations: 3, Quarantined: 1, Cache: Cache{1, 2, 3, 4, 5}}},
+		Devices:      []Device{{Name: "/dev/nbd0", Connections: 1, Replaced: 2}},
+		Networks:     []Network{{Local: "192.0.2.1:4791", PacketsSent: 1, Dropped: []Wait{{"bad_icrc", 1}}}},
+		Certificates: []Certificate{{"server-cert.pem", time.Unix(1800000000, 0)}, {"server-cert.pem", time.Unix(1750000000, 0)}},
+		Reloads:      Reloads{Succeeded: 2, Failed: 1, Last: time.Unix(1700000001, 0)},
+	}
+	for _, name := range []string{"nbd", "via+shm"} {
+		f := Face{Name: name, Accepted: 3, Refused: 1, Waits: []Wait{{"memory", 1}}}
+		for i, x := range names {
+			f.Exports = append(f.Exports, Traffic{
+				Export: x, Connections: 1, Requests: []Count{{"read", uint64(i)}, {"write", 1}}, Errors: 1, BytesRead: 512, BytesWritten: 1024,
+			})
+		}
+		s.Faces = append(s.Faces, f)
+	}
+	for _, x := range names {
+		s.Exports = append(s.Exports, Export{Name: x, Backend: "memory", UUID: "u", Size: 1 << 20, State: "waiting", Throttled: 1, ThrottledSeconds: 0.5})
+		s.Remotes = append(s.Remotes, Remote{Export: x, Provider: "shm", Losses: 1, DisconnectedSeconds: 2, Waits: []Wait{{"credit", 1}}, QuarantinedBytes: 4096})
+	}
+	return s
+}
+
+// gather returns the families of a snapshot, checked as the client library can.
+func gather(t *testing.T, s *Snapshot, selected ...string) map[string]*dto.MetricFamily {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	c := &collector{snapshot: s, selected: make(map[string]bool)}
+	for _, name := range selected {
+		c.selected[name] = true
+	}
+	registry.MustRegister(c)
+	list, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make(map[string]*dto.MetricFamily)
+	for _, f := range list {
+		all[f.GetName()] = f
+	}
+	return all
+}
+
+// value returns the sum of the samples of a family that have a label's value.
+func value(f *dto.MetricFamily, label, want string) (sum float64) {
+	for _, m := range f.GetMetric() {
+		for _, l := range m.GetLabel() {
+			if l.GetName() == label && l.GetValue() == want {
+				sum += m.GetGauge().GetValue() + m.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+// Names, types and helps keep the rules of Prometheus, and a full snapshot has
+// every family.
+func TestNamesKeepTheRules(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(&collector{snapshot: fullSnapshot("disk")})
+	problems, err := testutil.GatherAndLint(registry)
+	if err != nil || len(problems) != 0 {
+		t.Errorf("got %v, %v", problems, err)
+	}
+	if got := gather(t, fullSnapshot("disk")); len(got) != len(families) {
+		t.Errorf("a full snapshot has %d families of %d", len(got), len(families))
+	}
+}
+
+// No label names a client.
+func TestNoLabelNamesAClient(t *testing.T) {
+	allowed := []string{
+		"version", "revision", "export", "backend", "uuid", "state", "face", "op", "direction", "reason", "provider",
+		"device", "local", "role", "result",
+	}
+	for name, f := range gather(t, fullSnapshot("disk")) {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if !slices.Contains(allowed, l.GetName()) {
+					t.Errorf("%s has the label %q", name, l.GetName())
+				}
+			}
+		}
+	}
+}
+
+// Beyond the limit only selected exports have series, and the others' are sums:
+// no count is lost, and more exports add no series.
+func TestSeriesAreBounded(t *testing.T) {
+	count := func(n int, selected ...string) (series int, all map[string]*dto.MetricFamily) {
+		var names []string
+		for i := range n {
+			names = append(names, fmt.Sprintf("disk%d", i))
+		}
+		all = gather(t, fullSnapshot(names...), selected...)
+		for _, f := range all {
+			series += len(f.GetMetric())
+		}
+		return series, all
+	}
+	each, all := count(MaximumExports)
+	if got := value(all["viablk_transferred_bytes_total"], "export", "disk255"); got != 2*(512+1024) || each < MaximumExports*20 {
+		t.Errorf("at the limit an export has %v bytes, and there are %d series", got, each)
+	}
+	bounded, all := count(MaximumExports+1, "disk7", "absent")
+	if more, _ := count(10_000, "disk7", "absent"); more != bounded || bounded >= 200 {
+		t.Errorf("%d series beyond the limit, %d with 10,000 exports", bounded, more)
+	}
+	for family, want := range map[string]float64{
+		"viablk_export_size_bytes": MaximumExports << 20, "viablk_connections": 2 * MaximumExports,
+		"viablk_request_errors_total": 2 * MaximumExports, "viablk_disk_state": MaximumExports,
+		"viablk_target_losses_total": MaximumExports,
+	} {
+		if got := value(all[family], "export", Others); got != want {
+			t.Errorf("%s of the others is %v, not %v", family, got, want)
+		}
+		if got, want := value(all[family], "export", "disk7"), want/MaximumExports; got != want {
+			t.Errorf("%s of the selected export is %v, not %v", family, got, want)
+		}
+	}
+}
+
+// Names of exports may be any bytes, and become one label with others.
+func TestNamesOfExportsAreLabels(t *testing.T) {
+	long := strings.Repeat("é", 2000)
+	names := []string{"", "*", "a\xffb", "a\xfeb", "a\ufffdb", "quote\"\\\n", long + "1", long + "2"}
+	all := gather(t, fullSnapshot(names...))
+	seen := make(map[string]float64)
+	for _, m := range all["viablk_export_size_bytes"].GetMetric() {
+		label := m.GetLabel()[0].GetValue()
+		seen[label] = m.GetGauge().GetValue()
+		if len(label) > maximumLabel {
+			t.Errorf("a label has %d bytes", len(label))
+		}
+	}
+	if len(seen) != 6 || seen["a\ufffdb"] != 3<<20 {
+		t.Errorf("got %v", seen)
+	}
+}
+
+// Of certificates in several folders the first to end counts.
+func TestFirstCertificateToEnd(t *testing.T) {
+	if got := value(gather(t, fullSnapshot())["viablk_tls_certificate_expiry_seconds"], "role", "server-cert.pem"); got != 1750000000 {
+		t.Errorf("got %v", got)
+	}
+}
+
+// scrape gets the page with headers.
+func scrape(t *testing.T, p *Page, accept, encoding string) *http.Response {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", nil)
+	r.Header.Set("Accept", accept)
+	r.Header.Set("Accept-Encoding", encoding)
+	w := httptest.NewRecorder()
+	p.ServeHTTP(w, r)
+	return w.Result()
+}
+
+// Every format is complete, and says what it is.
+func TestFormats(t *testing.T) {
+	s := fullSnapshot("disk")
+	p := NewPage(func(context.Context) (*Snapshot, error) { return s, nil }, nil)
+	for _, c := range []struct{ accept, encoding, contentType string }{
+		{"", "", "text/plain"},
+		{"application/openmetrics-text;version=1.0.0", "gzip;q=0", "application/openmetrics-text"},
+		{"application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited", "deflate, gzip", "application/vnd.google.protobuf"},
+	} {
+		for range 2 { // made, and kept
+			r := scrape(t, p, c.accept, c.encoding)
+			if r.StatusCode != http.StatusOK || !strings.HasPrefix(r.Header.Get("Content-Type"), c.contentType) {
+				t.Fatalf("%+v: got %s, %s", c, r.Status, r.Header.Get("Content-Type"))
+			}
+			body := decompress(t, r)
+			if c.contentType == "application/openmetrics-text" {
+				if !strings.HasSuffix(string(body), "# EOF\n") || !strings.Contains(string(body), "\nviablk_up 1") {
+					t.Errorf("OpenMetrics is not whole")
+				}
+				continue
+			}
+			d := expfmt.NewDecoder(strings.NewReader(string(body)), expfmt.ResponseFormat(r.Header))
+			found := 0
+			for {
+				var f dto.MetricFamily
+				if d.Decode(&f) != nil {
+					break
+				}
+				if strings.HasPrefix(f.GetName(), "viablk_") {
+					found++
+				}
+			}
+			if found != len(families) {
+				t.Errorf("%+v: %d families of %d", c, found, len(families))
+			}
+		}
+	}
+}
+
+// One snapshot is gathered once, another one again.
+func TestPageIsMadeOnce(t *testing.T) {
+	s := fullSnapshot("disk")
+	p := NewPage(func(context.Context) (*Snapshot, error) { return s, nil }, nil)
+	first := decompress(t, scrape(t, p, "", ""))
+	s.Panics = 77 // what is not seen
+	if again := decompress(t, scrape(t, p, "", "")); string(again) != string(first) {
+		t.Error("the page changed with the same snapshot")
+	}
+	changed := *s
+	s = &changed
+	if next := decompress(t, scrape(t, p, "", "")); !strings.Contains(string(next), "\nviablk_panics_total 77\n") {
+		t.Error("the page does not have the next snapshot")
+	}
+}
+
+func TestSourceFails(t *testing.T) {
+	p := NewPage(func(context.Context) (*Snapshot, error) { return nil, errors.New("stuck") }, nil)
+	if r := scrape(t, p, "", ""); r.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("got %s", r.Status)
+	}
+}
+
+// Clients that send any Accept header make no more forms than are kept.
+func TestFormsAreBounded(t *testing.T) {
+	s := fullSnapshot("disk")
+	p := NewPage(func(context.Context) (*Snapshot, error) { return s, nil }, nil)
+	for i := range 100 {
+		scrape(t, p, fmt.Sprintf("text/plain;version=0.0.4;escaping=%s;q=0.%d", model.EscapingScheme(i%4), i), []string{"", "gzip"}[i%2])
+		scrape(t, p, fmt.Sprintf("application/openmetrics-text;version=1.0.0;escaping=x%d", i), "")
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.encoded) == 0 || len(p.encoded) > maximumVariants {
+		t.Errorf("%d forms are kept", len(p.encoded))
+	}
+}
+
+// decompress returns the body of a response.
+func decompress(t *testing.T, r *http.Response) []byte {
+	t.Helper()
+	from := io.Reader(r.Body)
+	if r.Header.Get("Content-Encoding") == "gzip" {
+		z, err := gzip.NewReader(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		from = z
+	}
+	body, err := io.ReadAll(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return body
+}
