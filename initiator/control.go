@@ -149,7 +149,7 @@ func (k *controller) advance() error {
 		return nil
 	}
 	k.c.Age(k.s.cfg.Scheduler.Now())
-	if k.keepalive.tick() {
+	if k.keepalive.tick(k.s.life()) {
 		return fmt.Errorf("%w: the target was silent for %d keepalives of %v", errSession, k.keepalive.missed, k.keepalive.interval)
 	}
 	if k.keepalive.awaitingAck || k.c.FreeSends() == 0 {

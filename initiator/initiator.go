@@ -105,7 +105,7 @@ const Forever = time.Duration(math.MaxInt64)
 const (
 	defaultTimeout = 10 * time.Second
 	defaultDelay   = 10 * time.Second
-	maxMissed      = 3 // unanswered keepalives until the target is dead
+	maxMissed      = 3 // silent intervals until the target is dead
 	sessionConns   = 256
 	pathEpoch      = 1
 

@@ -8,19 +8,27 @@ import (
 
 // keepalive watches the peer of a connection. It sends one keepalive per
 // interval, unless the last one is unanswered, and declares the peer dead after
-// maxMissed silent intervals. It counts its ticks, not the clock: a process
-// that was stopped does not take its own pause for the peer's. One keepalive at
-// a time is all that a stopped peer finds when it continues; more could overrun
-// its receives.
+// maxMissed silent intervals. An interval is silent if no message arrives and
+// the fabric tells of no life: a long transfer on a slow link has no message
+// for many intervals. It counts its ticks, not the clock: a process that was
+// stopped does not take its own pause for the peer's. One keepalive at a time
+// is all that a stopped peer finds when it continues; more could overrun its
+// receives.
 type keepalive struct {
 	scheduler   sched.Scheduler
 	interval    time.Duration // ≤ 0: no keepalive
 	awaitingAck bool          // a keepalive is unanswered
 	next        time.Time
-	active      bool // a message arrived since the last tick
-	missed      int
+	active      bool   // a message arrived since the last tick
+	life        uint64 // of the fabric, at the last tick
+	wordless    int    // intervals in a row without a message
+	missed      int    // silent ones in a row
 	checked     uint32
 }
+
+// maxWordless is how many intervals in a row the fabric's word is taken for the
+// peer's life. Messages of a sealed session cannot be forged, but packets can.
+const maxWordless = 1200
 
 // minKeepalive is the shortest interval: a target cannot keep its initiators
 // busy with keepalives.
@@ -64,14 +72,22 @@ func (b *keepalive) due() bool {
 	return !b.scheduler.Now().Before(b.next)
 }
 
-// tick ends an interval. It reports whether the peer is dead.
-func (b *keepalive) tick() bool {
-	b.next = b.scheduler.Now().Add(b.interval)
+// tick ends an interval, at the end of which the life of the fabric is life. It
+// reports whether the peer is dead.
+func (b *keepalive) tick(life uint64) bool {
+	b.wordless++
 	if b.active {
-		b.missed = 0
-	} else {
-		b.missed++
+		b.wordless = 0
 	}
-	b.active = false
-	return b.missed > maxMissed
+	b.missed++
+	if b.active || life != b.life && b.wordless <= maxWordless {
+		b.missed = 0
+	}
+	b.active, b.life = false, life
+	wait := b.interval
+	if b.missed == maxMissed-1 {
+		wait -= wait / 4 // so that no peer is silent for more than maxMissed+1
+	}
+	b.next = b.scheduler.Now().Add(wait)
+	return b.missed >= maxMissed
 }

@@ -20,9 +20,9 @@ func TestKeepaliveCountsTicks(t *testing.T) {
 		}
 		t.Fatal("the interval is over and no tick is due")
 	}
-	for i := range maxMissed + 1 {
+	for i := range maxMissed { // a message arrived in the first interval
 		stopped()
-		if b.tick() {
+		if b.tick(0) {
 			t.Fatalf("given up after %d ticks", i)
 		}
 		if b.due() {
@@ -30,13 +30,55 @@ func TestKeepaliveCountsTicks(t *testing.T) {
 		}
 	}
 	stopped()
-	if !b.tick() {
-		t.Errorf("not given up after %d silent ticks", maxMissed+2)
+	if !b.tick(0) {
+		t.Errorf("not given up after %d silent ticks", maxMissed)
 	}
 	b.heard()
 	stopped()
-	if b.tick() || b.missed != 0 {
+	if b.tick(0) || b.missed != 0 {
 		t.Errorf("given up although the peer was heard")
+	}
+}
+
+// TestLifeOfTheFabric: life of the fabric counts as a message does, but not for
+// ever.
+func TestLifeOfTheFabric(t *testing.T) {
+	b := newKeepalive(sched.Real, time.Hour)
+	life := uint64(1)
+	for n := 0; n <= maxWordless; n++ { // a message arrived in the first interval
+		if b.tick(life); b.missed != 0 {
+			t.Fatalf("silent in interval %d", n)
+		}
+		life++
+	}
+	for n := 1; n < maxMissed; n++ {
+		if b.tick(life) {
+			t.Fatalf("given up after %d intervals", n)
+		}
+		life++
+	}
+	if !b.tick(life) {
+		t.Error("packets without a message keep the peer for ever")
+	}
+	b.heard()
+	b.tick(life)
+	if b.tick(life); b.missed != 1 {
+		t.Error("the same life counts twice")
+	}
+}
+
+// TestSilenceIsShorterThanFourIntervals: a peer that falls silent just after a
+// tick is given up within maxMissed+1 intervals.
+func TestSilenceIsShorterThanFourIntervals(t *testing.T) {
+	b := newKeepalive(sched.Real, time.Hour)
+	silence := b.interval // from just after the last tick
+	b.tick(0)
+	for dead := false; !dead; {
+		silence += time.Until(b.next)
+		dead = b.tick(0)
+	}
+	if silence >= (maxMissed+1)*b.interval || silence < maxMissed*b.interval {
+		t.Errorf("given up after %v", silence)
 	}
 }
 

@@ -142,6 +142,9 @@ func (s *session) tryLogIn(ctx context.Context, c *carrier.Carrier, q wire.Login
 	}
 	switch a.Status {
 	case wire.StatusOK:
+		if q.Role != wire.RoleDiscover {
+			s.addConnection(c.VI())
+		}
 		return a, nil
 	case wire.StatusContinue:
 		return a, errors.New("log in: the target demands a proof of identity, which this version does not support")

@@ -251,6 +251,7 @@ func (q *Queue) Close() error {
 
 // release frees the queue's memory and the connection.
 func (q *Queue) release() error {
+	q.session.removeConnection(q.carrier.VI())
 	var err error
 	if q.payload.pool != nil {
 		err = errors.Join(q.payload.close(q.slots.slots), q.device.memory.invalidateTag(q.carrier.Tag()))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/viablk/viablk/internal/sched"
 	"github.com/viablk/viablk/internal/wire"
+	"github.com/viablk/viablk/via"
 )
 
 // errSession is why I/O fails once the session has ended, and errLost why
@@ -51,6 +52,8 @@ type session struct {
 	cause error
 	// +checklocks:mu
 	closing bool
+	// +checklocks:mu
+	connections map[*via.VI]struct{} // all of the session, also I/O
 
 	closed   *sched.Event // release has returned
 	closeErr error        // what it returned
@@ -194,6 +197,34 @@ func (s *session) wakeControl() {
 	if s.bell != nil {
 		s.bell.Ring()
 	}
+}
+
+// addConnection lets the control connection know of a connection.
+func (s *session) addConnection(vi *via.VI) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.connections == nil {
+		s.connections = make(map[*via.VI]struct{})
+	}
+	s.connections[vi] = struct{}{}
+}
+
+// removeConnection undoes addConnection.
+func (s *session) removeConnection(vi *via.VI) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.connections, vi)
+}
+
+// life changes when a packet on any connection of the session shows that the
+// target is alive: on a slow link, payload holds up the control connection.
+func (s *session) life() (n uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for vi := range s.connections {
+		n += vi.Life()
+	}
+	return n
 }
 
 // setBell sets the bell that wakeControl rings, and returns the one before.

@@ -80,6 +80,7 @@ func (w *worker) accept(ctx context.Context, r *via.ConnRequest, attrs via.ViAtt
 		Sealable:   cfg.Security != nil,
 	})
 	if err == nil {
+		w.conn.signals.vi = w.carrier.VI()
 		// On an I/O connection the first commands arrive in these receives.
 		err = w.carrier.AddReceives(controlReceives, max(controlData, cfg.InlineMax))
 	}

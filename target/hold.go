@@ -19,7 +19,9 @@ import (
 type heldRanges struct {
 	count    int    // requests that hold their range
 	released bool   // one was released since the last check
-	missed   int    // checks in a row without a released range
+	life     uint64 // of the fabric, at the last check
+	missed   int    // checks in a row without a released range, or a packet
+	slow     int    // checks in a row without a released range
 	taken    uint64 // transfers through the queue: their range was busy
 }
 
@@ -46,14 +48,26 @@ func (h *heldRanges) release(r *request) {
 	r.handle.queue.ranges.Release(r.block.Offset, r.block.Length, r.block.Op != block.Read)
 }
 
-// stuck is the periodic check of an I/O connection. It reports whether the peer
-// has made no progress for maxMissedKeepalives checks while a range was held.
-func (h *heldRanges) stuck() bool {
-	if h.missed++; h.released || h.count == 0 {
+// Checks of a connection that holds ranges.
+const (
+	maxHeld     = 5   // in a row without a packet of the peer
+	maxHeldSlow = 240 // in a row without a released range, whatever the peer sends
+)
+
+// stuck is the periodic check of an I/O connection, when the life of the fabric
+// is life. It reports whether the peer has made no progress for maxHeld checks
+// while a range was held, or too little for maxHeldSlow.
+func (h *heldRanges) stuck(life uint64) bool {
+	h.missed++
+	h.slow++
+	switch {
+	case h.released || h.count == 0:
+		h.missed, h.slow = 0, 0
+	case life != h.life:
 		h.missed = 0
 	}
-	h.released = false
-	return h.missed >= maxMissedKeepalives
+	h.released, h.life = false, life
+	return h.missed >= maxHeld || h.slow >= maxHeldSlow
 }
 
 // pullsWhole reports whether a Write may be pulled straight to its place in

@@ -17,17 +17,17 @@ func TestKeepaliveOfARangeHolder(t *testing.T) {
 	}{
 		"holds nothing":  {0, 0, false},
 		"moves":          {2, 1, false},
-		"moves slowly":   {2, maxMissedKeepalives - 1, false},
+		"moves slowly":   {2, maxHeld - 1, false},
 		"is stuck":       {1, 0, true},
-		"moves too late": {1, maxMissedKeepalives + 1, true},
+		"moves too late": {1, maxHeld + 1, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorker(newConn(&Server{cfg: Config{KeepAlive: time.Second}.withDefaults()}, nil, "peer", ""))
 			w.login.role, w.execute.held.count = wire.RoleIO, row.holding
-			for n := 1; n <= 3*maxMissedKeepalives && w.failure == nil; n++ {
+			for n := 1; n <= 3*maxHeld && w.failure == nil; n++ {
 				w.checkPeer()
 				w.execute.held.released = row.moves > 0 && n%row.moves == 0
-				if row.ends && w.failure != nil && n != maxMissedKeepalives {
+				if row.ends && w.failure != nil && n != maxHeld {
 					t.Errorf("the connection ends after %d keepalives", n)
 				}
 			}
@@ -35,6 +35,64 @@ func TestKeepaliveOfARangeHolder(t *testing.T) {
 				t.Errorf("the connection ends: %v, %v", ends, w.failure)
 			}
 		})
+	}
+}
+
+// TestHolderOnASlowLink: packets of a peer that holds a range count as
+// progress, but not for ever.
+func TestHolderOnASlowLink(t *testing.T) {
+	h := heldRanges{count: 1}
+	for n := 1; n < maxHeldSlow; n++ {
+		if h.stuck(uint64(n)) {
+			t.Fatalf("stuck after %d checks with packets", n)
+		}
+	}
+	if !h.stuck(maxHeldSlow) {
+		t.Error("packets without a released range keep the connection for ever")
+	}
+	h = heldRanges{count: 1}
+	for n := 1; n < maxHeld; n++ {
+		if h.stuck(0) {
+			t.Fatalf("stuck after %d checks", n)
+		}
+	}
+	if !h.stuck(0) {
+		t.Error("the same life counts twice")
+	}
+}
+
+// TestLifeOfTheFabric: life of the fabric counts as a message does, but not for
+// ever. A peer that falls silent is given up within maxMissedKeepalives+1
+// intervals.
+func TestLifeOfTheFabric(t *testing.T) {
+	const interval = time.Hour
+	now, life := time.Now(), uint64(1)
+	p := peerWatch{next: now, heard: true}
+	step := func() bool {
+		now = p.next
+		return p.tick(now, interval, life)
+	}
+	for n := 0; n <= maxWordless; n++ { // a message arrived in the first interval
+		if step(); p.missed != 0 {
+			t.Fatalf("silent in interval %d", n)
+		}
+		life++
+	}
+	for n := 1; n < maxMissedKeepalives; n++ {
+		if step() {
+			t.Fatalf("given up after %d intervals", n)
+		}
+		life++
+	}
+	if !step() {
+		t.Error("packets without a message keep the peer for ever")
+	}
+	p.heard = true
+	last := now // the message arrived just after this tick
+	for step(); !step(); {
+	}
+	if silence := now.Sub(last); silence >= (maxMissedKeepalives+1)*interval || silence < maxMissedKeepalives*interval {
+		t.Errorf("given up after %v", silence)
 	}
 }
 

@@ -193,6 +193,17 @@ func (s *session) alone() bool {
 	return len(s.conns) <= 1
 }
 
+// life changes when a packet on any connection of the session shows that the
+// initiator is alive: on a slow link, payload holds up the control connection.
+func (s *session) life() (n uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.conns {
+		n += c.vi.Life()
+	}
+	return n
+}
+
 // remove removes a connection that no longer touches a disk. It wakes the
 // control connection when that is the last one; removing the last connection
 // finishes the session.

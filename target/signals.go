@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/viablk/viablk/internal/sched"
+	"github.com/viablk/viablk/via"
 )
 
 // Ways to stop a worker.
@@ -22,6 +23,8 @@ type signals struct {
 	// Of a control connection, with recheck.
 	rekey     atomic.Bool // the initiator is to be asked for a rekey
 	dismissed atomic.Bool // the initiator is to go: its certificate is not valid any more
+
+	vi *via.VI // for its life; set before the session knows the connection
 
 	mu sync.Mutex
 	// +checklocks:mu

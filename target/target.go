@@ -70,7 +70,7 @@ const (
 
 	loginTimeout        = 5 * time.Second  // for a connection to log in
 	openTimeout         = 30 * time.Second // for a peer of another host to open an export
-	maxMissedKeepalives = 5                // silent intervals until a peer is dead
+	maxMissedKeepalives = 3                // silent intervals until a peer is dead
 	maxOpens            = 4096             // opens of a session in its life
 )
 

@@ -6,23 +6,38 @@ import "time"
 // connection.
 const idleKeepalive = time.Minute
 
-// peerWatch tells whether the initiator of a control connection is alive.
+// peerWatch tells whether the initiator of a control connection is alive: a
+// message arrives, or the fabric tells of life on any connection of its
+// session.
 type peerWatch struct {
 	loggedIn time.Time
 	next     time.Time // when the interval ends
 	heard    bool      // a message arrived in this interval
+	life     uint64    // of the fabric, at the end of the last one
+	wordless int       // intervals in a row without a message
 	missed   int       // silent intervals in a row
 }
 
-// tick ends an interval and begins the next. It reports whether the initiator
-// is dead.
-func (p *peerWatch) tick(now time.Time, interval time.Duration) bool {
+// maxWordless is how many intervals in a row the fabric's word is taken for the
+// initiator's life. Messages of a sealed session cannot be forged, but packets
+// can.
+const maxWordless = 1200
+
+// tick ends an interval, at the end of which the life of the fabric is life,
+// and begins the next. It reports whether the initiator is dead.
+func (p *peerWatch) tick(now time.Time, interval time.Duration, life uint64) bool {
+	p.wordless++
 	if p.heard {
-		p.missed = 0
-	} else {
-		p.missed++
+		p.wordless = 0
 	}
-	p.heard = false
+	p.missed++
+	if p.heard || life != p.life && p.wordless <= maxWordless {
+		p.missed = 0
+	}
+	p.heard, p.life = false, life
+	if p.missed == maxMissedKeepalives-1 {
+		interval -= interval / 4 // so that none is silent for more than one more
+	}
 	p.next = now.Add(interval)
 	return p.missed >= maxMissedKeepalives
 }

@@ -138,6 +138,14 @@ func (w *worker) finished() bool {
 	return false
 }
 
+// life changes when a packet shows that the initiator is alive.
+func (w *worker) life() uint64 {
+	if w.login.session == nil {
+		return w.conn.signals.vi.Life()
+	}
+	return w.login.session.life()
+}
+
 var errPeerLost = errors.New("the initiator is gone")
 
 // checkPeer runs once per interval of the watch. It closes a connection that is
@@ -156,7 +164,7 @@ func (w *worker) checkPeer() {
 		return
 	case wire.RoleIO:
 		w.watch.next = now.Add(idleKeepalive)
-		if w.execute.held.stuck() {
+		if w.execute.held.stuck(w.conn.signals.vi.Life()) {
 			w.fail(errRangeHeld)
 		}
 		return
@@ -180,7 +188,7 @@ func (w *worker) checkPeer() {
 			s.generation.Store(w.carrier.Generation())
 		}
 	}
-	if w.watch.tick(now, interval) {
+	if w.watch.tick(now, interval, w.life()) {
 		w.fail(fmt.Errorf("the initiator was silent for %d keepalives of %v", w.watch.missed, interval))
 		return
 	}

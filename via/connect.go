@@ -317,6 +317,9 @@ func (vi *VI) conclude(a *attempt, link Link, err error) error {
 		return err
 	}
 	vi.link, vi.last = link, LinkStats{}
+	if l, ok := link.(Lively); ok {
+		vi.lively.Store(&l)
+	}
 	vi.recv.advance() // receives after one that fails its checks
 	return nil
 }

@@ -193,6 +193,15 @@ type Link interface {
 	Stats() LinkStats
 }
 
+// Lively is a Link that tells more of its peer than the ends of works: a long
+// transfer has none for a while.
+type Lively interface {
+	// Life returns a number that changes when the peer executes, answers or
+	// sends something in turn. It does not change for packets that repeat
+	// others. Any goroutine may call it.
+	Life() uint64
+}
+
 // LinkStats count what a link did. A copy is a byte moved by the processor in
 // user space.
 type LinkStats struct {

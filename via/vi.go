@@ -52,6 +52,7 @@ type VI struct {
 	pendingError error // met while idle; reported by the next connect
 	closeError   error // of a link that closed; reported by Disconnect
 	last         LinkStats
+	lively       atomic.Pointer[Lively] // the link, or the last one
 }
 
 // placed puts a VI at the beginning of a cache line: behind the word that the
@@ -254,6 +255,19 @@ func (vi *VI) Stats() LinkStats {
 		vi.last = vi.link.Stats()
 	}
 	return vi.last
+}
+
+// Life returns a number that changes when the peer of the connection shows that
+// it is alive, also in the middle of a transfer. It is constant where the
+// fabric tells of no more than what completes. Any goroutine may call it.
+func (vi *VI) Life() uint64 {
+	if vi == nil {
+		return 0
+	}
+	if l := vi.lively.Load(); l != nil {
+		return (*l).Life()
+	}
+	return 0
 }
 
 // QueueStats count the posts of a VI that waited for its link.

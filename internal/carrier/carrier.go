@@ -282,6 +282,9 @@ func (c *Carrier) Renew(kept []uint32) error {
 // Connected reports whether the connection stands.
 func (c *Carrier) Connected() bool { return c.vi.State() == via.StateConnected }
 
+// Life changes when the peer shows that it is alive, see [via.VI.Life].
+func (c *Carrier) Life() uint64 { return c.vi.Life() }
+
 // Poll returns what is finished, see [via.CQ.Poll].
 func (c *Carrier) Poll(dst []via.Completion) int { return c.cq.Poll(dst) }
 

@@ -312,6 +312,14 @@ func (l *link) Close() error {
 // Stats returns the inner link's counters.
 func (l *link) Stats() via.LinkStats { return l.inner().Stats() }
 
+// Life returns the inner link's, which stands still once Fault cut it.
+func (l *link) Life() uint64 {
+	if x, ok := l.Link.(via.Lively); ok {
+		return x.Life()
+	}
+	return 0
+}
+
 // inner returns what the link forwards to: nothing any more if Fault cut it.
 func (l *link) inner() via.Link {
 	if l.fault.cut {

@@ -33,6 +33,7 @@ type link struct {
 	receives  posts
 	notices   notices
 	transport transport
+	life      atomic.Uint64 // of the queue pair; the shard's owner sets it
 }
 
 // handshake is what the connection manager knows a link by.
@@ -223,6 +224,9 @@ func (l *link) Close() error {
 	}
 	return nil
 }
+
+// Life changes when the peer acknowledges, answers or sends something in turn.
+func (l *link) Life() uint64 { return l.life.Load() }
 
 // Stats returns the link's counters.
 func (l *link) Stats() via.LinkStats {

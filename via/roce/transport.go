@@ -25,6 +25,7 @@ type transport struct {
 	early       earlyPackets
 	schedule    schedule
 	completions completions
+	life        uint64         // that the link tells
 	faults      *faultInjector // nil without faults
 	stats       via.LinkStats
 	last        *rc.Counters // of a closed link
@@ -156,6 +157,10 @@ func (g *engine) update(t *transport) {
 		if at < time.Duration(g.shard.activity.due.Load()) {
 			g.shard.activity.due.Store(int64(at))
 		}
+	}
+	if life := t.qp.Life(); life != t.life {
+		t.life = life
+		t.link.life.Store(life)
 	}
 	t.listCompletions()
 }

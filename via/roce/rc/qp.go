@@ -115,6 +115,17 @@ func (q *QP) Counters() Counters {
 	return c
 }
 
+// Life returns a number that changes when the peer acknowledges or answers what
+// was outstanding, or sends the next request. Packets that repeat others or are
+// ahead do not change it: who sends one that does knows the PSN.
+func (q *QP) Life() uint64 {
+	life := uint64(q.responder.expected)
+	if q.class == wire.RC {
+		life += uint64(q.requester.una) + uint64(q.requester.acked)
+	}
+	return life
+}
+
 // Receive handles a packet of the peer with a right ICRC, and the result of
 // [wire.Packet.Decode]: Accepted, or an invalid request, which the QP answers.
 // The caller owns the packet again when Receive returns.

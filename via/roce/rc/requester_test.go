@@ -88,7 +88,9 @@ func TestRequesterRules(t *testing.T) {
 			quiet
 			-> Acknowledge psn=0 syn=31
 			<- SEND-Only psn=1 n=6
-			wait 20ms
+			wait 39ms
+			quiet
+			wait 1ms
 			<- SEND-Only psn=1 n=6`},
 		{"silence: an acknowledgement was lost", nil, `
 			post send 5

@@ -28,6 +28,7 @@ type schedule struct {
 	rnrUntil   time.Duration // sends no request until then (RNR NAK)
 	progressAt time.Duration // last progress
 	backoff    uint          // time-outs without progress
+	held       uint          // of before the progress, until a round trip is measured
 	rnrCount   int           // RNR NAKs without progress
 
 	// probing limits the requester to one packet until it is answered. After a
@@ -103,20 +104,24 @@ func (q *requester) timeout() time.Duration {
 	if w := &q.window; w.srtt > 0 {
 		d = max(w.srtt+4*w.rttvar, leastTimeout)
 	}
-	return min(d<<min(q.schedule.backoff, 16), q.cfg.Timeout)
+	return min(d<<min(q.schedule.backoff+q.schedule.held, 16), q.cfg.Timeout)
 }
 
 func (q *requester) arm(now time.Duration) { q.schedule.timer = now + q.timeout() }
 
 func (q *requester) disarm() { q.schedule.timer, q.schedule.rnrUntil = never, never }
 
-// progress resets the timers after an acknowledgement.
+// progress resets the timers after an acknowledgement. The back-off stays until
+// a round trip is measured, as no retransmitted packet is: on a link that
+// became slow, each packet would time out before its answer, and the longer
+// round trip never be known.
 func (q *requester) progress(now time.Duration) {
 	s := &q.schedule
+	s.held = min(s.held+s.backoff, 16)
 	s.progressAt, s.backoff, s.rnrCount, s.probing = now, 0, 0, false
 	s.probe = probe{}
 	if s.sampling && q.una > s.sampleSeq {
-		s.sampling = false
+		s.sampling, s.held = false, 0
 		q.window.addSample(now-s.sampleAt, now)
 	}
 	s.timer = never

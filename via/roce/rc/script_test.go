@@ -22,6 +22,7 @@ import (
 //	got STATUS N          the next receive has ended, with N bytes
 //	event E               the next event
 //	nothing               no work, receive or event
+//	alive, silent         Life changed since the last such step, or did not
 //	probe                 the QP asks whether its peer exists
 //	wait D                time passes, and Timeout is called
 //	gone, back            memory is withdrawn, or accessible again
@@ -35,6 +36,7 @@ type script struct {
 	burst  *rc.Burst
 	out    []wire.Packet
 	ids    uint64
+	life   uint64
 }
 
 // scriptMemory lets the peer access 1000 bytes at address 0 with key 1: read
@@ -74,7 +76,7 @@ func play(t *testing.T, cfg rc.Config, lines string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.qp = qp
+	s.qp, s.life = qp, qp.Life()
 	for i, line := range strings.Split(lines, "\n") {
 		if line = strings.TrimSpace(line); line == "" {
 			continue
@@ -127,6 +129,11 @@ func (s *script) step(f []string) string {
 	case "nothing":
 		if w, r, e := s.qp.PollSend(), s.qp.PollReceive(), s.qp.PollEvent(); w != nil || r != nil || e != rc.NoEvent {
 			return fmt.Sprint(w, r, e)
+		}
+	case "alive", "silent":
+		before := s.life
+		if s.life = s.qp.Life(); (s.life != before) != (f[0] == "alive") {
+			return fmt.Sprintf("life is %d after %d", s.life, before)
 		}
 	case "probe":
 		s.qp.Probe(s.now)
