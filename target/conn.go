@@ -16,18 +16,20 @@ type conn struct {
 	server  *Server
 	workers *workers // of the ServeRequests that admitted it
 	log     *slog.Logger
+	peer    string // its address, or its process
 	origin  string // of the peer; see via.ConnRequest.Origin
 
 	// counted is what limits count the connection by: an identity, or the origin.
 	// It is empty of a peer without limits. Guarded by Server.mu.
 	counted   string
-	opened    bool // an export; guarded by Server.mu
+	opened    bool     // an export; guarded by Server.mu
+	session   *session // once it has logged in; guarded by Server.mu
 	signals   signals
 	published publishedStats
 }
 
 func newConn(s *Server, workers *workers, peer, origin string) *conn {
-	return &conn{server: s, workers: workers, log: s.cfg.Log.With("peer", peer), origin: origin, counted: origin}
+	return &conn{server: s, workers: workers, log: s.cfg.Log.With("peer", peer), peer: peer, origin: origin, counted: origin}
 }
 
 // countAs counts the connection by who its peer is instead of by its origin. It

@@ -160,7 +160,7 @@ func (k *controller) open(msg []byte) error {
 	if err := q.Decode(msg); err != nil {
 		return err
 	}
-	a, why := k.login.session.open(k.server.exports, &q)
+	a, why := k.tryOpen(&q)
 	a.ID, a.PathEpoch = q.ID, k.login.epoch
 	if a.Status == wire.StatusOK {
 		k.conn.markOpened()
@@ -169,6 +169,15 @@ func (k *controller) open(msg []byte) error {
 		k.conn.logCaused(k.log, slog.LevelWarn, "export not opened", "export", clip(q.Name), "identity", k.login.identity, "reason", cmp.Or(why, a.Reason))
 	}
 	return k.send(&a)
+}
+
+// tryOpen opens an export, unless the session of the initiator's device was
+// ended by the administrator before.
+func (k *controller) tryOpen(q *wire.OpenRequest) (a wire.OpenResponse, why string) {
+	if k.server.ended.has(q.Writer) {
+		return wire.OpenResponse{Status: wire.StatusPermission, Reason: endedReason}, ""
+	}
+	return k.login.session.open(k.server.exports, q)
 }
 
 // discover sends a page of the list of exports that the client may open.

@@ -143,7 +143,7 @@ func (t *exportTable) open(s *session, x *exported, q *wire.OpenRequest) (*reser
 		return nil, wire.StatusPermission, "the export is read-only; attach it read-only"
 	}
 	request := reserve.Request{
-		Client: s, Name: s.client(), Writer: q.Writer, Mode: modes[q.Mode],
+		Client: s, Name: s.clientName(), Writer: q.Writer, Mode: modes[q.Mode],
 		Preempt: q.Preempt, Return: q.Return, Generation: q.Generation, End: s.preempted,
 	}
 	if q.Writer == [16]byte{} {

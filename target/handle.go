@@ -158,7 +158,7 @@ func (t *handleTable) exportQueue(x *exported) (*exportQueue, error) {
 func (t *handleTable) client() string {
 	switch key := t.login.identity.Key(); {
 	case t.conn.origin == "":
-		return t.login.session.client()
+		return t.login.session.clientName()
 	case key != "":
 		return key
 	}

@@ -54,6 +54,9 @@ func (w *worker) logIn(msg []byte) error {
 		return w.control.refuseLogin(&q, wire.StatusStale, reason, text)
 	}
 	w.login.session, w.login.role, w.login.index = session, q.Role, q.Conn // for release, from now on
+	if session != nil {
+		w.conn.server.joinSession(w.conn, session)
+	}
 	answer := w.negotiate(&q)
 	w.setLogin(&login{
 		identity: w.login.identity, session: session, role: q.Role, index: q.Conn, epoch: q.PathEpoch, features: answer.Features,
@@ -119,7 +122,8 @@ func (w *worker) joinSession(q *wire.LoginRequest) (*session, wire.LoginReason, 
 		if w.authenticated != nil {
 			a = &authentication{w.authenticated, w.sleeper.scheduler.Now()}
 		}
-		return server.sessions.begin(signals, w.login.identity, q, a)
+		from := client{identity: w.login.identity, name: w.login.identity.String(), peer: w.conn.peer, since: w.sleeper.scheduler.Now()}
+		return server.sessions.begin(signals, from, q, a)
 	case wire.RoleIO:
 		return server.sessions.join(signals, w.login.identity, q, server.sessionConns(), w.authenticated)
 	default:

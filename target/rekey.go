@@ -144,14 +144,14 @@ func (s *session) recheckConns() {
 // tendRekey does what is due of a rekey, and has checkPeer run when more is.
 func (w *worker) tendRekey(now time.Time) {
 	k := &w.rekey
+	if !k.leaveBy.IsZero() {
+		w.tendAt(now, k.leaveBy, func() { w.fail(errDismissed) })
+	}
 	if w.login.session == nil || !w.carrier.Sealed() {
 		return
 	}
 	if k.handshake != nil {
 		w.tendAt(now, k.began.Add(loginTimeout), func() { w.fail(errRekeySilent) })
-	}
-	if !k.leaveBy.IsZero() {
-		w.tendAt(now, k.leaveBy, func() { w.fail(errDismissed) })
 	}
 	behind := w.carrier.Opener().Behind()
 	if !behind {
@@ -213,8 +213,8 @@ func (k *controller) sendEvent(kind wire.EventKind) error {
 }
 
 // dismiss ends the session of a control connection because the initiator proves
-// no more who it is. It tells it to go, and waits a moment for the message to
-// leave.
+// no more who it is, or because the administrator ends it. It tells it to go,
+// and waits a moment for the message to leave.
 func (w *worker) dismiss(now time.Time) {
 	if !w.rekey.leaveBy.IsZero() {
 		return

@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/viablk/viablk/internal/access"
 	"github.com/viablk/viablk/internal/handshake"
 	"github.com/viablk/viablk/internal/seal"
 	"github.com/viablk/viablk/internal/wire"
@@ -29,7 +28,7 @@ func TestKeysThatJoin(t *testing.T) {
 	table := &sessionTable{byID: map[[16]byte]*session{}, byKeys: map[[16]byte]*session{}}
 	exports := &exportTable{}
 	first := authenticationOf(t, 1)
-	s, reason, _ := table.begin(&signals{}, access.Identity{}, &wire.LoginRequest{SessionID: [16]byte{7}}, first)
+	s, reason, _ := table.begin(&signals{}, client{}, &wire.LoginRequest{SessionID: [16]byte{7}}, first)
 	if reason != wire.ReasonNone {
 		t.Fatal(reason)
 	}

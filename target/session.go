@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -25,8 +26,9 @@ import (
 // connection; its exports are released when no connection of it is left, so
 // that no other session opens an export while a late write is in flight.
 type session struct {
-	id       [16]byte
-	identity access.Identity // of the control connection; the others prove the same
+	id     [16]byte
+	client               // of the control connection; the others prove the same identity
+	counts sessionCounts // guarded by Server.mu
 	// +checklocks:mu
 	gen uint64
 	// +checklocks:mu
@@ -53,6 +55,7 @@ type session struct {
 // opened is an open export of a session. Fields without a guard are immutable.
 type opened struct {
 	id     uint32
+	writer [16]byte // of the initiator's device
 	mode   wire.OpenMode
 	export *exported
 	hold   *reserve.Reservation
@@ -69,8 +72,8 @@ type opened struct {
 	returned bool        // to the export table; guarded by session.mu
 }
 
-// client names the session to disks that distinguish their clients.
-func (s *session) client() string { return "session " + hex.EncodeToString(s.id[:]) }
+// clientName names the session to disks that distinguish their clients.
+func (s *session) clientName() string { return "session " + hex.EncodeToString(s.id[:]) }
 
 // flush makes durable what the session wrote, of which nothing is in flight. It
 // returns false if that failed.
@@ -126,16 +129,24 @@ type sessionTable struct {
 	byKeys map[[16]byte]*session // by the name of the keys
 }
 
+// client is an initiator that has logged in.
+type client struct {
+	identity access.Identity
+	name     string    // the identity as text
+	peer     string    // its address, or its process
+	since    time.Time // of the login
+}
+
 // begin creates the session of a control connection, which authenticated as a
 // says, or in clear.
-func (t *sessionTable) begin(c *signals, i access.Identity, q *wire.LoginRequest, a *authentication) (*session, wire.LoginReason, string) {
+func (t *sessionTable) begin(c *signals, from client, q *wire.LoginRequest, a *authentication) (*session, wire.LoginReason, string) {
 	defer contain.Shared()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.byID[q.SessionID] != nil {
 		return nil, wire.ReasonSession, "the session exists; it ends when its control connection does"
 	}
-	s := &session{id: q.SessionID, identity: i, control: c, gen: q.SessionGen, nonce: q.Nonce, epoch: q.PathEpoch, conns: map[uint16]*signals{0: c}}
+	s := &session{id: q.SessionID, client: from, control: c, gen: q.SessionGen, nonce: q.Nonce, epoch: q.PathEpoch, conns: map[uint16]*signals{0: c}}
 	t.byID[s.id] = s
 	if a != nil {
 		s.authenticated.Store(a)
@@ -282,7 +293,7 @@ func (s *session) openFound(t *exportTable, x *exported, q *wire.OpenRequest) wi
 			hold.Release()
 		}
 	}()
-	o = &opened{id: q.OpenID, mode: q.Mode, export: x, hold: hold, info: x.info()}
+	o = &opened{id: q.OpenID, writer: q.Writer, mode: q.Mode, export: x, hold: hold, info: x.info()}
 	if q.Mode == wire.OpenReadOnly {
 		o.info.Features |= block.ReadOnly
 	}

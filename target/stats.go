@@ -3,6 +3,7 @@ package target
 import (
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/carrier"
@@ -81,6 +82,8 @@ type publishedStats struct {
 	stats ConnStats
 	// +checklocks:mu
 	queues []publishedQueue // open ones
+	// +checklocks:mu
+	active time.Time // when the requests were last found to be more
 }
 
 // publishedQueue are the counters of an open queue.
@@ -124,6 +127,9 @@ func (t *handleTable) publish(stats *ConnStats) {
 		}
 		p.queues = append(p.queues, shown)
 	}
+	if stats.Counts != p.stats.Counts || stats.Errors != p.stats.Errors {
+		p.active = t.server.cfg.Scheduler.Now()
+	}
 	p.stats = *stats
 }
 
@@ -146,6 +152,14 @@ func (t *handleTable) retire(q *exportQueue) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.queues = slices.DeleteFunc(p.queues, func(x publishedQueue) bool { return x.export == q.export })
+}
+
+// readActive returns the published counters, and when a request was last
+// counted.
+func (p *publishedStats) readActive() (ConnStats, time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stats, p.active
 }
 
 // read returns the published counters.

@@ -10,19 +10,20 @@ import (
 
 // Status describes a server.
 type Status struct {
-	ID            string         `json:"id"`
-	Provider      string         `json:"provider"`
-	Draining      bool           `json:"draining"`
-	Connections   int            `json:"connections"`
-	Accepted      uint64         `json:"accepted"` // connections ever
-	Refused       uint64         `json:"refused"`
-	Panics        uint64         `json:"panics"`      // each ended one connection
-	Quarantined   uint64         `json:"quarantined"` // connections whose memory and exports stay in use after a panic
-	Sessions      int            `json:"sessions"`
-	Registrations uint64         `json:"registrations"` // of memory, ever; steady state adds none
-	Exports       []ExportStatus `json:"exports"`
-	Stats         ConnStats      `json:"stats"`          // of all connections ever
-	Copy          *CopyStatus    `json:"copy,omitempty"` // absent if no disk is a mapped file
+	ID            string          `json:"id"`
+	Provider      string          `json:"provider"`
+	Draining      bool            `json:"draining"`
+	Connections   int             `json:"connections"`
+	Accepted      uint64          `json:"accepted"` // connections ever
+	Refused       uint64          `json:"refused"`
+	Panics        uint64          `json:"panics"`      // each ended one connection
+	Quarantined   uint64          `json:"quarantined"` // connections whose memory and exports stay in use after a panic
+	Sessions      int             `json:"sessions"`
+	SessionList   []SessionStatus `json:"-"`
+	Registrations uint64          `json:"registrations"` // of memory, ever; steady state adds none
+	Exports       []ExportStatus  `json:"exports"`
+	Stats         ConnStats       `json:"stats"`          // of all connections ever
+	Copy          *CopyStatus     `json:"copy,omitempty"` // absent if no disk is a mapped file
 
 	// Security is absent if sessions are in clear.
 	Security *SecurityStatus `json:"security,omitempty"`
@@ -67,7 +68,7 @@ func (s *Server) Status() Status {
 	s.sessions.mu.Lock()
 	st.Sessions = len(s.sessions.byID)
 	s.sessions.mu.Unlock()
-	st.Security = s.security()
+	st.SessionList, st.Security = s.Sessions(), s.security()
 	for _, x := range s.exports.list {
 		e := ExportStatus{
 			Name: x.Name, Description: x.Description, UUID: block.FormatUUID(x.identity.UUID()), Size: x.info().Size,

@@ -143,6 +143,7 @@ type Server struct {
 	id          [16]byte // of the target; here of its process
 	exports     *exportTable
 	sessions    sessionTable
+	ended       endedTable
 	guard       *handshake.Guard     // nil without security
 	cost        regcache.Calibration // of the NIC, if a disk is mapped
 	mappings    mappings
@@ -281,6 +282,7 @@ func (s *Server) admit(ctx context.Context, r *via.ConnRequest, workers *workers
 // removeConn removes a connection that ended.
 func (s *Server) removeConn(c *conn) {
 	defer contain.Shared()
+	s.detachSession(c)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.conns = slices.DeleteFunc(s.conns, func(other *conn) bool { return other == c })

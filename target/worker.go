@@ -73,6 +73,9 @@ func (w *worker) serve(ctx context.Context, r *via.ConnRequest, attrs via.ViAttr
 	w.guard(w.loop)
 	w.sleeper.slice.End()
 	known := w.login.session != nil
+	if known && w.login.role == wire.RoleControl {
+		w.conn.server.setReason(w.login.session, w.endReason())
+	}
 	w.release()
 	switch {
 	case known && w.login.role == wire.RoleControl && w.login.session.preemptedBy.Load() != nil:
@@ -84,6 +87,20 @@ func (w *worker) serve(ctx context.Context, r *via.ConnRequest, attrs via.ViAttr
 	default:
 		w.conn.logCaused(w.log, slog.LevelWarn, "connection ended", "error", w.failure)
 	}
+}
+
+// endReason returns why the control connection ends.
+func (w *worker) endReason() string {
+	by := w.login.session.preemptedBy.Load()
+	switch {
+	case by != nil:
+		return "preempted by " + *by
+	case w.failure != nil:
+		return w.failure.Error()
+	case w.control.loggingOut:
+		return "logged out"
+	}
+	return "the target stops"
 }
 
 // fail records why the connection ends; the loop returns at its next iteration.

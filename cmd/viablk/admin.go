@@ -24,7 +24,7 @@ import (
 // adminNone is the value of the admin key that asks for no status socket.
 const adminNone = "none"
 
-// processStatus is what GET /status answers, and an element of what "viablk
+// processStatus is what GET /v1/status answers, and an element of what "viablk
 // status" prints.
 type processStatus struct {
 	Schema  string         `json:"schema"` // viablk.process/v1
@@ -44,6 +44,9 @@ type processStatus struct {
 	Limits     []limitStatus      `json:"limits,omitempty"`     // one for each disk with limits
 	Network    []networkReport    `json:"network,omitempty"`    // one for each UDP address of RoCE
 	RDMA       []rdmaReport       `json:"rdma,omitempty"`       // one for each RDMA device
+	Sessions   []sessionStatus    `json:"sessions"`             // clients that have an export
+
+	socket string // at which it was asked
 }
 
 // exportStatus is one disk that a process serves.
@@ -94,15 +97,14 @@ func listenAdmin(ctx context.Context, admin string) (l net.Listener, path string
 	return l, admin, nil, nil
 }
 
-// adminPart serves the status socket: the status, and the profiles of
-// net/http/pprof. Only the user of the process can open the socket.
-func adminPart(l net.Listener, status func() processStatus) part {
+// adminPart serves the status socket: the status, the sessions, and the
+// profiles of net/http/pprof. Only the user of the process can open the socket.
+func adminPart(l net.Listener, status func() processStatus, ender sessionEnder) part {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		// An error here is a client that went away.
-		_ = json.NewEncoder(w).Encode(status())
-	})
+	report := func(w http.ResponseWriter, _ *http.Request) { answerJSON(w, http.StatusOK, status()) }
+	mux.HandleFunc("GET /status", report)
+	mux.HandleFunc("GET /v1/status", report)
+	handleSessions(mux, status, ender)
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
@@ -135,46 +137,63 @@ const askTimeout = 5 * time.Second
 
 // askStatus gets the status of the process behind a status socket. Its PID is
 // what the kernel says, which may be followed by signals.
-func askStatus(ctx context.Context, path string) (processStatus, error) {
-	status, err := getStatus(ctx, path)
+func askStatus(ctx context.Context, path string) (status processStatus, err error) {
+	err = askAdmin(ctx, path, http.MethodGet, "/status", func(c net.Conn, body *json.Decoder) error {
+		err := body.Decode(&status)
+		status.PID, status.socket = nbd.ListenerPID(c), path
+		return err
+	})
 	if err != nil {
 		return status, fmt.Errorf("ask %q: %w", path, err)
 	}
 	return status, nil
 }
 
-// getStatus makes the request by hand: another server may be there, which the
-// client of package http would log.
-func getStatus(ctx context.Context, path string) (status processStatus, err error) {
+// answerCode is an answer of a process that is not the one asked for.
+type answerCode struct {
+	code int
+	text string
+}
+
+func (e *answerCode) Error() string { return e.text }
+
+// askAdmin makes a request of the process behind a status socket, and passes
+// the answer to read, which may be nil. It makes it by hand: another server may
+// be there, which the client of package http would log.
+func askAdmin(ctx context.Context, path, method, route string, read func(c net.Conn, body *json.Decoder) error) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	c, err := new(net.Dialer).DialContext(ctx, "unix", path)
 	if err != nil {
-		return status, err
+		return err
 	}
 	defer c.Close()
 	defer context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://viablk/status", nil)
+	request, err := http.NewRequestWithContext(ctx, method, "http://viablk"+route, nil)
 	if err != nil {
-		return status, err
+		return err
 	}
 	request.Close = true
 	if err := request.Write(c); err != nil {
-		return status, err
+		return err
 	}
 	response, err := http.ReadResponse(bufio.NewReader(c), request)
 	if err != nil {
-		return status, err
+		return err
 	}
 	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return status, errors.New(response.Status)
+	body := json.NewDecoder(response.Body)
+	if response.StatusCode >= http.StatusMultipleChoices {
+		var refusal adminError
+		if body.Decode(&refusal) != nil || refusal.Error.Message == "" {
+			refusal.Error.Message = response.Status
+		}
+		return &answerCode{response.StatusCode, refusal.Error.Message}
 	}
-	if err := json.NewDecoder(response.Body).Decode(&status); err != nil {
-		return status, err
+	if read == nil {
+		return nil
 	}
-	status.PID = nbd.ListenerPID(c)
-	return status, nil
+	return read(c, body)
 }
 
 // adminSockets lists the status sockets in the runtime folder.

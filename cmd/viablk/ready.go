@@ -23,15 +23,15 @@ func newStatus(command string) processStatus {
 	return processStatus{
 		Schema: "viablk.process/v1", PID: os.Getpid(), Command: command,
 		Version: version().Version, Started: time.Now().Truncate(time.Millisecond),
-		Exports: []exportStatus{},
+		Exports: []exportStatus{}, Sessions: []sessionStatus{},
 	}
 }
 
 // startAdmin opens the status socket and starts to serve it, as the first part:
 // it answers while the others drain. If the service manager wants keepalives,
 // it gets them from now on. fill adds what is known by now to a copy of the
-// status.
-func (s *service) startAdmin(ctx context.Context, admin string, status processStatus, fill func(*processStatus)) (path string, err error) {
+// status, and ender ends clients.
+func (s *service) startAdmin(ctx context.Context, admin string, status processStatus, ender sessionEnder, fill func(*processStatus)) (path string, err error) {
 	limit, err := watchdogTime(os.Getenv, os.Getpid())
 	if err != nil {
 		return "", err
@@ -45,7 +45,7 @@ func (s *service) startAdmin(ctx context.Context, admin string, status processSt
 		now.Panics = contain.Count()
 		fill(&now)
 		now.Network, now.RDMA = networkReports(), rdmaReports()
-		now.Faces = now.faces()
+		now.Faces, now.Sessions = now.faces(), now.sessions()
 		return now
 	}
 	s.report = report
@@ -58,7 +58,7 @@ func (s *service) startAdmin(ctx context.Context, admin string, status processSt
 		}
 		return "", nil
 	}
-	s.start(adminPart(l, report))
+	s.start(adminPart(l, report, ender))
 	return path, nil
 }
 

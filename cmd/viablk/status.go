@@ -188,13 +188,20 @@ func (r *statusReport) rows(wide bool) [][]string {
 func (r *statusReport) notes() (lines []string) {
 	r.each(func(f *faceStatus, pid int, _ string) {
 		if f.Reason != "" {
-			lines = append(lines, fmt.Sprintf("%s %s: %s: %s", processID(pid), printable(f.Export), f.State, printable(f.Reason)))
+			lines = append(lines, fmt.Sprintf("%s %s: %s: %s", processID(pid), printable(f.Export), f.State, visible(f.Reason)))
 		}
 		if f.Quarantine != "" {
 			lines = append(lines, fmt.Sprintf("%s %s: in quarantine: %s", processID(pid), printable(f.Export), f.Quarantine))
 		}
 	})
 	return lines
+}
+
+// visible returns text from outside with escapes for what a terminal would not
+// print.
+func visible(s string) string {
+	q := strconv.Quote(s)
+	return strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(q[1 : len(q)-1])
 }
 
 // each calls f with each face of each process, and with the devices that have

@@ -74,7 +74,7 @@ func TestStatusTable(t *testing.T) {
 		}},
 		{"refused", statusReport{Processes: []processStatus{attachedDisk(initiator.StateWaiting, "no\x1b[31m", 121)}}, false, []string{
 			"41 d nbd waiting 2m 1GiB 2 7 123.5k 3.5KiB 5.0GiB 1",
-			`41 d: waiting: "no\x1b[31m"`,
+			`41 d: waiting: no\x1b[31m`,
 		}},
 		{"failed", statusReport{Processes: []processStatus{attachedDisk(initiator.StateFailed, "another disk", 7300)}}, false, []string{
 			"41 d nbd failed 1GiB 2 7 123.5k 3.5KiB 5.0GiB 1",

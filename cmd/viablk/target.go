@@ -106,7 +106,7 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners) 
 		}
 		status.Exports = append(status.Exports, x)
 	}
-	admin, err := svc.startAdmin(ctx, c.Admin, status, func(s *processStatus) {
+	admin, err := svc.startAdmin(ctx, c.Admin, status, sessionEnder{server, remote}, func(s *processStatus) {
 		if in.serves() {
 			now := server.Status()
 			s.NBD = &now

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -26,13 +27,19 @@ type conn struct {
 	remote       string
 	local        bool // a process of this host, if the server has accepted it
 	since        time.Time
-	exportChosen bool // the goroutine's: the handshake has ended with an export
+	exportChosen bool   // the goroutine's: the handshake has ended with an export
+	id           uint64 // random
+	kernel       bool   // of ServeConn, whose client is the kernel
 
 	stopped  atomic.Bool  // end at once
+	ending   atomic.Bool  // end when the requests in flight are answered
+	active   atomic.Int64 // ns since 1970, of the last request published; 0: none
 	listener net.Listener // that accepted it; nil if none of the server's did
 
 	// Guarded by Server.mu.
-	clientID     string // whom it counts for, if the server has accepted it
+	clientID     string          // whom it counts for, if the server has accepted it
+	identity     access.Identity // of the client, once it has the export
+	name         string          // the identity as text, once the status has asked
 	stage        stage
 	dataReceived bool          // it has sent its first bytes
 	element      *list.Element // of a handshake, among those of its client
@@ -64,7 +71,7 @@ var expiredDeadline = time.Unix(1, 0)
 var errStopped = errors.New("connection cut off by the server")
 
 func newConn(s *Server, nc net.Conn) *conn {
-	c := &conn{server: s, limits: s.effectiveLimits(), net: nc, since: time.Now(), remote: nameOf(nc)}
+	c := &conn{server: s, limits: s.effectiveLimits(), net: nc, since: time.Now(), remote: nameOf(nc), id: rand.Uint64()}
 	if l := c.limits.Handshake; l > 0 {
 		nc.SetDeadline(c.since.Add(l))
 	}
@@ -81,6 +88,10 @@ func (c *conn) stop() {
 	c.stopped.Store(true)
 	c.interrupt()
 }
+
+// draining reports whether the connection ends when the requests in flight are
+// answered.
+func (c *conn) draining() bool { return c.server.draining.Load() || c.ending.Load() }
 
 // preempted ends the connection because another client takes its disk. It may
 // be called from any goroutine, and again while the connection ends.
@@ -153,7 +164,7 @@ func (c *conn) negotiate() (*session, error) {
 		exports:      c.server.Exports,
 		limits:       c.limits,
 		tls:          &c.server.TLS,
-		draining:     c.server.draining.Load,
+		draining:     c.draining,
 		open:         c.open,
 		dataReceived: func() { c.server.handshakeActive(c) },
 		identity:     kernelIdentity(nc, c.listener),
@@ -184,7 +195,7 @@ func (c *conn) runTransmission(e *Export, ready func()) (err error) {
 // the client, and gets all that transmission needs: a client that was told of
 // its export has it.
 func (c *conn) open(e granted, i access.Identity) (*session, error) {
-	if err := c.server.joinExport(c, e.Export, i.Key()); err != nil {
+	if err := c.server.joinExport(c, e.Export, i); err != nil {
 		return nil, fmt.Errorf("export %q: %w", e.Name, err)
 	}
 	s, opened := &session{export: e.Export, sock: -1, bell: -1}, false

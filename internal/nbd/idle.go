@@ -100,7 +100,7 @@ func (t *transmission) park() error {
 	}
 	t.releaseIdle()
 	t.counts[countIdleReleases]++
-	t.conn.published.store(&t.counts)
+	t.publish()
 	parked := time.Now()
 	err := raw.Read(func(uintptr) bool { return t.sock.readable() })
 	if errors.Is(err, os.ErrDeadlineExceeded) { // by interrupt
@@ -131,7 +131,7 @@ func (c *conn) watch(sock socket) syscall.RawConn {
 	}
 	// A goroutine that sets one of these interrupts afterwards, and finds
 	// c.parked.
-	if err != nil || c.stopped.Load() || c.server.draining.Load() {
+	if err != nil || c.stopped.Load() || c.draining() {
 		c.unwatchLocked()
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/viablk/viablk/internal/access"
 	"github.com/viablk/viablk/internal/ratelog"
 )
 
@@ -45,6 +46,8 @@ type Server struct {
 	refused uint64
 	// +checklocks:mu
 	dropped uint64
+	// +checklocks:mu
+	ended []string // IDs of clients; see EndClient
 }
 
 // errDraining is why a client is refused while the server drains.
@@ -158,6 +161,7 @@ func (s *Server) ServeConn(ctx context.Context, conn net.Conn, export *Export, r
 		return fmt.Errorf("export %q: %w", export.Name, err)
 	}
 	c := newConn(s, conn)
+	c.kernel = true
 	if err := s.addConn(c, false); err != nil {
 		conn.Close()
 		return fmt.Errorf("serve export %q: %w", export.Name, err)
@@ -313,9 +317,9 @@ func (s *Server) checkIdleLocked() {
 	}
 }
 
-// joinExport counts a connection in, at the server and at the export, for an
-// identity if that is not empty.
-func (s *Server) joinExport(c *conn, e *Export, identity string) error {
+// joinExport counts a connection in, at the server and at the export, for the
+// identity of its client if that has a key.
+func (s *Server) joinExport(c *conn, e *Export, i access.Identity) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.exports == nil {
@@ -326,7 +330,7 @@ func (s *Server) joinExport(c *conn, e *Export, identity string) error {
 		x = &exportCounters{}
 		s.exports[e.Name] = x
 	}
-	err := s.admission.admit(c, identity)
+	err := s.admission.admit(c, i.Key())
 	if err == nil && e.Connections > 0 && x.connections >= e.Connections {
 		s.admission.revoke(c)
 		err = errTooMany
@@ -337,7 +341,7 @@ func (s *Server) joinExport(c *conn, e *Export, identity string) error {
 	}
 	x.connections++
 	c.published = new(publishedCounters)
-	c.export = e.Name
+	c.export, c.identity = e.Name, i
 	c.counters = x
 	return nil
 }

@@ -2,6 +2,7 @@ package nbd
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -40,9 +41,14 @@ type ExportStatus struct {
 
 // ConnectionStatus is a connection that is open.
 type ConnectionStatus struct {
-	Client string    `json:"client"`           // address, as far as it has one
-	Export string    `json:"export,omitempty"` // empty during the handshake too
-	Since  time.Time `json:"since"`
+	ID         string    `json:"id"`                 // 16 hexadecimal digits
+	Client     string    `json:"client"`             // address, as far as it has one
+	Identity   string    `json:"identity,omitempty"` // as the kernel or a certificate proves it
+	Export     string    `json:"export,omitempty"`   // empty during the handshake too
+	InExport   bool      `json:"in_export"`          // the handshake has ended
+	Kernel     bool      `json:"kernel"`             // the client is the kernel, for a device
+	Since      time.Time `json:"since"`
+	LastActive time.Time `json:"last_active,omitzero"` // of the last request
 	Counters
 }
 
@@ -80,8 +86,7 @@ func (s *Server) Status() Status {
 		if c.published != nil {
 			counts = c.published.load()
 		}
-		status.Connections = append(status.Connections,
-			ConnectionStatus{Client: c.remote, Export: c.export, Since: c.since, Counters: counts.counters()})
+		status.Connections = append(status.Connections, c.statusLocked(&counts))
 		if c.counters != nil {
 			sum := sums[c.counters]
 			sum.add(&counts)
@@ -101,6 +106,24 @@ func (s *Server) Status() Status {
 	slices.SortFunc(status.Connections, func(a, b ConnectionStatus) int { return a.Since.Compare(b.Since) })
 	return status
 }
+
+// statusLocked describes the connection. The caller holds Server.mu.
+func (c *conn) statusLocked(counts *counterSet) ConnectionStatus {
+	if c.counters != nil && c.name == "" {
+		c.name = c.identity.String()
+	}
+	st := ConnectionStatus{
+		ID: c.idText(), Client: c.remote, Identity: c.name, Export: c.export, InExport: c.counters != nil,
+		Kernel: c.kernel, Since: c.since, Counters: counts.counters(),
+	}
+	if ns := c.active.Load(); ns != 0 {
+		st.LastActive = time.Unix(0, ns)
+	}
+	return st
+}
+
+// idText returns the ID of the connection as text.
+func (c *conn) idText() string { return fmt.Sprintf("%016x", c.id) }
 
 // exportCounters are what a server keeps of an export, guarded by Server.mu.
 type exportCounters struct {
@@ -170,14 +193,16 @@ func (t *counterSet) counters() Counters {
 // read. Its counters are not consistent with each other.
 type publishedCounters [counterCount]atomic.Uint64
 
-// store publishes t. Only what changed is written: an atomic store costs more
-// than the comparison.
-func (p *publishedCounters) store(t *counterSet) {
+// store publishes t, and reports whether a request was counted. Only what
+// changed is written: an atomic store costs more than the comparison.
+func (p *publishedCounters) store(t *counterSet) (requests bool) {
 	for i := range t {
 		if p[i].Load() != t[i] {
 			p[i].Store(t[i])
+			requests = requests || i <= countOthers
 		}
 	}
+	return requests
 }
 
 func (p *publishedCounters) load() (t counterSet) {

@@ -110,7 +110,7 @@ func (t *transmission) run() error {
 			return err
 		}
 		if t.iterations++; t.iterations%64 == 0 {
-			t.conn.published.store(&t.counts)
+			t.publish()
 		}
 		if progress {
 			continue
@@ -139,7 +139,7 @@ func (t *transmission) iterate() (bool, error) {
 	if t.conn.stopped.Load() {
 		return false, errStopped
 	}
-	if !t.draining && t.conn.server.draining.Load() {
+	if !t.draining && t.conn.draining() {
 		t.draining = true
 		t.in.drain(t.limits.Depth)
 	}
@@ -161,6 +161,14 @@ func (t *transmission) iterate() (bool, error) {
 	}
 	sent, err := t.send()
 	return filled || parsed || reaped || sent, err
+}
+
+// publish makes the counters visible, and that the client was active if a
+// request was counted since the last time.
+func (t *transmission) publish() {
+	if t.conn.published.store(&t.counts) {
+		t.conn.active.Store(time.Now().UnixNano())
+	}
 }
 
 // sending reports whether something waits for the socket to have room.
@@ -212,7 +220,7 @@ func (t *transmission) sleep() error {
 	}
 	t.counts[countSleeps]++
 	t.counts[countSyscalls]++
-	t.conn.published.store(&t.counts)
+	t.publish()
 	t.addIdleTime(wait, ppoll(fds[:], wait))
 
 	gone := client.Revents & (unix.POLLHUP | unix.POLLERR)
@@ -325,7 +333,7 @@ func (t *transmission) releaseAll() {
 	}
 	t.secure.closeNotify()
 	t.releaseIdle()
-	t.conn.published.store(&t.counts)
+	t.publish()
 }
 
 // endOfStream is what the end of the client's stream means here.
