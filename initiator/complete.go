@@ -44,6 +44,7 @@ func (q *Queue) progress() {
 		q.poster.logOut()
 	}
 	if q.poster.leaving && !q.slots.busy() {
+		q.setActive(false)
 		return // the target may have ended the connection
 	}
 	if !q.carrier.Connected() {
@@ -51,6 +52,9 @@ func (q *Queue) progress() {
 		return
 	}
 	q.resume()
+	if q.active && !q.slots.busy() {
+		q.setActive(false)
+	}
 	if q.keepalive.due() {
 		q.carrier.Age(q.device.cfg.Scheduler.Now())
 		err := q.session.err() // its target may keep the connection
@@ -197,12 +201,13 @@ func (q *Queue) reply(rc *carrier.Receive, length uint32) error {
 		return errCredits
 	}
 	r := q.requests.ops[sl.op].request
-	if reply.Status == wire.StatusShutdown && q.device.reconnector != nil {
-		return errDraining // not executed: the queue retransmits it later
-	}
 	if reply.Status != wire.StatusOK {
 		if err := seal.CheckTags(tags, 0); err != nil {
 			return err
+		}
+		if reply.Status == wire.StatusShutdown && q.device.reconnector != nil {
+			q.session.beginDrain()
+			return q.finishReply(rc, sl, at, errDraining)
 		}
 		if r.Op == block.Flush {
 			q.device.logFlush(reply.Status.Errno())
@@ -264,7 +269,9 @@ func copyExtents(r *block.Request, list []byte, length uint32) error {
 func (q *Queue) finishCommand(sl *slot, err error) error {
 	o := &q.requests.ops[sl.op]
 	o.pending--
-	if err != nil && o.err == nil {
+	if err == errDraining {
+		o.again = true // not executed
+	} else if err != nil && o.err == nil {
 		o.err = err
 		if err == syscall.ECANCELED && int64(sl.length) != o.request.Length {
 			o.err = syscall.EIO // another command may have begun
@@ -273,6 +280,12 @@ func (q *Queue) finishCommand(sl *slot, err error) error {
 	q.payload.finish(o, sl, err == nil)
 	if o.pending != 0 || o.cut < o.end {
 		return nil
+	}
+	if o.again {
+		if !q.poster.leaving {
+			return nil // requeue makes it wait, when the connection ends
+		}
+		o.err = syscall.EIO
 	}
 	if o.end < o.request.Length && o.err == nil {
 		q.requests.overlaps.release(sl.op)

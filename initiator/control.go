@@ -110,7 +110,7 @@ func (k *controller) completion(e *via.Completion) error {
 			k.s.resized.Store(&v)
 		case wire.EventGoAway:
 			k.s.cfg.Log.Debug("the target asks to go", "host", k.s.cfg.Host)
-			k.s.lost.Set() // the logout tells what is durable
+			k.s.beginDrain() // the logout tells what is durable
 		case wire.EventRekey:
 			k.rekey.due = k.s.cfg.Scheduler.Now()
 		}

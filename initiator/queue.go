@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -38,11 +39,13 @@ type Queue struct {
 	failure   error // the connection is lost; requests fail, or wait
 	done      [64]via.Completion
 
+	active                             bool // inFlight as the owner knows it
 	iterations                         uint32
 	sleeps, waitsForCredit, reconnects uint64
 	// ────────
 	index     uint16 // of the connection in its session
 	written   writeCounter
+	inFlight  atomic.Bool // a command is unanswered; see reconnector.awaitAnswers
 	published publishedStats
 }
 
@@ -182,6 +185,7 @@ func (q *Queue) fail(err error) {
 	}
 	q.device.cfg.Log.Log(context.Background(), level, "connection lost", "conn", q.index, "requests", busy, "error", err)
 	q.payload.releaseAll(q.slots.slots)
+	q.setActive(false)
 	if q.poster.leaving {
 		q.reconnect.over = true
 	}

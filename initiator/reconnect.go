@@ -84,7 +84,7 @@ func (k *reconnector) await(ctx context.Context, lost *session) (*session, error
 			return nil, errClosed
 		case ctx.Err() != nil:
 			return nil, k.disconnectedError()
-		case s != lost && s.err() == nil:
+		case s != lost && s.err() == nil && !s.draining.Load():
 			return s, nil
 		}
 		k.scheduler.Wait(ctx, -1, changed, k.ended)
@@ -162,8 +162,15 @@ func (k *reconnector) replaceSessions() {
 			return
 		}
 		began := k.scheduler.Now()
-		log.Warn("the target is lost: requests wait for it", "host", k.device.cfg.Host, "timeout", k.device.cfg.LossTimeout)
+		text := "the target is lost: requests wait for it"
+		if s.draining.Load() {
+			text = "the target ends the session: requests wait for it"
+		}
+		log.Warn(text, "host", k.device.cfg.Host, "timeout", k.device.cfg.LossTimeout)
 		k.update(func() { k.sessionLosses, k.lostAt = k.sessionLosses+1, began })
+		if s.draining.Load() {
+			k.awaitAnswers(s)
+		}
 		if errors.Is(s.err(), seal.ErrForged) {
 			k.update(func() { k.forged++ })
 		}

@@ -22,6 +22,7 @@ type op struct {
 	cut     int64  // bytes of the request that are in commands
 	pending int    // commands without an answer
 	err     error  // the first
+	again   bool   // a command was refused because the target goes down
 	mark    uint64 // of a Flush: writes that it covers
 	barred  int    // commands whose memory is detained
 

@@ -41,7 +41,7 @@ type session struct {
 
 	quit  *sched.Event // routineControl is to end
 	ended *sched.Event // routineControl has ended
-	lost  *sched.Event // a connection of the session is lost
+	lost  *sched.Event // a connection of the session is lost, or the target goes down
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -58,6 +58,7 @@ type session struct {
 	closed   *sched.Event // release has returned
 	closeErr error        // what it returned
 
+	draining   atomic.Bool // the target goes down: no command is sent any more
 	superseded atomic.Bool // the reconnector replaces it: answers do not count
 
 	// conflicts counts the sessions so far before which another client wrote:
@@ -246,6 +247,16 @@ func (s *session) err() error {
 		return errSession
 	}
 	return s.cause
+}
+
+// beginDrain has the reconnector replace the session of a target that drains.
+// The target answers the commands in flight; the queues keep the others for the
+// next session.
+func (s *session) beginDrain() {
+	if s.cfg.LossTimeout > 0 {
+		s.draining.Store(true)
+		s.lost.Set()
+	}
 }
 
 // failed reports whether an error ended the session.

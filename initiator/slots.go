@@ -77,6 +77,7 @@ func (sl *slot) checkReply(reply *wire.Reply, op block.Op, immediates bool) erro
 type slotTable struct {
 	slots   []slot
 	free    []uint16
+	pending int    // commands without an answer
 	credits int    // slots that the target has
 	base    uint16 // number of the first
 }
@@ -87,7 +88,7 @@ func (t *slotTable) grant(credits int, base uint16) {
 	if t.slots == nil {
 		t.slots = make([]slot, credits)
 	}
-	t.credits, t.base, t.free = credits, base, t.free[:0]
+	t.credits, t.base, t.free, t.pending = credits, base, t.free[:0], 0
 	for i := len(t.slots) - 1; i >= 0; i-- {
 		sl := &t.slots[i]
 		*sl = slot{seq: sl.seq, held: sl.held, receive: sl.receive, protection: sl.protection}
@@ -108,7 +109,10 @@ func (t *slotTable) first() (uint16, *slot, bool) {
 }
 
 // allocate marks the slot that first returned as in use.
-func (t *slotTable) allocate() { t.free = t.free[:len(t.free)-1] }
+func (t *slotTable) allocate() {
+	t.free = t.free[:len(t.free)-1]
+	t.pending++
+}
 
 // release frees a slot, unless the target grants fewer slots since a reconnect.
 func (t *slotTable) release(at uint16) {
@@ -124,18 +128,12 @@ func (t *slotTable) answered(number uint16) (*slot, uint16, error) {
 		return nil, 0, errSlot
 	}
 	t.slots[at].busy = false
+	t.pending--
 	return &t.slots[at], at, nil
 }
 
 // busy reports whether a command is unanswered.
-func (t *slotTable) busy() bool {
-	for i := range t.slots {
-		if t.slots[i].busy {
-			return true
-		}
-	}
-	return false
-}
+func (t *slotTable) busy() bool { return t.pending > 0 }
 
 // releaseHeld ends the use of the data in a slot's receive. It returns the
 // receive to post, or false if the queue is disconnected and posts it later.

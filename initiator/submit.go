@@ -87,8 +87,17 @@ func (q *Queue) admit() {
 // cut turns a request into commands as far as slots and memory suffice. It
 // returns true when the whole request is cut.
 func (q *Queue) cut(i uint16) bool {
+	q.setActive(true)
+	whole := q.cutCommands(i)
+	if !whole {
+		q.setActive(q.slots.busy())
+	}
+	return whole
+}
+
+func (q *Queue) cutCommands(i uint16) bool {
 	o := &q.requests.ops[i]
-	for {
+	for !q.session.draining.Load() {
 		at, sl, ok := q.slots.first()
 		s := q.carrier.AcquireSend()
 		if !ok || s == nil {
@@ -122,6 +131,7 @@ func (q *Queue) cut(i uint16) bool {
 			q.poster.kick() // the target fetches this part while the next is copied
 		}
 	}
+	return false
 }
 
 // command stages the next n bytes of a request as a command.

@@ -33,12 +33,11 @@ type controller struct {
 	scratch []byte // a message in one piece
 
 	eventAckPending bool   // a resize event has no ack yet
-	goAwayPending   bool   // the initiator was told of a drain
 	events          uint32 // sent
 	closing         bool   // logged out or refused: ends when the answer is sent
 	loggingOut      bool   // logged out, answered when nothing of it is in flight
 	logoutID        uint32
-	draining        time.Time // when the end was announced; zero: not
+	leaveBy         time.Time // when the connections end; zero: no drain was announced
 }
 
 // controlMessage checks and serves a control message. An error ends the
@@ -239,8 +238,8 @@ func (k *controller) answerLogout() error {
 	case !session.alone():
 		return nil
 	default:
-		// An initiator that lost an I/O connection to the drain may log out before
-		// it was told.
+		// An initiator one of whose commands was refused may log out before it was
+		// told.
 		durable = k.server.isDraining() && session.flush(k.server.cfg.Scheduler)
 		k.server.sessions.finish(session, k.server.exports)
 	}
@@ -250,30 +249,6 @@ func (k *controller) answerLogout() error {
 	}
 	k.carrier.Doorbell()
 	return nil
-}
-
-// logoutGrace is how long a drain waits for the logout of an initiator that has
-// nothing in flight. Its answer says that everything is durable.
-const logoutGrace = time.Second
-
-// announceDrain tells the initiator, once, to log out. Its requests in flight
-// have been answered by then: a logout would cut them off.
-func (k *controller) announceDrain() error {
-	if !k.draining.IsZero() || k.login.role != wire.RoleControl || !k.login.session.alone() {
-		return nil
-	}
-	k.draining = k.server.cfg.Scheduler.Now()
-	if k.login.features&wire.FeatureEvents == 0 || k.leaving() {
-		return nil
-	}
-	k.goAwayPending = true
-	return k.sendEvent(wire.EventGoAway)
-}
-
-// awaitsLogout reports whether a drain waits for the logout, or is still to be
-// announced.
-func (k *controller) awaitsLogout() bool {
-	return k.draining.IsZero() || k.goAwayPending && k.server.cfg.Scheduler.Now().Sub(k.draining) < logoutGrace
 }
 
 // refuseLogin refuses the login; the connection ends when the answer is sent.

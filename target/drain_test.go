@@ -102,3 +102,51 @@ func TestDrainOfNothing(t *testing.T) {
 	must(t, r.server.Drain(context.Background()))
 	must(t, r.server.Drain(context.Background()))
 }
+
+// TestDrainEndsASessionAsAWhole: an I/O connection without commands stays while
+// another one has some, and refuses commands. The event go away comes when the
+// last one is answered, and then the connections end.
+func TestDrainEndsASessionAsAWhole(t *testing.T) {
+	g := newGate(1, 1<<20)
+	r := newRig(t, target.Config{}, target.Export{Name: "slow", Device: g})
+	s := &session{id: newID(), control: r.peer(t)}
+	login := s.control.loginRequest(wire.RoleControl, s.id, 0)
+	login.Features |= wire.FeatureEvents
+	must(t, s.control.login(login))
+	must(t, s.open(1, "slow", wire.OpenReadWrite, &s.export))
+	s.io = r.join(t, s, 1)
+	idle := r.join(t, s, 2)
+	s.write(t, g, 0)
+	drained := make(chan error, 1)
+	go func() { drained <- r.server.Drain(context.Background()) }()
+	waitFor(t, "the drain", func() bool { return r.server.Status().Draining })
+	unknown := wire.Command{Opcode: wire.OpBlockStatus, Mode: wire.ModeInline, Length: 512, Export: 99}
+	for refused := 0; refused < 50; {
+		must(t, idle.command(unknown, nil))
+		status, _, err := idle.status()
+		must(t, err)
+		switch status {
+		case wire.StatusNotFound: // it has not seen the drain yet
+		case wire.StatusShutdown:
+			refused++
+		default:
+			t.Fatalf("a command during a drain: %v", status)
+		}
+	}
+	if v, err := s.control.listen(1); err != nil || v != nil {
+		t.Errorf("an event while a write is in flight: %+v, %v", v, err)
+	}
+	close(g.pass)
+	if status, _, err := s.io.status(); err != nil || status != wire.StatusOK {
+		t.Errorf("the write in flight was answered %v, %v", status, err)
+	}
+	if v, err := s.control.listen(forever); err != nil || v == nil || v.Kind != wire.EventGoAway {
+		t.Errorf("the event of a drain: %+v, %v", v, err)
+	}
+	must(t, <-drained)
+	for _, p := range []*peer{s.io, idle, s.control} {
+		if n, err := p.ends(); err != nil || n != 0 {
+			t.Errorf("%d messages at the end of a connection, %v", n, err)
+		}
+	}
+}

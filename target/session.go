@@ -42,6 +42,7 @@ type session struct {
 
 	control     *signals               // of the control connection
 	preemptedBy atomic.Pointer[string] // another client, which ended the session; nil: none
+	letGo       atomic.Bool            // in a drain: the connections end
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -216,14 +217,14 @@ func (s *session) life() (n uint64) {
 }
 
 // remove removes a connection that no longer touches a disk. It wakes the
-// control connection when that is the last one; removing the last connection
-// finishes the session.
+// control connection: that may be the last one, or the others be quiet.
+// Removing the last connection finishes the session.
 func (t *sessionTable) remove(s *session, index uint16, exports *exportTable) {
 	defer contain.Shared()
 	s.mu.Lock()
 	delete(s.conns, index)
 	last := s.ended && len(s.conns) == 0
-	if control := s.conns[0]; control != nil && len(s.conns) == 1 {
+	if control := s.conns[0]; control != nil {
 		control.recheckSession()
 	}
 	s.mu.Unlock()

@@ -19,6 +19,7 @@ const (
 type signals struct {
 	halt    atomic.Int32 // stopDrain or stopNow
 	recheck atomic.Bool  // the session changed
+	quiet   atomic.Bool  // of an I/O connection that drains: nothing is in flight
 
 	// Of a control connection, with recheck.
 	rekey     atomic.Bool // the initiator is to be asked for a rekey

@@ -123,9 +123,7 @@ func (w *worker) loop() {
 			w.logout()
 		}
 		if w.conn.signals.halt.Load() == stopDrain {
-			if err := w.control.announceDrain(); err != nil {
-				w.fail(err)
-			}
+			w.tendDrain()
 		}
 		if w.iterate() || w.busyPoll() {
 			continue
@@ -148,9 +146,7 @@ func (w *worker) finished() bool {
 	case w.control.closing:
 		return w.receive.busy == 0 && w.carrier.Idle()
 	case halt == stopDrain:
-		// The control connection ends last: its end would stop the others.
-		return w.receive.busy == 0 && w.carrier.Idle() && !w.control.leaving() &&
-			(w.login.role != wire.RoleControl || w.login.session.alone() && !w.control.awaitsLogout())
+		return w.receive.busy == 0 && w.carrier.Idle() && !w.control.leaving() && w.drained()
 	}
 	return false
 }

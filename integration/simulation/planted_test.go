@@ -110,6 +110,13 @@ var planted = []struct {
 	}}},
 	{"lost credit", []edit{released}},
 	{"double release", []edit{released}},
+	{"drain of one connection", []edit{{
+		"target/drain.go", "\t\treturn session.letGo.Load()\n",
+		"\t\treturn plantedBug == \"drain of one connection\" || session.letGo.Load()\n",
+	}}},
+	{"logout before the answers", []edit{{
+		"initiator/drain.go", "k.quit.Err() == nil && !s.ended", `plantedBug != "logout before the answers" && k.quit.Err() == nil && !s.ended`,
+	}}},
 	{"replay out of order", []edit{{
 		"initiator/requests.go", "func (t *requestTable) requeue() {\n",
 		`func (t *requestTable) requeue() {

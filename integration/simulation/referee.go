@@ -18,6 +18,7 @@ type Referee struct {
 	samples   bool          // porcupine checks the record too
 	disturbed bool          // a fault has happened
 	wasFull   bool
+	drained   *drained                         // nil: other things than drains happen
 	hasFailed bool                             // the disk has failed requests
 	requests  int                              // that ended
 	note      func(text string, values ...any) // nil: none
@@ -151,6 +152,7 @@ func (r *Referee) begin(o *operation, d *deviceRecord, q *block.Request) {
 		o.accesses = append(o.accesses, a)
 		r.blocks[b].accesses = append(r.blocks[b].accesses, a)
 	}
+	r.drained.begin(o.accesses)
 	d.pending++
 	if d.stale && d.excuse == "" {
 		d.excuse = "it wrote after a flush failed"
@@ -270,6 +272,9 @@ func (r *Referee) refused(d *deviceRecord, err error) {
 func (r *Referee) applied(_ int64, t Tag) {
 	if t == zero {
 		return
+	}
+	if !r.drained.applied(t) {
+		r.scheduler.fail("%v is executed again, after a target that had executed it ended in order", t)
 	}
 	for _, d := range r.devices {
 		if d.writer && !d.closed && d.number != t.writer() {

@@ -33,6 +33,7 @@ func (t *targetSide) start() {
 	}
 	w := t.world
 	t.life++
+	w.referee.drained.serves(t.life)
 	t.ended, t.draining, t.server, t.end = false, false, nil, nil
 	t.process = w.scheduler.newProcess(fmt.Sprintf("target %d", t.life))
 	p := t.process
@@ -113,11 +114,13 @@ func (t *targetSide) drain(after time.Duration) {
 		return
 	}
 	t.draining = true
-	server, end := t.server, t.end
+	server, end, life := t.server, t.end, t.life
 	p.Go(func() {
 		ctx, cancel := p.WithTimeout(context.Background(), drainLimit)
 		defer cancel()
-		_ = server.Drain(ctx) // clients may stay
+		if server.Drain(ctx) == nil { // else clients stayed
+			t.world.referee.drained.endsInOrder(life)
+		}
 		end()
 		for !t.ended {
 			p.Wait(context.Background(), time.Millisecond)

@@ -64,6 +64,7 @@ func (r *Runner) Run(p Plan, output io.Writer) Result {
 		referee: newReferee(s, p.Blocks), faults: p.Faults, ids: random{rand.New(rand.NewPCG(p.Seed, 5))}, output: output,
 	}
 	w.medium.slow = p.Slow
+	w.referee.drained = onlyDrains(p.Faults)
 	w.medium.applied, w.medium.flushing = w.referee.applied, w.referee.flushing
 	w.referee.samples = p.Seed%sampleSeeds == 0
 	w.target.world = w

@@ -1,0 +1,37 @@
+package initiator
+
+// A target that goes down answers what is in flight, and refuses new commands.
+// The initiator learns of it by the event go away or the first refusal. It logs
+// out when its queues have taken every answer: the logout would cut off what is
+// in flight, and what is not answered is executed again.
+//
+// A queue stores inFlight before it loads session.draining, and the reconnector
+// loads them in the other order, so one of them sees the other.
+
+// setActive publishes whether the queue has commands without an answer.
+func (q *Queue) setActive(active bool) {
+	if q.active != active {
+		q.active = active
+		q.inFlight.Store(active)
+	}
+}
+
+// awaitAnswers waits until no command is in flight, or until the session ends,
+// whose target drains: it bounds the time.
+func (k *reconnector) awaitAnswers(s *session) {
+	for k.quit.Err() == nil && !s.ended.IsSet() && k.device.inFlight() {
+		k.scheduler.Wait(k.quit, reconnectPoll, s.ended)
+	}
+}
+
+// inFlight reports whether a queue has a command in flight.
+func (d *Device) inFlight() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, q := range d.conns {
+		if q != nil && q.inFlight.Load() {
+			return true
+		}
+	}
+	return false
+}
