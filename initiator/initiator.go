@@ -312,9 +312,10 @@ func (d *Device) NewQueue(depth int) (block.Queue, error) {
 	if depth < 1 || depth > wire.MaxDepth {
 		return nil, fmt.Errorf("open queue of depth %d: not 1 to %d", depth, wire.MaxDepth)
 	}
-	began := d.cfg.Scheduler.Now()
+	ctx, cancel := d.cfg.Scheduler.WithTimeout(context.Background(), min(d.cfg.Timeout, openTimeout))
+	defer cancel()
 	for try := 1; ; try++ {
-		s, err := d.living()
+		s, err := d.living(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("open queue: %w", err)
 		}
@@ -331,27 +332,34 @@ func (d *Device) NewQueue(depth int) (block.Queue, error) {
 		}
 		delete(d.conns, index)
 		d.mu.Unlock()
-		// A session that ended meanwhile is followed by another one.
-		lost := d.reconnector != nil && s.err() != nil && d.cfg.Scheduler.Now().Sub(began) < openTimeout
 		var refused *refusedError
-		if taken := errors.As(err, &refused) && refused.answer.Reason == wire.ReasonConn; !taken && !lost || try == indexTries {
+		taken := errors.As(err, &refused) && refused.answer.Reason == wire.ReasonConn
+		switch {
+		case taken && try < indexTries:
+		case d.reconnector == nil || s.err() == nil && !unanswered(err):
 			return nil, fmt.Errorf("open queue: %w", err)
+		default: // a session that ended is followed by another one
+			d.cfg.Scheduler.Wait(ctx, openPoll, s.ended)
+			if ctx.Err() != nil {
+				return nil, fmt.Errorf("open queue: %w", d.reconnector.awayError(err))
+			}
 		}
 	}
 }
 
-// openTimeout bounds how long a new queue waits for a lost target: its
-// caller gets an error soon, and may retry.
-const openTimeout = 3 * time.Second
+// openTimeout bounds how long a new queue waits for a target that is away: its
+// caller gets an error soon, and may retry. openPoll is the interval at which
+// it asks again.
+const (
+	openTimeout = 3 * time.Second
+	openPoll    = 50 * time.Millisecond
+)
 
-// living returns the session for a new queue. It waits for one for
-// openTimeout, and at most for Config.Timeout.
-func (d *Device) living() (*session, error) {
+// living returns the session for a new queue.
+func (d *Device) living(ctx context.Context) (*session, error) {
 	if d.reconnector == nil {
 		return d.first, d.first.err()
 	}
-	ctx, cancel := d.cfg.Scheduler.WithTimeout(context.Background(), min(d.cfg.Timeout, openTimeout))
-	defer cancel()
 	return d.reconnector.await(ctx, nil)
 }
 

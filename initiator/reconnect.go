@@ -83,7 +83,7 @@ func (k *reconnector) await(ctx context.Context, lost *session) (*session, error
 		case k.quit.Err() != nil:
 			return nil, errClosed
 		case ctx.Err() != nil:
-			return nil, k.disconnectedError()
+			return nil, k.awayError(nil)
 		case s != lost && s.err() == nil && !s.draining.Load():
 			return s, nil
 		}
@@ -100,16 +100,6 @@ func (k *reconnector) since() time.Time {
 		return k.returnedAt
 	}
 	return k.lostAt
-}
-
-// disconnectedError says for how long the target has been away.
-func (k *reconnector) disconnectedError() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.lostAt.IsZero() {
-		return errors.New("the target is disconnected")
-	}
-	return fmt.Errorf("the target has been disconnected for %v", k.scheduler.Now().Sub(k.lostAt).Round(time.Second/10))
 }
 
 // addStatus adds the state of the reconnector to a status.

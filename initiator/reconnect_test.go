@@ -191,7 +191,7 @@ func TestWaitingEnds(t *testing.T) {
 		submit(t, q, request(block.Write, 0, 4096), request(block.Read, 0, 64<<10))
 		wantAll(t, q, 2, syscall.EIO)
 	}
-	if _, err := d.NewQueue(1); err == nil || !strings.Contains(err.Error(), "the target has been disconnected for ") {
+	if _, err := d.NewQueue(1); err == nil || !strings.Contains(err.Error(), " has been away for ") {
 		t.Errorf("a queue without a target: %v", err)
 	}
 	if st := d.Status(); st.Connected || st.State != initiator.StateFailed || st.DisconnectedSeconds == 0 || st.SessionLosses != 1 {

@@ -103,9 +103,9 @@ var planted = []struct {
 		"initiator/reconnect.go", "case d.dirty():", `case plantedBug != "no write verifier" && d.dirty():`,
 	}}},
 	{"await without context", []edit{{
-		"initiator/reconnect.go", "case ctx.Err() != nil:\n\t\t\treturn nil, k.disconnectedError()\n\t\tcase s != lost",
+		"initiator/reconnect.go", "case ctx.Err() != nil:\n\t\t\treturn nil, k.awayError(nil)\n\t\tcase s != lost",
 		`case ctx.Err() != nil && (plantedBug != "await without context" || s == lost || s.err() != nil):
-			return nil, k.disconnectedError()
+			return nil, k.awayError(nil)
 		case s != lost`,
 	}}},
 	{"lost credit", []edit{released}},

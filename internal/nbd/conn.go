@@ -218,7 +218,6 @@ func (c *conn) open(e granted, i access.Identity) (*session, error) {
 			opened = true
 			return s, nil
 		}
-		err = fmt.Errorf("open queue: %w", err)
 	}
 	return nil, fmt.Errorf("export %q: %w", e.Name, err)
 }

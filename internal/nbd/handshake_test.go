@@ -493,7 +493,7 @@ type absent struct {
 
 func (a absent) NewQueue(int) (block.Queue, error) {
 	<-time.After(2 * a.limit)
-	return nil, syscall.EHOSTDOWN
+	return nil, fmt.Errorf("the target is away: try again: %w", syscall.ESHUTDOWN)
 }
 
 // A client hears why it does not get a disk, even if that took the time of its
@@ -504,7 +504,7 @@ func TestDeviceOpensTooLate(t *testing.T) {
 	p := f.dial()
 	p.greet(bothFlags)
 	p.option(optGo, nbdtest.GoData("x"))
-	if text := p.wantReply(optGo, repErrUnknown); !strings.Contains(string(text), syscall.EHOSTDOWN.Error()) {
+	if text := p.wantReply(optGo, repErrShutdown); !strings.Contains(string(text), "is away: try again") {
 		t.Errorf("text %q", text)
 	}
 	p.wantEnd()
@@ -515,7 +515,7 @@ func TestDeviceThatDoesNotOpen(t *testing.T) {
 	p := f.dial()
 	p.greet(bothFlags)
 	p.option(optGo, nbdtest.GoData("x"))
-	if text := p.wantReply(optGo, repErrUnknown); !strings.Contains(string(text), io.ErrNoProgress.Error()) {
+	if text := p.wantReply(optGo, repErrPolicy); !strings.Contains(string(text), io.ErrNoProgress.Error()) {
 		t.Errorf("text %q", text)
 	}
 	if n := f.server.Status().Exports[0].Connections; n != 0 {

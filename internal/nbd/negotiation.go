@@ -275,16 +275,18 @@ func (n *negotiation) info(option uint32, data []byte) (*session, error) {
 }
 
 // refusal returns the reply type for an export that a client does not get.
+// Unknown is one that is not there, or not for this client: a disk that does
+// not open, or not now, has a name. With ESHUTDOWN a disk says that it is away.
 func refusal(err error) uint32 {
-	switch e := block.Errno(err); {
+	switch {
 	case errors.Is(err, errTLSRequired):
 		return repErrTLSReqd
-	case errors.Is(err, errTooMany), errors.Is(err, errTooManyHere), errors.Is(err, errEvicted), errors.Is(err, errReserved), outOfFDs(err), e == syscall.EPERM, e == syscall.EACCES:
-		return repErrPolicy
-	case errors.Is(err, errDraining):
+	case errors.Is(err, ErrUnknownExport):
+		return repErrUnknown
+	case errors.Is(err, errDraining), block.Errno(err) == syscall.ESHUTDOWN:
 		return repErrShutdown
 	default:
-		return repErrUnknown
+		return repErrPolicy
 	}
 }
 
