@@ -245,7 +245,10 @@ func replace(t *testing.T, folder, name, other, role string) {
 // to go before its session ends, and returns at once to be refused.
 func TestDismissal(t *testing.T) {
 	for name, end := range map[string]func(*remote, *pki.ServerCertificates){
-		"at the reload":  func(r *remote, certs *pki.ServerCertificates) { r.server.VerifyInitiators(certs.Verify) },
+		"at the reload": func(r *remote, certs *pki.ServerCertificates) { r.server.VerifyInitiators(certs.Verify) },
+		"by a panic": func(r *remote, _ *pki.ServerCertificates) {
+			r.server.VerifyInitiators(func([]*x509.Certificate) error { panic("planted in verify") })
+		},
 		"by the session": func(*remote, *pki.ServerCertificates) {},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"crypto/x509"
 	"log/slog"
 	"strings"
+
+	"github.com/viablk/viablk/internal/contain"
 )
 
 // VerifyInitiators verifies the certificates of connected initiators again, and
@@ -11,7 +13,7 @@ import (
 func (s *Server) VerifyInitiators(verify func(chain []*x509.Certificate) error) (ended int) {
 	for _, x := range s.sessions.sealed() {
 		r := x.authenticated.Load()
-		err := verify(r.Certificates)
+		err := contain.Call(s.cfg.Log, "panic: a certificate is not verified", func() error { return verify(r.Certificates) })
 		if err == nil {
 			continue
 		}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/viablk/viablk/internal/contain"
 	"github.com/viablk/viablk/internal/metrics"
 	"github.com/viablk/viablk/internal/pki"
 )
@@ -78,16 +79,16 @@ func (c *certificates) reload() {
 	ended := 0
 	for i := range c.used {
 		u := &c.used[i]
-		if e := u.read(); e != nil {
+		if e := c.contain(u.read); e != nil {
 			failed, err = u, e
 		}
-		if u.verify != nil {
-			ended += u.verify() // time passes for those from before, too
+		if e := c.contain(func() error { ended += u.check(); return nil }); e != nil {
+			failed, err = u, e
 		}
-		c.warn(u.folder)
+		_ = c.contain(func() error { c.warn(u.folder); return nil })
 	}
 	for _, f := range c.then {
-		f()
+		_ = c.contain(func() error { f(); return nil })
 	}
 	c.counted(failed != nil)
 	if failed != nil {
@@ -95,6 +96,22 @@ func (c *certificates) reload() {
 		return
 	}
 	c.log.Info("certificates read again", "connections_ended", ended)
+}
+
+// check ends who is not valid any more: time passes for certificates from
+// before, too.
+func (u *usedCertificates) check() int {
+	if u.verify == nil {
+		return 0
+	}
+	return u.verify()
+}
+
+// contain runs a step of reload and returns its panic, which it logs, as an
+// error: certificates that cannot be read end no service, and the other steps
+// follow.
+func (c *certificates) contain(step func() error) error {
+	return contain.Call(c.log, "panic: the certificates are not all read again", step)
 }
 
 // warn logs what in a folder has ended, or ends soon.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/viablk/viablk/internal/contain"
 	"github.com/viablk/viablk/internal/pki"
 )
 
@@ -61,5 +62,38 @@ func TestCertificatesReadAgain(t *testing.T) {
 	(&certificates{}).attach(s)
 	if s.reload != nil || s.hourly != nil {
 		t.Error("the service reloads nothing")
+	}
+}
+
+// A panic while certificates are read or verified keeps neither the service
+// from going on nor the other certificates from being read.
+func TestPanicWhileCertificatesAreRead(t *testing.T) {
+	var log strings.Builder
+	c := &certificates{log: slog.New(slog.NewTextHandler(&log, nil))}
+	steps := ""
+	for _, name := range []string{"a", "b"} {
+		c.use(usedCertificates{t.TempDir(), func() error {
+			steps += "read " + name + ","
+			if name == "a" {
+				panic("planted in read")
+			}
+			return nil
+		}, func() int {
+			steps += "verify " + name + ","
+			if name == "a" {
+				panic("planted in verify")
+			}
+			return 2
+		}})
+	}
+	c.then = append(c.then, func() { panic("planted in then") }, func() { steps += "then" })
+	before := contain.Count()
+	c.reload()
+	if want := "read a,verify a,read b,verify b,then"; steps != want || contain.Count() != before+3 {
+		t.Errorf("steps %q, want %q", steps, want)
+	}
+	if got := log.String(); strings.Count(got, "panic: the certificates are not all read again") != 3 || !strings.Contains(got, "those from before stay") ||
+		!strings.Contains(got, "connections_ended=2") || !strings.Contains(got, "TestPanicWhileCertificatesAreRead") {
+		t.Errorf("log %s", got)
 	}
 }

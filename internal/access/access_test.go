@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/viablk/viablk/internal/contain"
 )
 
 // certificate returns the identity of a client with a verified certificate.
@@ -190,5 +192,21 @@ func TestLookupsAreBounded(t *testing.T) {
 	}
 	if Admits(Local(0), parse(t, []string{"uid:0"}, nil), ReadWrite) != Granted {
 		t.Error("the user ID is not enough")
+	}
+}
+
+// A user whose name is not found because of a panic has the rights of the ID.
+func TestPanicInLookup(t *testing.T) {
+	before := lookupID
+	t.Cleanup(func() { lookupID = before })
+	lookupID = func(string) (*user.User, error) { panic("planted in a lookup") }
+	caught := contain.Count()
+	for range 2 * maxLookups { // each returns its place
+		if name := userName(0); name != "" {
+			t.Errorf("name %q", name)
+		}
+	}
+	if n := contain.Count() - caught; n != 2*maxLookups {
+		t.Errorf("%d panics", n)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"os/user"
 	"strconv"
 	"time"
+
+	"github.com/viablk/viablk/internal/contain"
 )
 
 // A build with cgo asks name services, which may hang: few lookups run at a
@@ -14,6 +16,9 @@ const (
 )
 
 var lookups = make(chan struct{}, maxLookups)
+
+// lookupID asks the name services; tests replace it.
+var lookupID = user.LookupId
 
 // userName returns the name of a user, or "" if there is none or the lookup
 // takes too long: the user then has the rights of the user ID alone.
@@ -29,10 +34,15 @@ func userName(uid uint32) string {
 	go func() {
 		defer func() { <-lookups }()
 		name := ""
-		if u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10)); err == nil && checkUser(u.Username) == nil {
+		defer func() {
+			if value := recover(); value != nil {
+				contain.Caught(value).Log(nil, "panic: a user has the rights of the user ID alone", "uid", uid)
+			}
+			found <- name
+		}()
+		if u, err := lookupID(strconv.FormatUint(uint64(uid), 10)); err == nil && checkUser(u.Username) == nil {
 			name = u.Username
 		}
-		found <- name
 	}()
 	select {
 	case name := <-found:

@@ -53,6 +53,18 @@ func (p *Panic) Log(log *slog.Logger, text string, args ...any) {
 	lines.Log(time.Now(), "panics", log, slog.LevelError, text, args...)
 }
 
+// Call calls f, and returns its panic as an error, which it logs.
+func Call(log *slog.Logger, text string, f func() error) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			p := Caught(value)
+			p.Log(log, text)
+			err = p
+		}
+	}()
+	return f()
+}
+
 // Shared is deferred by functions that change state which connections share.
 // If the function panics, Shared ends the process, because the state may be
 // half changed and its lock held: no caller could go on with it.

@@ -2,6 +2,7 @@ package contain
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -45,6 +46,20 @@ func TestCaught(t *testing.T) {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("no %q in %s", want, text.String())
 		}
+	}
+}
+
+func TestCall(t *testing.T) {
+	var text bytes.Buffer
+	lines = ratelog.Peers{}
+	log, before := slog.New(slog.NewTextHandler(&text, nil)), Count()
+	failure := errors.New("failure")
+	if err := Call(log, "it has ended", func() error { return failure }); err != failure || text.Len() != 0 || Count() != before {
+		t.Errorf("%v, %s", err, text.String())
+	}
+	err := Call(log, "it has ended", func() error { panic("half done") })
+	if err == nil || err.Error() != "panic: half done" || !strings.Contains(text.String(), "it has ended") || Count() != before+1 {
+		t.Errorf("%v, %s", err, text.String())
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"net"
 	"os"
 	"time"
+
+	"github.com/viablk/viablk/internal/contain"
 )
 
 // engine is TLS without a connection: what arrives and what it sends are bytes.
@@ -59,8 +61,10 @@ func (e *engine) advance(in []byte) (out []byte, complete bool, err error) {
 func (e *engine) routineHandshake() {
 	defer close(e.wants)
 	defer func() { // what a peer sent ends its connection, not the process
-		if r := recover(); r != nil {
-			e.err = fmt.Errorf("the handshake panicked: %v", r)
+		if value := recover(); value != nil {
+			p := contain.Caught(value)
+			p.Log(nil, "panic: a connection ends in its handshake")
+			e.err = fmt.Errorf("handshake: %w", p)
 		}
 	}()
 	e.err = e.conn.Handshake()

@@ -3,6 +3,8 @@ package nbd
 import (
 	"maps"
 	"slices"
+
+	"github.com/viablk/viablk/internal/contain"
 )
 
 // VerifyClients verifies the certificates of connected clients again, and ends
@@ -13,7 +15,8 @@ func (s *Server) VerifyClients() (ended int) {
 	conns := slices.Collect(maps.Keys(s.conns))
 	s.mu.Unlock()
 	for _, c := range conns {
-		if err := c.verify(); err != nil && !c.stopped.Load() {
+		err := contain.Call(s.log(), "panic: a certificate is not verified", c.verify)
+		if err != nil && !c.stopped.Load() {
 			c.logCaused(s.log(), "connection ended: its certificate is not valid any more", "client", c.remote, "error", err)
 			c.stop()
 			ended++

@@ -14,11 +14,15 @@ import (
 func TestVerifyClients(t *testing.T) {
 	config := certificates(t).server.Clone()
 	valid := config.VerifyConnection
-	var revoked atomic.Value
+	var revoked, panics atomic.Value
 	revoked.Store("")
+	panics.Store("")
 	config.VerifyConnection = func(state tls.ConnectionState) error {
-		if state.PeerCertificates[0].Subject.CommonName == revoked.Load() {
+		switch name := state.PeerCertificates[0].Subject.CommonName; {
+		case name == revoked.Load():
 			return errors.New("revoked")
+		case name == panics.Load():
+			panic("planted in VerifyConnection")
 		}
 		return valid(state)
 	}
@@ -42,4 +46,12 @@ func TestVerifyClients(t *testing.T) {
 	}
 	bob.wantEnd()
 	alice.wantAlive()
+	revoked.Store("")
+	bob = enter("bob")
+	panics.Store("alice")
+	if n := f.server.VerifyClients(); n != 1 {
+		t.Errorf("%d clients are ended, want alice, whose certificate is not verified", n)
+	}
+	alice.wantEnd()
+	bob.wantAlive()
 }

@@ -1,6 +1,10 @@
 package rdmahost
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/viablk/viablk/internal/contain"
+)
 
 // Requests is the set of connection requests of a listener that the consumer
 // has neither accepted nor refused. It is safe for concurrent use.
@@ -15,8 +19,9 @@ type Requests[R comparable] struct {
 }
 
 // Deliver adds a request and passes it to the consumer on a goroutine of its
-// own. It returns false, and does nothing, once Close was called.
-func (s *Requests[R]) Deliver(r R, incoming func(R)) bool {
+// own; if that panics, refuse answers. It returns false, and does nothing, once
+// Close was called.
+func (s *Requests[R]) Deliver(r R, incoming, refuse func(R)) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -26,7 +31,15 @@ func (s *Requests[R]) Deliver(r R, incoming func(R)) bool {
 		s.pending = make(map[R]struct{})
 	}
 	s.pending[r] = struct{}{}
-	s.calls.Go(func() { incoming(r) })
+	s.calls.Go(func() {
+		defer func() {
+			if value := recover(); value != nil {
+				contain.Caught(value).Log(nil, "panic: a connection is refused")
+				refuse(r)
+			}
+		}()
+		incoming(r)
+	})
 	return true
 }
 

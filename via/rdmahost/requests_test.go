@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/viablk/viablk/internal/contain"
 	"github.com/viablk/viablk/via/rdmahost"
 )
 
@@ -11,7 +12,7 @@ func TestCloseReturnsUnansweredRequests(t *testing.T) {
 	var s rdmahost.Requests[int]
 	delivered := make(chan int, 3)
 	for i := range 3 {
-		if !s.Deliver(i, func(r int) { delivered <- r }) {
+		if !s.Deliver(i, func(r int) { delivered <- r }, nil) {
 			t.Fatalf("request %d is not delivered", i)
 		}
 	}
@@ -26,7 +27,7 @@ func TestCloseReturnsUnansweredRequests(t *testing.T) {
 		t.Errorf("the consumer was called %d times, want 3", len(delivered))
 	}
 	s.Remove(0) // answered after Close
-	if s.Deliver(3, func(int) { t.Error("the consumer is called after Close") }) {
+	if s.Deliver(3, func(int) { t.Error("the consumer is called after Close") }, nil) {
 		t.Error("a closed set accepts a request")
 	}
 	if left := s.Close(); len(left) != 0 {
@@ -38,7 +39,7 @@ func TestCloseReturnsUnansweredRequests(t *testing.T) {
 func TestWaitForConsumer(t *testing.T) {
 	var s rdmahost.Requests[int]
 	entered, release := make(chan struct{}), make(chan struct{})
-	s.Deliver(1, func(int) { close(entered); <-release })
+	s.Deliver(1, func(int) { close(entered); <-release }, nil)
 	<-entered
 	s.Close()
 	done := make(chan struct{})
@@ -50,4 +51,28 @@ func TestWaitForConsumer(t *testing.T) {
 	}
 	close(release)
 	<-done
+}
+
+// A request amid whose delivery the consumer panics is refused, once.
+func TestConsumerPanics(t *testing.T) {
+	var s rdmahost.Requests[int]
+	refused := make(chan int, 2)
+	before := contain.Count()
+	for r := range 2 {
+		if !s.Deliver(r, func(r int) {
+			if r == 1 {
+				panic("planted in the consumer")
+			}
+		}, func(r int) { refused <- r }) {
+			t.Fatal("not delivered")
+		}
+	}
+	s.Wait()
+	close(refused)
+	if r, ok := <-refused; !ok || r != 1 || contain.Count() != before+1 {
+		t.Errorf("refused %d, %v", r, ok)
+	}
+	if _, ok := <-refused; ok {
+		t.Error("more than one is refused")
+	}
 }

@@ -36,16 +36,7 @@ type lostLink struct {
 // withManager calls do with the connection manager, sends the resulting MADs,
 // and dispatches the resulting events.
 func (e *endpoint) withManager(do func(m *cm.Manager, now time.Duration)) {
-	e.mu.Lock()
-	now := clock()
-	do(e.manager, now)
-	e.sendMADs(now)
-	lost, asked := e.handleEvents()
-	if at, ok := e.manager.Deadline(); ok && at < e.wakeAt {
-		e.wakeAt = at
-		e.poller.interrupt()
-	}
-	e.mu.Unlock()
+	lost, asked := e.manage(do)
 	for _, x := range lost {
 		if x.suspected {
 			x.link.peerSuspected()
@@ -56,6 +47,23 @@ func (e *endpoint) withManager(do func(m *cm.Manager, now time.Duration)) {
 	for _, r := range asked {
 		r.listening.submit(r)
 	}
+}
+
+// manage calls do with the connection manager, sends the resulting MADs, and
+// returns what the resulting events are about.
+func (e *endpoint) manage(do func(m *cm.Manager, now time.Duration)) (lost []lostLink, asked []*request) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	defer e.containManager()
+	now := clock()
+	do(e.manager, now)
+	e.sendMADs(now)
+	lost, asked = e.handleEvents()
+	if at, ok := e.manager.Deadline(); ok && at < e.wakeAt {
+		e.wakeAt = at
+		e.poller.interrupt()
+	}
+	return lost, asked
 }
 
 // handleEvents dequeues the manager's events.
@@ -248,8 +256,13 @@ func (e *endpoint) disconnect(l *link, finalAck []byte) {
 			m.DisconnectWith(c.id, finalAck, now)
 		}
 	})
-	e.mu.Lock()
-	e.unassign(l.cfg.RecvCQ.(*cq))
-	e.mu.Unlock()
+	e.forget(l)
 	e.release()
+}
+
+// forget counts one link less of a completion queue's shard.
+func (e *endpoint) forget(l *link) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.unassign(l.cfg.RecvCQ.(*cq))
 }

@@ -104,6 +104,7 @@ func (a *adapter) handshake(ctx context.Context, e *endpoint, h *host, mtu wire.
 		Retries:    uint8(min(o.Retries, 7)), AckTimeout: wire.TimeoutFor(o.Timeout), Private: hello,
 	}
 	var c *cmConn
+	err = errManagerFailed
 	e.withManager(func(m *cm.Manager, now time.Duration) {
 		var id cm.ID
 		if id, err = m.Connect(request, now); err == nil {
@@ -142,6 +143,7 @@ func (l *link) awaitGrant(ctx context.Context, c *cmConn, mtu wire.MTU) ([]byte,
 	if err := l.createQP(terms{from: ev.From, sameKind: ev.SameKind, peer: ev.Peer, mtu: mtu}); err != nil {
 		return nil, &via.FabricError{Cause: err}
 	}
+	err = errManagerFailed
 	l.endpoint.withManager(func(m *cm.Manager, now time.Duration) {
 		if err = m.Establish(c.id, now); err == nil {
 			c.established = true

@@ -38,9 +38,9 @@ type cq struct {
 // cqBinding binds a completion queue to a shard: the links of the shard that
 // report to the queue.
 type cqBinding struct {
-	cq    *cq
-	shard *shard
-	links int // bound links, as the consumer counts them
+	cq      *cq
+	shard   *shard
+	members []*link // bound links; the consumer's
 
 	reports reports // of the owner of the shard
 }
@@ -109,18 +109,24 @@ func (c *cq) Poll(dst []via.Done) int {
 	}
 	n := 0
 	for i := range c.bindings {
-		b := c.bindings[(c.next+i)%len(c.bindings)]
-		b.shard.activity.consumerPolls.Add(1)
-		g := b.shard.acquireWithin(pollTries)
-		if g == nil {
-			continue
-		}
-		b.cancelWakeup()
-		g.pass(now, receiveReady)
-		n += b.report(dst[n:])
-		g.release()
+		n += c.bindings[(c.next+i)%len(c.bindings)].poll(now, dst[n:])
 	}
 	c.next++
+	return n
+}
+
+// poll runs a pass of the shard and stores completions.
+func (b *cqBinding) poll(now time.Duration, dst []via.Done) (n int) {
+	b.shard.activity.consumerPolls.Add(1)
+	g := b.shard.acquireWithin(pollTries)
+	if g == nil {
+		return b.reportFailure(dst)
+	}
+	defer g.contain()
+	b.cancelWakeup()
+	g.pass(now, receiveReady)
+	n = b.report(dst)
+	g.release()
 	return n
 }
 
@@ -148,30 +154,33 @@ func (c *cq) Arm() bool {
 	for _, b := range c.bindings {
 		b.shard.activity.consumerPolls.Add(1)
 		g := b.shard.acquireWithin(armTries)
-		if g == nil {
+		if g == nil && (b.shard.failed() == nil || b.hasFailure()) {
 			return false
+		} else if g == nil {
+			continue
 		}
-		ok := b.requestWakeup(g)
-		due = min(due, time.Duration(b.shard.activity.due.Load()))
-		g.release()
+		at, ok := b.requestWakeup(g)
 		if !ok {
 			return false
 		}
+		due = min(due, at)
 	}
 	return c.setTimer(due)
 }
 
-// requestWakeup runs a pass, and requests a wake-up if the shard is idle after
-// it.
-func (b *cqBinding) requestWakeup(g *engine) bool {
+// requestWakeup runs a pass, requests a wake-up if the shard is idle after it,
+// and releases the shard. It returns the earliest deadline of a queue pair.
+func (b *cqBinding) requestWakeup(g *engine) (due time.Duration, ok bool) {
+	defer g.contain()
 	b.cancelWakeup()
 	g.pass(clock(), receiveUntilEmpty)
-	if b.reports.ready.first != nil || g.more {
-		return false
+	if ok = b.reports.ready.first == nil && !g.more; ok {
+		b.reports.wakeRequested = true
+		b.shard.activity.sleepers.Add(1)
 	}
-	b.reports.wakeRequested = true
-	b.shard.activity.sleepers.Add(1)
-	return true
+	due = time.Duration(b.shard.activity.due.Load())
+	g.release()
+	return due, ok
 }
 
 // cancelWakeup withdraws the request for a wake-up.
@@ -223,22 +232,25 @@ func (c *cq) disarm(now time.Duration) {
 type bound [2]*cqBinding
 
 // bind binds the completion queues of a link to its shard.
-func (b *bound) bind(cfg *via.LinkConfig, s *shard) {
-	send, recv := cfg.SendCQ.(*cq), cfg.RecvCQ.(*cq)
-	b[0] = send.bind(s)
+func (b *bound) bind(l *link) {
+	send, recv := l.cfg.SendCQ.(*cq), l.cfg.RecvCQ.(*cq)
+	b[0] = send.bind(l)
 	if send != recv {
-		b[1] = recv.bind(s)
+		b[1] = recv.bind(l)
 	}
 }
 
-// bind returns the queue's binding to a shard and counts one more link.
-func (c *cq) bind(s *shard) *cqBinding {
-	i := slices.IndexFunc(c.bindings, func(b *cqBinding) bool { return b.shard == s })
+// reports reports whether the link reports its end to a binding.
+func (b *bound) reports(to *cqBinding) bool { return b[1] == to || b[1] == nil && b[0] == to }
+
+// bind returns the queue's binding to the shard of one more link.
+func (c *cq) bind(l *link) *cqBinding {
+	i := slices.IndexFunc(c.bindings, func(b *cqBinding) bool { return b.shard == l.shard })
 	if i < 0 {
 		i = len(c.bindings)
-		c.bindings = append(c.bindings, &cqBinding{cq: c, shard: s})
+		c.bindings = append(c.bindings, &cqBinding{cq: c, shard: l.shard})
 	}
-	c.bindings[i].links++
+	c.bindings[i].members = append(c.bindings[i].members, l)
 	return c.bindings[i]
 }
 
@@ -273,16 +285,15 @@ func (t *transport) unlistReports() {
 
 // unbind removes the bindings after the link has left its shard. The consumer
 // stops polling a shard without links of its own.
-func (b *bound) unbind() {
+func (b *bound) unbind(l *link) {
 	for i, x := range b {
 		if x == nil {
 			continue
 		}
 		b[i] = nil
-		if x.links--; x.links == 0 {
-			g := x.shard.acquire()
-			g.detach(x)
-			g.release()
+		x.members = slices.DeleteFunc(x.members, func(y *link) bool { return y == l })
+		if len(x.members) == 0 {
+			_ = x.shard.asOwner(func(g *engine) { g.detach(x) }) // a failed one has done so
 			x.cq.bindings = slices.DeleteFunc(x.cq.bindings, func(y *cqBinding) bool { return y == x })
 		}
 	}

@@ -27,6 +27,7 @@ type endpoint struct {
 	kernel      bool // kernel sockets send the packets
 	port        port.Port
 	local       netip.AddrPort
+	mtu         wire.MTU                 // the longest path MTU
 	shards      atomic.Pointer[[]*shard] // shard i at index i-1; shard 0 is cmShard
 	misroutedIn misroutedQueue           // packets to queue pair 1 that arrived at other shards
 	counters    shardCounters            // of shard 0
@@ -140,7 +141,8 @@ func (e *endpoint) prepare() error {
 		return fmt.Errorf("no path MTU of %d bytes", e.provider.options.MTU)
 	}
 	var err error
-	if e.manager, err = cm.New(cm.Config{Local: e.local, GUID: random() | 1, MTU: mtu}); err != nil {
+	e.mtu = mtu
+	if e.manager, err = e.newManager(); err != nil {
 		return err
 	}
 	if e.cmShard, err = e.port.Shard(0); err != nil {
@@ -150,6 +152,11 @@ func (e *endpoint) prepare() error {
 		return err
 	}
 	return watch(e.poller.epoll, e.cmShard.FD())
+}
+
+// newManager returns a connection manager without listeners.
+func (e *endpoint) newManager() (*cm.Manager, error) {
+	return cm.New(cm.Config{Local: e.local, GUID: random() | 1, MTU: e.mtu})
 }
 
 // close closes the resources of an endpoint.
@@ -287,7 +294,8 @@ func (e *endpoint) reassign(l *link, to *cq) {
 		a.links++
 		return
 	}
-	e.assigned[to] = &assignment{shard: l.shard, links: 1}
+	now := (*e.shards.Load())[l.shard.index-1] // another one, if the link's has failed
+	e.assigned[to] = &assignment{shard: now, links: 1}
 }
 
 // unassign counts one link less of a completion queue's shard.

@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync/atomic"
@@ -16,7 +17,7 @@ import (
 // the configuration, with the shard acquired. The other fields belong to
 //
 //	handshake        the goroutine that connects, until it calls equip
-//	bound            the consumer
+//	bound, failureR… the consumer
 //	sends, receives  the consumer, which pushes; the shard's owner, which pops
 //	notices          any goroutine, which sets them, and the shard's owner
 //	transport        the shard's owner
@@ -34,6 +35,9 @@ type link struct {
 	notices   notices
 	transport transport
 	life      atomic.Uint64 // of the queue pair; the shard's owner sets it
+
+	failureReported bool        // the consumer knows that the shard has failed
+	closed          atomic.Bool // Close was called
 }
 
 // handshake is what the connection manager knows a link by.
@@ -97,10 +101,7 @@ func (l *link) insert(t terms) error {
 		r.tag = l.handshake.tag
 	}
 	l.handshake.peer = t.peer
-	g := l.shard.acquire()
-	defer g.release()
-	g.insert(&l.transport, r)
-	return nil
+	return l.shard.asOwner(func(g *engine) { g.insert(&l.transport, r) })
 }
 
 // equip makes the queues and the queue pair of an inserted link.
@@ -108,10 +109,12 @@ func (l *link) equip(cfg via.LinkConfig) error {
 	l.sends.init(powerOfTwo(cfg.SendDepth))
 	l.receives.init(powerOfTwo(cfg.RecvDepth))
 	l.endpoint.reassign(l, cfg.RecvCQ.(*cq))
-	g := l.shard.acquire()
-	defer g.release()
-	l.cfg = cfg
-	return g.equip(&l.transport)
+	var err error
+	failure := l.shard.asOwner(func(g *engine) {
+		l.cfg = cfg
+		err = g.equip(&l.transport)
+	})
+	return errors.Join(err, failure)
 }
 
 // createQP inserts and equips a link that its newLink configured.
@@ -188,11 +191,8 @@ func (l *link) Start(receives []*via.Work) error {
 	for _, w := range receives {
 		l.receives.push(w)
 	}
-	l.bound.bind(&l.cfg, l.shard)
-	g := l.shard.acquire()
-	defer g.release()
-	g.start(&l.transport, &l.bound)
-	return nil
+	l.bound.bind(l)
+	return l.shard.asOwner(func(g *engine) { g.start(&l.transport, &l.bound) })
 }
 
 // peerDisconnected records that the peer has disconnected, and makes the owner
@@ -213,24 +213,23 @@ func (l *link) peerSuspected() {
 }
 
 // Close ends the connection. Once remove has run, no goroutine accesses the
-// link's works.
+// link's works; nor does one in a shard that has failed.
 func (l *link) Close() error {
-	g := l.shard.acquire()
-	finalAck, first := g.remove(&l.transport)
-	g.release()
-	if first {
-		l.bound.unbind()
-		l.endpoint.disconnect(l, finalAck)
+	if l.closed.Swap(true) {
+		return nil
 	}
+	var finalAck []byte
+	_ = l.shard.asOwner(func(g *engine) { finalAck = g.remove(&l.transport) })
+	l.bound.unbind(l)
+	l.endpoint.disconnect(l, finalAck)
 	return nil
 }
 
 // Life changes when the peer acknowledges, answers or sends something in turn.
 func (l *link) Life() uint64 { return l.life.Load() }
 
-// Stats returns the link's counters.
-func (l *link) Stats() via.LinkStats {
-	g := l.shard.acquire()
-	defer g.release()
-	return l.transport.totals()
+// Stats returns the link's counters, or zeros if its shard has failed.
+func (l *link) Stats() (stats via.LinkStats) {
+	_ = l.shard.asOwner(func(*engine) { stats = l.transport.totals() })
+	return stats
 }

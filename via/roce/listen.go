@@ -123,7 +123,7 @@ func (s *listening) submit(r *request) {
 	if !r.validateMTU() {
 		return
 	}
-	if !s.requests.Deliver(r, func(r *request) { s.incoming(r) }) {
+	if !s.requests.Deliver(r, func(r *request) { s.incoming(r) }, func(r *request) { _ = r.Refuse(nil) }) {
 		_ = r.refuse(&cm.Refusal{Reason: wire.RejectInvalidServiceID})
 	}
 }
@@ -216,8 +216,8 @@ func (r *request) Accept(ctx context.Context, reply []byte, cfg via.LinkConfig) 
 }
 
 // grant sends the REP, and waits for the connection manager's Established.
-func (l *link) grant(ctx context.Context, r *request, reply []byte) (err error) {
-	c := r.conn
+func (l *link) grant(ctx context.Context, r *request, reply []byte) error {
+	c, err := r.conn, errManagerFailed
 	l.endpoint.withManager(func(m *cm.Manager, now time.Duration) {
 		c.link, c.qpn = l, l.qpn
 		err = m.Accept(c.id, &cm.Answer{End: l.localEnd(), Private: reply}, now)

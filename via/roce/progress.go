@@ -34,18 +34,22 @@ type shardState struct {
 // manager, and the shards whose consumers are inactive.
 func (e *endpoint) routineProgress() {
 	defer close(e.ended)
-	for {
-		now := clock()
-		if !e.poller.wait(e.nextAt(now) - now) {
-			time.Sleep(checkInterval) // not expected; the shards are checked nevertheless
-		}
-		now = clock()
-		e.progress.madsLeft = !e.receiveMADs()
-		e.progressShards(now)
-		if e.closeUnused(now) {
-			return
-		}
+	for !e.round() {
 	}
+}
+
+// round waits for an event and handles it. It returns true at the end of the
+// endpoint.
+func (e *endpoint) round() (ended bool) {
+	defer e.containRound()
+	now := clock()
+	if !e.poller.wait(e.nextAt(now) - now) {
+		time.Sleep(checkInterval) // not expected; the shards are checked nevertheless
+	}
+	now = clock()
+	e.progress.madsLeft = !e.receiveMADs()
+	e.progressShards(now)
+	return e.closeUnused(now)
 }
 
 // nextAt returns the goroutine's next deadline.
@@ -54,12 +58,7 @@ func (e *endpoint) nextAt(now time.Duration) time.Duration {
 	if e.progress.madsLeft {
 		at = now
 	}
-	e.mu.Lock()
-	if d, ok := e.manager.Deadline(); ok {
-		at = min(at, d)
-	}
-	e.wakeAt = at
-	e.mu.Unlock()
+	at = e.setWakeAt(at)
 	p := e.provider
 	p.mu.Lock()
 	if e.users == 0 {
@@ -71,6 +70,18 @@ func (e *endpoint) nextAt(now time.Duration) time.Duration {
 			at = min(at, time.Duration((*e.shards.Load())[i].activity.due.Load()))
 		}
 	}
+	return at
+}
+
+// setWakeAt sets the goroutine's deadline for the manager's timers.
+func (e *endpoint) setWakeAt(at time.Duration) time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	defer e.containManager()
+	if d, ok := e.manager.Deadline(); ok {
+		at = min(at, d)
+	}
+	e.wakeAt = at
 	return at
 }
 
@@ -103,18 +114,27 @@ func (e *endpoint) progressShards(now time.Duration) {
 		if c.attended {
 			continue
 		}
-		g := s.tryAcquire()
-		if g == nil { // a consumer owns it, perhaps one that is suspended
+		if !e.runPass(s, now) {
 			c.lastPoll = now
 			e.handBack(s, c)
-			continue
 		}
-		g.pass(now, receiveUntilEmpty)
-		if g.more {
-			a.checkAt = now
-		}
-		g.release()
 	}
+}
+
+// runPass runs a pass of a shard. It returns false if a consumer owns the
+// shard, perhaps one that is suspended, or if the shard has failed.
+func (e *endpoint) runPass(s *shard, now time.Duration) bool {
+	g := s.tryAcquire()
+	if g == nil {
+		return false
+	}
+	defer g.contain()
+	g.pass(now, receiveUntilEmpty)
+	if g.more {
+		e.progress.checkAt = now
+	}
+	g.release()
+	return true
 }
 
 // maybeTakeOver takes over a shard whose consumers have become inactive.

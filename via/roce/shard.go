@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/viablk/viablk/internal/contain"
 	"github.com/viablk/viablk/via/roce/port"
 )
 
@@ -34,7 +35,8 @@ type shard struct {
 	pending     pendingLinks
 	misroutedIn misroutedQueue // from other shards
 	counters    shardCounters
-	engine      engine // of the goroutine that has acquired the shard
+	failure     atomic.Pointer[contain.Panic] // nil unless the shard has failed
+	engine      engine                        // of the goroutine that has acquired the shard
 }
 
 func newShard(e *endpoint, index int, p port.Shard) *shard {
@@ -52,9 +54,10 @@ type ownership struct {
 
 // States of a shard.
 const (
-	shardIdle  = iota
-	shardOwned // a goroutine owns it
-	shardRerun // owned; the owner runs another pass before it releases it
+	shardIdle   = iota
+	shardOwned  // a goroutine owns it
+	shardRerun  // owned; the owner runs another pass before it releases it
+	shardFailed // for good
 )
 
 // activity is what the goroutine of the endpoint watches a shard by.
@@ -65,6 +68,7 @@ type activity struct {
 }
 
 // tryAcquire acquires the shard if it is idle, and returns nil if it is not.
+// From then on until the release a deferred function contains panics.
 func (s *shard) tryAcquire() *engine {
 	if s.ownership.state.CompareAndSwap(shardIdle, shardOwned) {
 		return &s.engine
@@ -78,17 +82,24 @@ func (s *shard) acquireWithin(times int) *engine {
 		if g := s.tryAcquire(); g != nil {
 			return g
 		}
+		if s.ownership.state.Load() == shardFailed {
+			return nil
+		}
 		runtime.Gosched()
 	}
 	return nil
 }
 
 // acquire acquires the shard and waits briefly if it is owned: its owner blocks
-// only for room in the device, for a bounded time.
+// only for room in the device, for a bounded time. It returns nil if the shard
+// has failed.
 func (s *shard) acquire() *engine {
 	for i := 0; ; i++ {
 		if g := s.tryAcquire(); g != nil {
 			return g
+		}
+		if s.ownership.state.Load() == shardFailed {
+			return nil
 		}
 		backOff(i)
 	}
@@ -112,10 +123,14 @@ func (s *shard) run() {
 	g := s.tryAcquire()
 	for ; g == nil; g = s.tryAcquire() {
 		o := &s.ownership
-		if o.state.CompareAndSwap(shardOwned, shardRerun) || o.state.Load() == shardRerun {
+		if o.state.CompareAndSwap(shardOwned, shardRerun) {
+			return
+		}
+		if state := o.state.Load(); state == shardRerun || state == shardFailed {
 			return
 		}
 	}
+	defer g.contain()
 	g.pass(clock(), skipReceive)
 	g.release()
 }
@@ -123,13 +138,16 @@ func (s *shard) run() {
 // quiesce waits for the end of the pass in progress, if there is one.
 func (s *shard) quiesce() {
 	o := &s.ownership
-	if o.state.Load() == shardIdle {
-		return
-	}
 	ended := o.passes.Load()
-	for i := 0; o.state.Load() != shardIdle && o.passes.Load() == ended; i++ {
+	for i := 0; o.inPass() && o.passes.Load() == ended; i++ {
 		backOff(i)
 	}
+}
+
+// inPass reports whether the shard is owned.
+func (o *ownership) inPass() bool {
+	state := o.state.Load()
+	return state == shardOwned || state == shardRerun
 }
 
 // backOff yields, and sleeps after 100 attempts.

@@ -103,14 +103,14 @@ func (e *endpoint) statistics() EndpointStatistics {
 // statistics acquires the shard briefly.
 func (s *shard) statistics() ShardStatistics {
 	out := ShardStatistics{Port: s.port.Counters(), Passes: s.ownership.passes.Load(), ShardCounters: s.counters.snapshot()}
-	g := s.acquire()
-	defer g.release()
-	for _, b := range g.table.buckets {
-		if b.transport != nil {
-			out.Links = append(out.Links, b.transport.statistics())
+	_ = s.asOwner(func(g *engine) { // a failed shard has none
+		for _, b := range g.table.buckets {
+			if b.transport != nil {
+				out.Links = append(out.Links, b.transport.statistics())
+			}
 		}
-	}
-	out.Recent = slices.Clone(g.recent)
+		out.Recent = slices.Clone(g.recent)
+	})
 	return out
 }
 

@@ -198,12 +198,9 @@ func (t *transport) encodeFinalAck() []byte {
 	return b
 }
 
-// remove closes a link: its works are the consumer's again. It returns the
-// final ack of this end, and whether the link was open.
-func (g *engine) remove(t *transport) (finalAck []byte, first bool) {
-	if t.stage == closed {
-		return nil, false
-	}
+// remove closes a link, once: its works are the consumer's again. It returns
+// the final ack of this end.
+func (g *engine) remove(t *transport) (finalAck []byte) {
 	t.stage = closed
 	g.table.remove(t.link.qpn)
 	if t.qp != nil {
@@ -228,7 +225,7 @@ func (g *engine) remove(t *transport) (finalAck []byte, first bool) {
 	}
 	t.unlistReports()
 	t.early.packets = nil
-	return finalAck, true
+	return finalAck
 }
 
 // totals returns the counters of the link since it was made.

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/viablk/viablk/internal/contain"
 	"github.com/viablk/viablk/via"
 )
 
@@ -37,24 +38,50 @@ type controlAgent struct {
 // rules but does not mark it gone: the peer may be inside a copy.
 func (a *controlAgent) serve() {
 	defer close(a.done)
-	for {
-		m, err := receiveControl(a.conn)
-		if err != nil && !errors.Is(err, errMalformed) {
-			break
-		}
-		if err == nil {
-			err = a.handle(m)
-		}
-		if err != nil {
-			a.sever(err)
-			continue
-		}
-		a.sendAt.alert()
+	for a.serveMessage() {
 	}
 	a.signals.gone.Store(true)
 	a.recvAt.alert()
 	if a.sendAt != a.recvAt && a.reception {
 		a.sendAt.alert() // no more acknowledgements will come
+	}
+}
+
+// serveMessage waits for a message and handles it. It returns false at the end
+// of the connection. A panic severs the link, and no later message is looked
+// at.
+func (a *controlAgent) serveMessage() (more bool) {
+	defer func() {
+		if value := recover(); value != nil {
+			p := contain.Caught(value)
+			p.Log(nil, "panic: a connection ends", "peer", processOf(a.conn))
+			a.sever(p)
+			a.awaitEnd()
+		}
+	}()
+	m, err := receiveControl(a.conn)
+	if err != nil && !errors.Is(err, errMalformed) {
+		return false
+	}
+	if err == nil {
+		err = a.handle(m)
+	}
+	if err != nil {
+		a.sever(err)
+	} else {
+		a.sendAt.alert()
+	}
+	return true
+}
+
+// awaitEnd waits for the end of the connection. The kernel closes file
+// descriptors that nothing asks for.
+func (a *controlAgent) awaitEnd() {
+	var b [1]byte
+	for {
+		if _, err := a.conn.Read(b[:]); err != nil {
+			return
+		}
 	}
 }
 

@@ -9,11 +9,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/viablk/viablk/internal/contain"
 	"github.com/viablk/viablk/via"
 )
 
@@ -114,21 +116,49 @@ func clearStale(path string) error {
 
 func (s *listening) accept() {
 	defer s.wg.Done()
-	for {
-		conn, err := s.l.AcceptUnix()
-		if err != nil {
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			time.Sleep(10 * time.Millisecond) // out of file descriptors; others may close theirs
-			continue
-		}
-		if !s.track(conn) {
-			_ = conn.Close()
-			continue
-		}
-		go s.greet(conn)
+	for s.acceptNext() {
 	}
+}
+
+// acceptNext accepts one connection. It returns false once the listener is
+// closed. A panic costs this connection.
+func (s *listening) acceptNext() (more bool) {
+	var conn *net.UnixConn
+	defer func() {
+		if value := recover(); value != nil {
+			contain.Caught(value).Log(nil, "panic: a connection is not accepted", "socket", s.l.Addr())
+			s.discard(conn)
+			more = true
+		}
+	}()
+	var err error
+	if conn, err = s.l.AcceptUnix(); err != nil {
+		if errors.Is(err, net.ErrClosed) {
+			return false
+		}
+		time.Sleep(acceptPause)
+		return true
+	}
+	if s.track(conn) {
+		go s.greet(conn)
+	} else {
+		_ = conn.Close()
+	}
+	return true
+}
+
+// acceptPause is the time until the next attempt if the process is out of file
+// descriptors; others may close theirs.
+const acceptPause = 10 * time.Millisecond
+
+// discard closes the connection that a panic left, if there was one.
+func (s *listening) discard(conn *net.UnixConn) {
+	if conn == nil {
+		time.Sleep(acceptPause) // if every attempt panics
+		return
+	}
+	s.untrack(conn)
+	_ = conn.Close()
 }
 
 // track adds a connection to conns and sets its deadline.
@@ -156,10 +186,23 @@ func (s *listening) untrack(conn *net.UnixConn) {
 	}
 }
 
-// greet receives a requester's first message and passes it to incoming.
+// greet receives a requester's first message and passes it to incoming. After a
+// panic it refuses the request.
 func (s *listening) greet(conn *net.UnixConn) {
 	defer s.wg.Done()
-	in, err := s.receiveHello(conn)
+	var in *incoming
+	defer func() {
+		if value := recover(); value != nil {
+			contain.Caught(value).Log(nil, "panic: a connection is refused", "socket", s.l.Addr())
+			if in != nil {
+				_ = in.Refuse(nil)
+			} else {
+				s.discard(conn)
+			}
+		}
+	}()
+	var err error
+	in, err = s.receiveHello(conn)
 	s.untrack(conn)
 	if err != nil {
 		_ = conn.Close()
@@ -254,7 +297,11 @@ type incoming struct {
 	conn    *net.UnixConn
 	hello   control
 	peer    unix.Ucred
+
+	answered atomic.Bool // the file descriptors of hello have another owner
 }
+
+var errAnswered = fmt.Errorf("the request is answered: %w", via.ErrInvalidParameter)
 
 // Hello returns the requester's connect message.
 func (in *incoming) Hello() []byte { return in.hello.body }
@@ -276,6 +323,9 @@ func (in *incoming) PeerUID() uint32 { return in.peer.Uid }
 
 // Refuse refuses the request.
 func (in *incoming) Refuse(reply []byte) error {
+	if in.answered.Swap(true) {
+		return errAnswered
+	}
 	_ = in.conn.SetDeadline(time.Now().Add(in.adapter.timeouts.handshake))
 	err := sendControl(in.conn, control{kind: controlRefuse, body: reply})
 	closeAll(in.hello.fds...)
@@ -284,6 +334,9 @@ func (in *incoming) Refuse(reply []byte) error {
 
 // Accept accepts the request and waits for the requester's confirmation.
 func (in *incoming) Accept(ctx context.Context, reply []byte, cfg via.LinkConfig) (via.Link, error) {
+	if in.answered.Swap(true) {
+		return nil, errAnswered
+	}
 	conn := in.conn
 	_ = conn.SetDeadline(time.Now().Add(in.adapter.timeouts.handshake))
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })

@@ -101,7 +101,7 @@ func (a *adapter) requested(listener, id *C.struct_rdma_cm_id, ev event) {
 	if s != nil && deviceOf(id) == a.device.name {
 		r.place = s.places.Acquire(at.Addr())
 	}
-	if r.place == nil || !s.requests.Deliver(r, func(r *request) { s.incoming(r) }) {
+	if r.place == nil || !s.requests.Deliver(r, func(r *request) { s.incoming(r) }, func(r *request) { _ = r.Refuse(nil) }) {
 		go func() { _ = r.reject(nil) }() // after the event is acknowledged
 	}
 }

@@ -101,6 +101,9 @@ func (s *udpShard) Send(spans []Span) error {
 	if s.out.messages == nil {
 		s.out.init()
 	}
+	if s.out.pieces != 0 {
+		s.out.reset() // of a Send that ended by a panic
+	}
 	d := dispatch{shard: s}
 	for i := range spans {
 		to := spans[i].To.(*udpPeer)
