@@ -4,6 +4,7 @@
 # make test        every test, under the race detector
 # make test-plain  what runs in part under the race detector, in full and without it
 # make test-vm     the tests in virtual machines with a real kernel
+# make test-vm-next  the same, all of them with the kernel of Debian's next release
 # make test-suites  the suites of nbd, libnbd and QEMU against our NBD servers, and how many cases ran
 # make conformance the conformance kit on every provider, and how many cases it ran
 # make check       format, vet, staticcheck, modules, architecture
@@ -63,7 +64,7 @@ TOOLS := git:git fio:fio nbdkit:nbdkit nbdinfo:libnbd-bin nbdcopy:libnbd-bin \
 	qemu-nbd:qemu-utils nbd-server:nbd-server strace:strace mkfs.ext4:e2fsprogs losetup:mount \
 	mount:mount umount:mount kill:procps flock:util-linux curl:curl setpriv:util-linux prlimit:util-linux fsck.ext4:e2fsprogs python3:python3 \
 	systemd-analyze:systemd ip:iproute2 tc:iproute2 nft:nftables iptables:iptables tshark:tshark \
-	qemu-system-x86_64:qemu-system-x86 xz:xz-utils promtool:prometheus \
+	qemu-system-x86_64:qemu-system-x86 xz:xz-utils zstd:zstd promtool:prometheus \
 	gcc:gcc /usr/include/stdlib.h:libc6-dev /usr/include/infiniband/verbs.h:libibverbs-dev \
 	/usr/include/rdma/rdma_cma.h:librdmacm-dev nbdsh:python3-libnbd /usr/lib/python3/dist-packages/nbd.py:python3-libnbd
 
@@ -84,7 +85,7 @@ PACKAGE_TOOLS := $(BUILD_TOOLS) mmdebstrap:mmdebstrap lintian:lintian rpm:rpm rp
 LOCKS := -test=false -inferred=false
 LOCKED := ./internal/... ./via/... ./target/... ./initiator ./regcache ./config ./cmd/...
 
-.PHONY: build build-verbs deb rpm test test-plain test-suites test-packages test-vm conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed hogs forged-packets planted exactly-once returns forgeries rotation cable fuzz-smoke deps clean
+.PHONY: build build-verbs deb rpm test test-plain test-suites test-packages test-vm test-vm-next conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed hogs forged-packets planted exactly-once returns forgeries rotation cable fuzz-smoke deps clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/viablk ./cmd/viablk
@@ -131,6 +132,9 @@ SOME := | awk '{print} /no tests to run/ {bad = 1}; END {exit bad}'
 # One package at a time: a machine needs both processors of a small host.
 test-vm: deps
 	CGO_ENABLED=1 $(GO) test $(VM) -race -shuffle=on -count=1 -timeout 30m -p 1 ./integration/vm/...
+
+test-vm-next:
+	VIABLK_VM_KERNEL=linux-image-6.12-amd64 $(MAKE) test-vm
 
 test-packages: TOOLS += $(PACKAGE_TOOLS)
 test-packages: deps bin/nfpm-$(NFPM)

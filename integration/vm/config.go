@@ -1,7 +1,9 @@
 package vm
 
 import (
+	"cmp"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +16,11 @@ type Config struct {
 
 	// Memory is in MiB; 0 means 512. The files of the machine are part of it.
 	Memory int
+
+	// Kernel is Debian's package that depends on the kernel's, KernelOfRelease or
+	// KernelOfNext; empty means the one that VIABLK_VM_KERNEL names, or else
+	// KernelOfRelease.
+	Kernel string
 
 	// Modules are loaded at boot, in order, each with its parameters behind it:
 	// "nbd nbds_max=4". Their dependencies come with them. The kernel finds no
@@ -90,6 +97,7 @@ func (c Config) WithRDMA() Config {
 
 // withDefaults returns a copy in which nothing is left to a default.
 func (c Config) withDefaults() Config {
+	c.Kernel = cmp.Or(c.Kernel, os.Getenv(kernelVariable), KernelOfRelease)
 	if c.CPUs == 0 {
 		c.CPUs = 2
 	}
@@ -137,7 +145,7 @@ func (c Config) build(archive string) (*kernel, error) {
 	if err != nil {
 		return nil, err
 	}
-	packages, err := fetchPackages(place, c.packages())
+	packages, err := fetchPackages(place, c.Kernel, c.packages())
 	if err != nil {
 		return nil, err
 	}

@@ -13,8 +13,16 @@ import (
 	"sync"
 )
 
-// kernelPackage is Debian's package that depends on the current kernel's.
-const kernelPackage = "linux-image-amd64"
+// Debian's packages that depend on a kernel's: on that of the release, 6.1, and
+// on that of the next release, which it has too.
+const (
+	KernelOfRelease = "linux-image-amd64"
+	KernelOfNext    = "linux-image-6.12-amd64"
+)
+
+// kernelVariable names the package of the kernel for machines whose
+// configuration leaves it open.
+const kernelVariable = "VIABLK_VM_KERNEL"
 
 // debian are packages of the distribution, unpacked but not installed.
 type debian struct {
@@ -29,14 +37,14 @@ var asked = struct {
 	answers map[string]*debian
 }{answers: make(map[string]*debian)}
 
-// fetchPackages brings the kernel, packages, and those of the libraries they
+// fetchPackages brings a kernel, packages, and those of the libraries they
 // depend on into the cache. apt chooses the versions and checks what it
 // downloads; it needs no right to install anything.
-func fetchPackages(c cache, names []string) (*debian, error) {
+func fetchPackages(c cache, kernel string, names []string) (*debian, error) {
 	asked.Lock()
 	defer asked.Unlock()
-	names = slices.Compact(slices.Sorted(slices.Values(append(names, kernelPackage))))
-	key := string(c) + "\n" + strings.Join(names, "\n")
+	names = slices.Compact(slices.Sorted(slices.Values(append(names, kernel))))
+	key := string(c) + "\n" + kernel + "\n" + strings.Join(names, "\n")
 	if d, ok := asked.answers[key]; ok {
 		return d, nil
 	}
@@ -45,8 +53,8 @@ func fetchPackages(c cache, names []string) (*debian, error) {
 		return nil, err
 	}
 	graph := parseDepends(out)
-	if len(graph[kernelPackage]) == 0 || !isKernel(graph[kernelPackage][0]) {
-		return nil, fmt.Errorf("apt-cache: %s depends on no kernel:\n%s", kernelPackage, out)
+	if len(graph[kernel]) == 0 || !isKernel(graph[kernel][0]) {
+		return nil, fmt.Errorf("apt-cache: %s depends on no kernel:\n%s", kernel, out)
 	}
 	files, err := candidates(withLibraries(graph, names))
 	if err != nil {
@@ -58,7 +66,7 @@ func fetchPackages(c cache, names []string) (*debian, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &debian{folders: make(map[string]string), kernel: graph[kernelPackage][0]}
+	d := &debian{folders: make(map[string]string), kernel: graph[kernel][0]}
 	for name, file := range files {
 		d.folders[name] = c.folder(file)
 	}
@@ -152,6 +160,9 @@ func unpack(files map[string]string, missing []string, in string) error {
 	for _, file := range missing {
 		archive := filepath.Join(in, file+".deb")
 		if _, err := run(in, "dpkg-deb", "-x", archive, filepath.Join(in, file)); err != nil {
+			return err
+		}
+		if err := decompressModules(filepath.Join(in, file)); err != nil {
 			return err
 		}
 		if err := os.Remove(archive); err != nil {

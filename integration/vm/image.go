@@ -142,6 +142,9 @@ func (img *image) addModules(k *kernel, load []string, init string) error {
 		return err
 	}
 	for _, m := range closed {
+		if m.File == "" {
+			continue
+		}
 		if err := img.addFile(m.File, k.modules[m.Name].Path); err != nil {
 			return err
 		}

@@ -37,7 +37,9 @@ func fetchKernel(c cache, packages *debian) (*kernel, error) {
 		return nil, fmt.Errorf("read the index of modules: %w", err)
 	}
 	for _, m := range k.modules {
-		m.Path = filepath.Join(source, m.Path)
+		if m.Path != "" {
+			m.Path = filepath.Join(source, m.Path)
+		}
 	}
 	return k, nil
 }
@@ -72,6 +74,7 @@ const (
 	payloadOffset = 0x248 // uint32: where the compressed kernel is behind those sectors
 	payloadLength = 0x24c // uint32: how long it is, bytes
 	headerEnd     = 0x250
+	sizeLength    = 4 // the size of the kernel stands behind its compressed data
 )
 
 // extractKernel takes the ELF file out of a bzImage. Emulated, the
@@ -81,7 +84,7 @@ func extractKernel(from, to string) error {
 	if err != nil {
 		return err
 	}
-	payload, err := compressedKernel(image)
+	payload, decompress, err := compressedKernel(image)
 	if err != nil {
 		return err
 	}
@@ -91,28 +94,37 @@ func extractKernel(from, to string) error {
 	}
 	defer out.Close()
 	var stderr bytes.Buffer
-	xz := exec.Command("xz", "-d", "-c", "--single-stream") // its length stands behind the stream
-	xz.Stdin, xz.Stdout, xz.Stderr = bytes.NewReader(payload), out, &stderr
-	if err := xz.Run(); err != nil {
-		return fmt.Errorf("xz: %w: %s", err, &stderr)
+	cmd := exec.Command(decompress, "-d", "-c")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(payload), out, &stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w: %s", decompress, err, &stderr)
 	}
 	return out.Close()
 }
 
-// compressedKernel finds the compressed kernel in a bzImage.
-func compressedKernel(image []byte) ([]byte, error) {
+// compressions are the programs that decompress kernels, by how these begin.
+var compressions = map[string]string{
+	"\xfd7zXZ\x00":     "xz",
+	"\x28\xb5\x2f\xfd": "zstd",
+}
+
+// compressedKernel finds the compressed kernel in a bzImage, and the program
+// that decompresses it.
+func compressedKernel(image []byte) (payload []byte, program string, err error) {
 	if len(image) < headerEnd || string(image[headerMagic:headerMagic+4]) != "HdrS" {
-		return nil, errors.New("it is no bzImage")
+		return nil, "", errors.New("it is no bzImage")
 	}
 	start := (uint64(image[setupSectors]) + 1) * 512
 	start += uint64(binary.LittleEndian.Uint32(image[payloadOffset:]))
 	end := start + uint64(binary.LittleEndian.Uint32(image[payloadLength:]))
 	if end > uint64(len(image)) {
-		return nil, errors.New("the compressed kernel ends behind the image")
+		return nil, "", errors.New("the compressed kernel ends behind the image")
 	}
-	payload := image[start:end]
-	if !bytes.HasPrefix(payload, []byte("\xfd7zXZ\x00")) {
-		return nil, errors.New("the kernel is not compressed by xz")
+	payload = image[start:end]
+	for magic, program := range compressions {
+		if bytes.HasPrefix(payload, []byte(magic)) && len(payload) >= len(magic)+sizeLength {
+			return payload[:len(payload)-sizeLength], program, nil
+		}
 	}
-	return payload, nil
+	return nil, "", errors.New("the kernel is compressed neither by xz nor by zstd")
 }

@@ -3,6 +3,8 @@ package vm
 import (
 	"bytes"
 	"encoding/binary"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -21,23 +23,26 @@ func bzImage(payload string) []byte {
 }
 
 func TestKernelInImage(t *testing.T) {
-	const payload = "\xfd7zXZ\x00 and so on"
-	got, err := compressedKernel(append(bzImage(payload), "behind"...))
-	if err != nil || string(got) != payload {
-		t.Errorf("got %q, %v", got, err)
+	for want, magic := range map[string]string{"xz": "\xfd7zXZ\x00", "zstd": "\x28\xb5\x2f\xfd"} {
+		payload := magic + " and so on"
+		got, program, err := compressedKernel(append(bzImage(payload+"size"), "behind"...))
+		if err != nil || string(got) != payload || program != want {
+			t.Errorf("got %q for %s, %v", got, program, err)
+		}
 	}
-	good := bzImage(payload)
+	good := bzImage("\xfd7zXZ\x00 and so on")
 	long := slices.Clone(good)
 	binary.LittleEndian.PutUint32(long[payloadLength:], 0xffffffff)
 	for want, image := range map[string][]byte{
-		"no bzImage":             append([]byte("MZ"), make([]byte, 600)...),
-		"it is no":               good[:headerEnd-1],
-		"behind the image":       long,
-		"not compressed by xz":   bzImage("\x1f\x8b gzip"),
-		"ends behind the image":  good[:len(good)-1],
-		"the kernel is not comp": bzImage(""),
+		"no bzImage":            append([]byte("MZ"), make([]byte, 600)...),
+		"it is no":              good[:headerEnd-1],
+		"behind the image":      long,
+		"neither by xz nor":     bzImage("\x1f\x8b gzip"),
+		"ends behind the image": good[:len(good)-1],
+		"the kernel is comp":    bzImage(""),
+		"by zstd":               bzImage("\x28\xb5\x2f\xfdabc"), // without its size
 	} {
-		if _, err := compressedKernel(image); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := compressedKernel(image); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
@@ -59,8 +64,8 @@ func TestModuleDescribesItself(t *testing.T) {
 
 func TestModulesThatModulesNeed(t *testing.T) {
 	index := modules{
-		"ext4":          {Depends: []string{"jbd2"}, Before: []string{"crc32c", "builtin"}},
-		"jbd2":          {},
+		"ext4":          {Path: "ext4.ko", Depends: []string{"jbd2"}, Before: []string{"crc32c", "builtin"}},
+		"jbd2":          {}, // part of the kernel
 		"crc32c_intel":  {Aliases: []string{"crypto-crc32c", "crc32c"}},
 		"crc32c_sw":     {Aliases: []string{"crc32c"}},
 		"rdma_rxe":      {Depends: []string{"ib_core"}},
@@ -77,6 +82,9 @@ func TestModulesThatModulesNeed(t *testing.T) {
 	if len(names) != len(got) || len(got) != 7 {
 		t.Errorf("%d modules, want 7: %v", len(got), got)
 	}
+	if names["ext4"].File == "" || names["jbd2"].File != "" {
+		t.Errorf("ext4 is in %q, jbd2 in %q", names["ext4"].File, names["jbd2"].File)
+	}
 	if want := []string{"crc32c_intel", "crc32c_sw"}; !slices.Equal(names["ext4"].Wants, want) {
 		t.Errorf("ext4 wants %v, want %v", names["ext4"].Wants, want)
 	}
@@ -87,6 +95,32 @@ func TestModulesThatModulesNeed(t *testing.T) {
 		if _, err := index.closure([]string{name}); err == nil || !strings.Contains(err.Error(), "the kernel has no module") {
 			t.Errorf("%s: got %v", name, err)
 		}
+	}
+}
+
+// A newer kernel's modules are compressed, or part of it.
+func TestModulesOfNewerKernel(t *testing.T) {
+	source := pack(t, nil, "lib/modules/6/kernel/drivers/one.ko", "lib/modules/6/kernel/two.ko")
+	folder := filepath.Join(source, "lib/modules/6")
+	_, err := run(folder, "xz", "kernel/two.ko")
+	must(t, err)
+	must(t, os.WriteFile(filepath.Join(folder, "modules.builtin"), []byte("kernel/fs/virtio-pci.ko\nkernel/ext2.ko\n"), 0o600))
+	must(t, decompressModules(source))
+	for _, name := range []string{"drivers/one.ko", "two.ko"} {
+		if _, err := os.Stat(filepath.Join(folder, "kernel", name)); err != nil {
+			t.Error(err)
+		}
+	}
+	must(t, decompressModules(t.TempDir()))
+	index := make(modules)
+	must(t, index.addBuiltIn(source))
+	closed, err := index.closure([]string{"virtio_pci", "ext2"})
+	if err != nil || len(closed) != 2 || closed[0].File != "" {
+		t.Errorf("got %+v, %v", closed, err)
+	}
+	must(t, os.WriteFile(filepath.Join(folder, "kernel", "broken.ko.xz"), nil, 0o600))
+	if err := decompressModules(source); err == nil || !strings.Contains(err.Error(), "broken.ko.xz") {
+		t.Errorf("a broken module: %v", err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,7 +18,7 @@ type modules map[string]*module
 
 // module is what a module says of itself.
 type module struct {
-	Path    string // of the file
+	Path    string // of the file; empty if it is part of the kernel
 	Depends []string
 	Before  []string // names or aliases of what should be loaded before it
 	Aliases []string // names by which the kernel asks for it; those of devices are left out
@@ -33,7 +34,7 @@ var companions = map[string][]string{
 // relative to the package.
 func indexModules(source string) (modules, error) {
 	index := make(modules)
-	err := filepath.WalkDir(filepath.Join(source, "lib", "modules"), func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(filepath.Join(source, moduleFolder), func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || filepath.Ext(path) != ".ko" {
 			return err
 		}
@@ -44,11 +45,67 @@ func indexModules(source string) (modules, error) {
 		if m.Path, err = filepath.Rel(source, path); err != nil {
 			return err
 		}
-		index[underscored(strings.TrimSuffix(filepath.Base(path), ".ko"))] = m
+		index[moduleName(path)] = m
 		return nil
 	})
-	return index, err
+	if err != nil {
+		return nil, err
+	}
+	return index, index.addBuiltIn(source)
 }
+
+// addBuiltIn adds the modules that are part of the kernel.
+func (index modules) addBuiltIn(source string) error {
+	lists, err := filepath.Glob(filepath.Join(source, moduleFolder, "*", "modules.builtin"))
+	if err != nil {
+		return err
+	}
+	for _, list := range lists {
+		text, err := os.ReadFile(list)
+		if err != nil {
+			return err
+		}
+		for path := range strings.Lines(string(text)) {
+			index[moduleName(strings.TrimSpace(path))] = &module{}
+		}
+	}
+	return nil
+}
+
+// moduleName returns the name of a module by its file.
+func moduleName(path string) string {
+	return underscored(strings.TrimSuffix(filepath.Base(path), ".ko"))
+}
+
+// decompressModules decompresses the modules of an unpacked package, if it is a
+// newer kernel's.
+func decompressModules(source string) error {
+	var compressed []string
+	err := filepath.WalkDir(filepath.Join(source, moduleFolder), func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() && strings.HasSuffix(path, ".ko.xz") {
+			compressed = append(compressed, path)
+		}
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // the package has no modules
+	}
+	if err != nil {
+		return err
+	}
+	for some := range slices.Chunk(compressed, filesOfCommand) {
+		if _, err := run("", "xz", append([]string{"-d", "--"}, some...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// moduleFolder is where a kernel's package has its modules.
+const moduleFolder = "lib/modules"
+
+// filesOfCommand is how many files a command gets as arguments.
+const filesOfCommand = 500
 
 // readModule reads the section in which a module describes itself.
 func readModule(path string) (*module, error) {
@@ -106,8 +163,10 @@ func (index modules) closure(names []string) ([]agent.Module, error) {
 		}
 		done[name] = true
 		c := agent.Module{
-			Name: name, File: "/usr/lib/modules/" + name + ".ko",
-			Needs: slices.Concat(m.Depends, companions[name]), Aliases: m.Aliases,
+			Name: name, Needs: slices.Concat(m.Depends, companions[name]), Aliases: m.Aliases,
+		}
+		if m.Path != "" {
+			c.File = "/usr/lib/modules/" + name + ".ko"
 		}
 		for _, alias := range m.Before {
 			c.Wants = append(c.Wants, index.named(alias)...)

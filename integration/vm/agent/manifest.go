@@ -20,7 +20,7 @@ type Manifest struct {
 // Module is a kernel module.
 type Module struct {
 	Name    string   // with underscores
-	File    string   // in the guest
+	File    string   // in the guest; empty if it is part of the kernel
 	Needs   []string // modules without which it does not load
 	Wants   []string // modules that it does without where they do not work
 	Aliases []string // other names by which the kernel asks for it

@@ -56,8 +56,11 @@ func load(manifest agent.Manifest, line string) error {
 	return nil
 }
 
-// insert hands a module to the kernel.
+// insert hands a module to the kernel, unless it is part of that.
 func insert(path, parameters string) error {
+	if path == "" {
+		return nil
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return err
