@@ -80,7 +80,7 @@ func (g *gateway) start(ctx context.Context, c config.Config, svc *service, comm
 		})
 	}
 	if g.kernel != nil {
-		if err := g.kernel.attach(ctx, g.server, g.disks[0].Name, log); err != nil {
+		if err := g.kernel.attach(ctx, g.server, g.disks[0], log); err != nil {
 			g.in.close()
 			return err
 		}

@@ -94,9 +94,9 @@ func (k *kernelDevice) dial(ctx context.Context, svc *service, u config.URI, c c
 	}
 }
 
-// attach makes the device of an export.
-func (k *kernelDevice) attach(ctx context.Context, server *nbd.Server, name string, log *slog.Logger) error {
-	export, err := server.Exports.Export(name)
+// attach makes the device of a remote disk that is an export of the server.
+func (k *kernelDevice) attach(ctx context.Context, server *nbd.Server, d attached, log *slog.Logger) error {
+	export, err := server.Exports.Export(d.Name)
 	if err != nil {
 		return err
 	}
@@ -114,9 +114,9 @@ func (k *kernelDevice) attach(ctx context.Context, server *nbd.Server, name stri
 		Serve: func(ctx context.Context, c net.Conn, ready func()) error {
 			return server.ServeConn(ctx, c, export, ready)
 		},
-		Present: func() int64 {
+		Present: func() (size int64, answers bool) {
 			_, info := server.Describe(export)
-			return info.Size
+			return info.Size, d.remote.device.Status().Connected
 		},
 		Log: log,
 	})

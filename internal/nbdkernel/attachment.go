@@ -31,10 +31,11 @@ type Config struct {
 	// It is called by a goroutine for each connection.
 	Serve func(ctx context.Context, conn net.Conn, ready func()) error
 
-	// Present returns the present size of the disk, in bytes. A device whose
-	// size is another one gets it, within a moment. nil means that it never
-	// changes.
-	Present func() int64
+	// Present returns the present size of the disk, in bytes, and whether the
+	// disk answers requests now. A device whose size is another one gets it
+	// when the disk answers, within a moment. nil means that the size never
+	// changes, and that the disk answers.
+	Present func() (size int64, answers bool)
 
 	Log *slog.Logger // nil discards
 }
@@ -50,12 +51,17 @@ type Attachment struct {
 	beginClose context.CancelFunc
 	changed    chan struct{} // holds something after a connection has ended
 	served     chan struct{} // closed when Serve has returned
+	sized      chan struct{} // closed when no size is told any more
 
 	mu sync.Mutex
 	// +checklocks:mu
 	links map[*link]struct{} // that are served, or have ended
 	// +checklocks:mu
 	replaced uint64
+	// +checklocks:mu
+	replacing bool
+	// +checklocks:mu
+	retransmitted time.Time // by then no request of an ended connection is left
 }
 
 // errEnded is the end of connections that are not needed any more.
@@ -72,7 +78,7 @@ func Attach(ctx context.Context, c Config) (*Attachment, error) {
 	}
 	a := &Attachment{
 		cfg: c, links: make(map[*link]struct{}),
-		changed: make(chan struct{}, 1), served: make(chan struct{}),
+		changed: make(chan struct{}, 1), served: make(chan struct{}), sized: make(chan struct{}),
 	}
 	a.serving, a.cut = context.WithCancelCause(context.Background())
 	a.active, a.beginClose = context.WithCancel(context.Background())
@@ -92,11 +98,7 @@ func (a *Attachment) connect(ctx context.Context) error {
 		return a.create(ctx)
 	}
 	a.cfg.Connections = max(was.Connections, 1)
-	size := int64(0)
-	if was.Size != a.cfg.Size {
-		size = a.cfg.Size
-	}
-	if err := a.fill(ctx, size); !errors.Is(err, context.DeadlineExceeded) {
+	if err := a.fill(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	return fmt.Errorf("%s takes no connections, since it has some that work: %w", a.Node(), ErrBusy)
@@ -123,17 +125,20 @@ func (a *Attachment) create(ctx context.Context) error {
 	return nil
 }
 
-// fill gives the driver connections until it has all that the device can have,
-// and the size unless it is 0. It fails when ctx ends.
-func (a *Attachment) fill(ctx context.Context, size int64) error {
+// fill gives the driver connections until it has all that the device can have.
+// It fails when ctx ends.
+func (a *Attachment) fill(ctx context.Context) error {
 	for {
 		missing := a.cfg.Connections - a.Connections()
 		sockets, err := a.addLinks(ctx, missing)
 		if err != nil {
 			return err
 		}
-		err = a.cfg.Driver.reconfigure(a.Node(), a.cfg.Device.backend, size, a.cfg.Settings, sockets)
+		err = a.cfg.Driver.reconnect(a.Node(), a.cfg.Device.backend, a.cfg.Settings, sockets)
 		refused := a.resolveOffers()
+		if err == nil && refused == 0 {
+			a.noteReplaced()
+		}
 		if err != nil || refused == 0 {
 			return err
 		}
@@ -143,6 +148,13 @@ func (a *Attachment) fill(ctx context.Context, size int64) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// noteReplaced notes that the driver has all connections again.
+func (a *Attachment) noteReplaced() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.replacing, a.retransmitted = false, time.Now().Add(a.retransmission())
 }
 
 // fillPause is between two offers of connections to the driver, which takes

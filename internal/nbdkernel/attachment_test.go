@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,6 +30,9 @@ type kernel struct {
 	calls   []uint8
 	size    uint64 // that it was told last
 	ignores int    // how many offers of connections it has no use for yet
+	hung    bool   // it was told a size while a connection was missing
+
+	second atomic.Int32 // how often another way to it was opened
 }
 
 const (
@@ -37,7 +41,36 @@ const (
 )
 
 func newKernel(t *testing.T) *kernel {
-	return &kernel{t: t, folder: plant(t, map[string]string{"block/nbd5/size": "8\n", "block/nbd5/backend": "via+x", "block/nbd5/uevent": ""})}
+	return &kernel{t: t, folder: plant(t, map[string]string{"block/nbd5/size": "8\n", "block/nbd5/backend": "via+x", "block/nbd5/uevent": "", "block/nbd5/inflight": idle})}
+}
+
+// The text of inflight of a device without and with requests.
+const (
+	idle = "       0        0\n"
+	busy = "       0        1\n"
+)
+
+// inFlight says what the device has in flight.
+func (k *kernel) inFlight(text string) {
+	k.t.Helper()
+	if err := os.WriteFile(filepath.Join(k.folder, "block/nbd5/inflight"), []byte(text), 0o600); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+// told returns the size that the driver was told last.
+func (k *kernel) told() uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.size
+}
+
+// driver returns a way to the driver.
+func (k *kernel) driver() *Driver {
+	return &Driver{call: k.call, close: func() {}, second: func() (*Driver, error) {
+		k.second.Add(1)
+		return k.driver(), nil
+	}}
 }
 
 func (k *kernel) pidFile() string { return filepath.Join(k.folder, "block/nbd5/pid") }
@@ -101,6 +134,7 @@ func (k *kernel) offer(list []byte) (sockets []int, err error) {
 		switch d.Type() {
 		case attributeSizeBytes:
 			k.size = d.Uint64()
+			k.hung = k.hung || slices.Contains(k.sockets, -1)
 		case attributeSockets:
 			d.Nested(func(items *netlink.AttributeDecoder) error {
 				for items.Next() {
@@ -167,7 +201,8 @@ type bed struct {
 	*Attachment
 	kernel *kernel
 	server server
-	ended  chan error // what Serve returned
+	disk   func() (size int64, answers bool) // Config.Present
+	ended  chan error                        // what Serve returned
 	cancel context.CancelCauseFunc
 }
 
@@ -203,7 +238,13 @@ func (s *server) serve(ctx context.Context, conn net.Conn, ready func()) error {
 // attach attaches device 5, or any, and serves it.
 func attach(t *testing.T, k *kernel, index, connections int) *bed {
 	t.Helper()
-	b := &bed{kernel: k, server: server{goOn: make(chan struct{})}, ended: make(chan error, 1)}
+	return attachDisk(t, k, index, connections, nil)
+}
+
+// attachDisk is attach for a disk whose size may change.
+func attachDisk(t *testing.T, k *kernel, index, connections int, disk func() (int64, bool)) *bed {
+	t.Helper()
+	b := &bed{kernel: k, server: server{goOn: make(chan struct{})}, disk: disk, ended: make(chan error, 1)}
 	var err error
 	if b.Attachment, err = b.begin(t, index, connections); err != nil {
 		t.Fatal(err)
@@ -225,7 +266,7 @@ func (b *bed) begin(t *testing.T, index, connections int) (*Attachment, error) {
 	}
 	return Attach(t.Context(), Config{
 		Settings: Settings{Size: 8192, BlockSize: 512}, Connections: connections, Device: r, Serve: b.server.serve,
-		Driver: &Driver{call: b.kernel.call, close: func() {}},
+		Driver: b.kernel.driver(), Present: b.disk,
 	})
 }
 
@@ -234,6 +275,9 @@ func (b *bed) wantEnd(t *testing.T, want error) {
 	t.Helper()
 	if err := <-b.ended; !errors.Is(err, want) {
 		t.Errorf("serve: %v, not %v", err, want)
+	}
+	if b.kernel.hung {
+		t.Error("the driver was told a size while requests might wait for a connection")
 	}
 	if pid, err := Node(5).server(filepath.Join(b.kernel.folder, "run")); pid != 0 || err != nil {
 		t.Errorf("the device is still reserved: %d, %v", pid, err)
@@ -300,14 +344,115 @@ func TestTakeOver(t *testing.T) {
 	b := attach(t, k, AnyIndex, 7)
 	k.serves(0)
 	k.serves(1)
-	if k.size != 8192 || slices.Contains(k.calls, commandConnect) {
-		t.Errorf("size %d after the calls %v", k.size, k.calls)
+	for k.told() != 8192 {
+		time.Sleep(time.Millisecond)
 	}
 	cause := errors.New("enough")
 	b.cancel(cause)
 	b.wantEnd(t, cause)
-	if slices.Contains(k.calls, commandDisconnect) {
-		t.Error("the device was disconnected")
+	if slices.Contains(k.calls, commandDisconnect) || slices.Contains(k.calls, commandConnect) {
+		t.Errorf("calls %v", k.calls)
+	}
+}
+
+// The driver is told a size when the requests in flight need the connections
+// alone that it has, and a disk that answers.
+func TestSizeWaits(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	k := newKernel(t)
+	k.connected(1)
+	size, answers := int64(4096), true
+	b := &bed{kernel: k, disk: func() (int64, bool) { return size, answers }, server: server{goOn: make(chan struct{})}}
+	a, err := b.begin(t, AnyIndex, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const gone = -time.Minute
+	told := int64(4096)
+	for _, step := range []struct {
+		name         string
+		change       func()
+		size         int64
+		disconnected bool
+		inFlight     string
+		want         int64
+	}{
+		{"requests of the connection before", nil, 8192, false, busy, 4096},
+		{"unknown requests", nil, 8192, false, "", 4096},
+		{"the target is away", nil, 8192, true, idle, 4096},
+		{"requests are over", nil, 8192, false, idle, 8192},
+		{"no change", nil, 8192, false, idle, 8192},
+		{"requests of this connection", func() { a.retransmitted = time.Now().Add(gone) }, 12288, false, busy, 12288},
+		{"the target is away again", nil, 16384, true, idle, 12288},
+		{"part of a block", nil, 12289, false, idle, 12288},
+		{"a connection is being replaced", func() { a.replacing = true }, 16384, false, idle, 12288},
+		{"it is there", a.noteReplaced, 16384, false, idle, 16384},
+		{"a connection has ended", func() {
+			k.giveUp(0)
+			for a.Connections() > 0 {
+				time.Sleep(time.Millisecond)
+			}
+		}, 4096, false, idle, 16384},
+	} {
+		if step.change != nil {
+			step.change()
+		}
+		size, answers = step.size, !step.disconnected
+		k.inFlight(step.inFlight)
+		told = a.followSize(told)
+		if now := k.told(); told != step.want || now != 0 && int64(now) != told {
+			t.Errorf("%s: the driver was told %d, and counts as told %d, not %d", step.name, now, told, step.want)
+		}
+	}
+	if k.hung {
+		t.Error("the driver was told a size while requests might wait for a connection")
+	}
+	a.release(errEnded)
+}
+
+// An attachment that has grown follows while it is served.
+func TestSizeIsFollowed(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	k := newKernel(t)
+	var size atomic.Int64
+	size.Store(8192)
+	b := attachDisk(t, k, AnyIndex, 2, func() (int64, bool) { return size.Load(), true })
+	size.Store(12288)
+	for k.told() != 12288 {
+		time.Sleep(time.Millisecond)
+	}
+	b.cancel(nil)
+	b.wantEnd(t, context.Canceled)
+}
+
+// Detach waits for a size that is being told: the next process could not take
+// the device over.
+func TestLeaveWaitsForSize(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	k := newKernel(t)
+	var size atomic.Int64
+	size.Store(8192)
+	b := attachDisk(t, k, AnyIndex, 1, func() (int64, bool) { return size.Load(), true })
+	k.mu.Lock() // the driver waits
+	size.Store(12288)
+	for k.second.Load() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	left := make(chan error, 1)
+	go func() { left <- b.Detach(context.Background()) }()
+	<-b.active.Done()
+	for range 100 { // requests that the driver waits for
+		answer := []byte{0}
+		_, failure := unix.Write(k.sockets[0], []byte{'x'})
+		if _, err := unix.Read(k.sockets[0], answer); failure != nil || err != nil || answer[0] != 'x' {
+			t.Errorf("answer %q, %v, %v", answer, failure, err)
+			break
+		}
+	}
+	k.mu.Unlock()
+	b.wantEnd(t, nil)
+	if err := <-left; err != nil {
+		t.Error(err)
 	}
 }
 

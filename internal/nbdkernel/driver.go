@@ -59,8 +59,9 @@ type Settings struct {
 // and wait as long as the kernel takes. They are not called by who serves a
 // device.
 type Driver struct {
-	call  func(command uint8, list []byte) (reply []byte, err error)
-	close func()
+	call   func(command uint8, list []byte) (reply []byte, err error)
+	close  func()
+	second func() (*Driver, error) // another way to it, see Attachment.resize
 }
 
 // OpenDriver opens the way to the driver: the error is [ErrNoDriver] if there
@@ -77,7 +78,7 @@ func OpenDriver() (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the kernel's nbd driver: %w", err)
 	}
-	return &Driver{f.call, f.close}, nil
+	return &Driver{f.call, f.close, OpenDriver}, nil
 }
 
 // privileged reports whether this process has the right to use the driver.
@@ -115,11 +116,21 @@ func (d *Driver) connect(index int, backend string, s Settings, sockets []int) (
 	return Node(index), err
 }
 
-// reconfigure gives a device new sockets in place of those that have ended, as
-// many as there are, and another size if that is not 0.
-func (d *Driver) reconfigure(n Node, backend string, size int64, s Settings, sockets []int) error {
-	if _, err := d.ask(commandReconfigure, reconfigureAttributes(n, backend, size, s, sockets)); err != nil {
+// reconnect gives a device new sockets in place of those that have ended, as
+// many as there are.
+func (d *Driver) reconnect(n Node, backend string, s Settings, sockets []int) error {
+	if _, err := d.ask(commandReconfigure, reconnectAttributes(n, backend, s, sockets)); err != nil {
 		return fmt.Errorf("reconnect %s: %w", n, err)
+	}
+	return nil
+}
+
+// resize gives a device a size. Since Linux 6.9 the driver waits for the
+// requests in flight first, and holds what a reconnect of any device needs: a
+// command that also has sockets would wait for requests that wait for these.
+func (d *Driver) resize(n Node, backend string, s Settings) error {
+	if _, err := d.ask(commandReconfigure, resizeAttributes(n, backend, s)); err != nil {
+		return fmt.Errorf("resize %s: %w", n, err)
 	}
 	return nil
 }
@@ -155,19 +166,27 @@ func connectAttributes(index int, backend string, s Settings, sockets []int) *ne
 	return list
 }
 
-func reconfigureAttributes(n Node, backend string, size int64, s Settings, sockets []int) *netlink.AttributeEncoder {
+func reconnectAttributes(n Node, backend string, s Settings, sockets []int) *netlink.AttributeEncoder {
+	list := deviceAttributes(n, backend)
+	s.appendTimeouts(list)
+	appendSockets(list, sockets)
+	return list
+}
+
+func resizeAttributes(n Node, backend string, s Settings) *netlink.AttributeEncoder {
+	list := deviceAttributes(n, backend)
+	list.Uint64(attributeSizeBytes, uint64(s.Size))
+	list.Uint64(attributeBlockSize, uint64(s.BlockSize))
+	return list
+}
+
+// deviceAttributes name a device. The driver refuses another backend than the
+// device is connected to.
+func deviceAttributes(n Node, backend string) *netlink.AttributeEncoder {
 	list := netlink.NewAttributeEncoder()
 	list.Uint32(attributeIndex, uint32(n))
 	if backend != "" {
 		list.String(attributeBackend, backend)
-	}
-	if size != 0 {
-		list.Uint64(attributeSizeBytes, uint64(size))
-		list.Uint64(attributeBlockSize, uint64(s.BlockSize))
-	}
-	s.appendTimeouts(list)
-	if len(sockets) > 0 {
-		appendSockets(list, sockets)
 	}
 	return list
 }

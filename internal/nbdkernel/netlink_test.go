@@ -63,15 +63,13 @@ func TestRequests(t *testing.T) {
 			 1000 0780  0c00 0180 0800 0100 07000000`,
 		},
 		{
-			"reconfigure with a new size", 0x1c, 1, commandReconfigure, reconfigureAttributes(3, "via+x", 4096, settings, []int{7}),
-			`68000000 1c00 0500 00000000 00000000  03 01 0000
+			"resize", 0x1c, 1, commandReconfigure, resizeAttributes(3, "via+x", settings),
+			`40000000 1c00 0500 00000000 00000000  03 01 0000
 			 0800 0100 03000000  0a00 0a00 7669612b7800 0000
-			 0c00 0200 0010000000000000  0c00 0300 0002000000000000
-			 0c00 0400 0200000000000000  0c00 0800 5802000000000000
-			 1000 0780  0c00 0180 0800 0100 07000000`,
+			 0c00 0200 0000004000000000  0c00 0300 0002000000000000`,
 		},
 		{
-			"reconfigure", 0x1c, 1, commandReconfigure, reconfigureAttributes(3, "via+x", 0, settings, []int{7}),
+			"reconnect", 0x1c, 1, commandReconfigure, reconnectAttributes(3, "via+x", settings, []int{7}),
 			`50000000 1c00 0500 00000000 00000000  03 01 0000
 			 0800 0100 03000000  0a00 0a00 7669612b7800 0000
 			 0c00 0400 0200000000000000  0c00 0800 5802000000000000

@@ -7,8 +7,10 @@ import (
 	"math/bits"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Node is a device of the nbd driver by its index: 3 is /dev/nbd3.
@@ -64,6 +66,8 @@ type State struct {
 	ReadOnly    bool   //
 	Connections int    // that the driver knows it to have
 	Backend     string // what it was connected to; empty if the one who did did not say
+
+	RequestTimeout time.Duration // after which the driver sees to a request
 }
 
 // State returns what the kernel says of the device. One that the kernel has not
@@ -91,9 +95,19 @@ func (n Node) state(root string) (s State, err error) {
 	s.Size = sectors * bytesOfSector
 	s.ReadOnly = read("ro") == "1"
 	s.Backend = read("backend")
+	milliseconds, _ := strconv.ParseInt(read("queue/io_timeout"), 10, 32)
+	s.RequestTimeout = time.Duration(milliseconds) * time.Millisecond
 	queues, _ := os.ReadDir(filepath.Join(folder, "mq")) // one for each connection
 	s.Connections = len(queues)
 	return s, err
+}
+
+// idle reports whether the driver has no request of the device, as far as the
+// kernel counts them: it leaves out flushes, and all if it is told not to
+// count.
+func (n Node) idle(root string) bool {
+	text, err := os.ReadFile(filepath.Join(root, "block", n.name(), "inflight")) // reads writes
+	return err == nil && slices.Equal(strings.Fields(string(text)), []string{"0", "0"})
 }
 
 // announce has the kernel tell of the device once more: when it did first, it

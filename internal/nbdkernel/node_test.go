@@ -71,18 +71,24 @@ func TestState(t *testing.T) {
 	root := plant(t, map[string]string{
 		"block/nbd0/size": "0\n",
 		"block/nbd1/pid":  "77\n", "block/nbd1/size": "2048\n", "block/nbd1/ro": "1\n", "block/nbd1/backend": "via+x://y/z\n",
-		"block/nbd1/mq/0/cpu_list": "0\n", "block/nbd1/mq/1/cpu_list": "1\n",
+		"block/nbd1/mq/0/cpu_list": "0\n", "block/nbd1/mq/1/cpu_list": "1\n", "block/nbd1/queue/io_timeout": "30000\n",
+		"block/nbd1/inflight": "       0        0\n", "block/nbd2/inflight": "       3        0\n",
 		"block/nbd2/pid": "78\n", "block/nbd2/size": "8\n", "block/nbd2/ro": "0\n",
 		"block/nbdx/pid": "79\n",
 	})
 	for n, want := range map[Node]State{
 		0: {},
-		1: {Attached: true, Size: 1 << 20, ReadOnly: true, Connections: 2, Backend: "via+x://y/z"},
+		1: {Attached: true, Size: 1 << 20, ReadOnly: true, Connections: 2, Backend: "via+x://y/z", RequestTimeout: 30 * time.Second},
 		2: {Attached: true, Size: 4096},
 		3: {},
 	} {
 		if got, err := n.state(root); got != want || err != nil {
 			t.Errorf("%s: %+v, %v", n, got, err)
+		}
+	}
+	for n, want := range map[Node]bool{0: false, 1: true, 2: false} {
+		if got := n.idle(root); got != want {
+			t.Errorf("%s: idle is %t", n, got)
 		}
 	}
 	if n, found, err := findBackend(root, "via+x://y/z"); n != 1 || !found || err != nil {

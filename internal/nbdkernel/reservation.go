@@ -57,6 +57,9 @@ func (r *Reservation) acquire(reattach bool) (err error) {
 // currentState returns the state of the device now.
 func (r *Reservation) currentState() (State, error) { return r.node().state(r.sysfs) }
 
+// idle reports whether the driver has no request of the device.
+func (r *Reservation) idle() bool { return r.node().idle(r.sysfs) }
+
 // refuse says why a device that is connected cannot be taken over.
 func (s State) refuse(n Node, backend string, reattach bool) error {
 	switch {

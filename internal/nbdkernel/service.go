@@ -26,12 +26,9 @@ func (a *Attachment) Serve(ctx context.Context) error {
 		a.cut(context.Cause(ctx))
 	})
 	defer stop()
-	if a.cfg.Present != nil {
-		done := make(chan struct{})
-		go a.watchSize(done)
-		defer func() { <-done }()
-		defer a.beginClose()
-	}
+	go a.watchSize()
+	defer func() { <-a.sized }()
+	defer a.beginClose()
 	pause, since := minReplacePause, time.Now()
 	for {
 		if a.active.Err() != nil && a.Connections() == 0 {
@@ -54,6 +51,9 @@ func (a *Attachment) Serve(ctx context.Context) error {
 			pause = minReplacePause
 		}
 		since = time.Now()
+		a.mu.Lock()
+		a.replacing = true
+		a.mu.Unlock()
 		pause = a.replace(len(lost), pause)
 	}
 }
@@ -68,7 +68,7 @@ func (a *Attachment) replace(n int, pause time.Duration) time.Duration {
 			return pause
 		}
 		pause = min(2*pause, maxReplacePause)
-		err := a.fill(a.active, 0)
+		err := a.fill(a.active)
 		if err == nil {
 			a.mu.Lock()
 			a.replaced += uint64(n)
@@ -137,9 +137,14 @@ func (a *Attachment) End(ctx context.Context) error {
 
 // Detach ends this process's part in the device: requests in flight are
 // answered, and others wait in the kernel, for the dead timeout, until the
-// device is reattached. Serve has ended when Leave returns nil; it runs.
+// device is reattached. Serve has ended when Detach returns nil; it runs.
 func (a *Attachment) Detach(ctx context.Context) error {
 	a.beginClose()
+	select {
+	case <-a.sized: // a driver that waits for requests would keep the next process waiting
+	case <-ctx.Done():
+		return fmt.Errorf("leave %s: %w", a.Node(), context.Cause(ctx))
+	}
 	for _, l := range a.list() {
 		l.drain()
 	}
