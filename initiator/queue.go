@@ -40,6 +40,7 @@ type Queue struct {
 	done      [64]via.Completion
 
 	active                             bool // inFlight as the owner knows it
+	armed                              bool // and not awake since
 	iterations                         uint32
 	sleeps, waitsForCredit, reconnects uint64
 	// ────────
@@ -142,7 +143,16 @@ func (q *Queue) Arm() (time.Duration, bool) {
 		return 0, false
 	}
 	q.sleeps++
+	q.armed = true
 	return q.payload.poll(o.poll(d), q.requests.held), true
+}
+
+// disarm ends the sleep of an armed queue.
+func (q *Queue) disarm() {
+	if q.armed {
+		q.armed = false
+		q.carrier.Disarm()
+	}
 }
 
 // Kick rings the doorbell for the staged commands.

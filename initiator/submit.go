@@ -40,6 +40,7 @@ func wireFlags(f block.Flags) (w wire.CommandFlags) {
 
 // Submit hands a request to the queue.
 func (q *Queue) Submit(r *block.Request) bool {
+	q.disarm() // another file descriptor woke the owner
 	if q.failure != nil && !q.reconnect.over {
 		q.pollReconnect() // the queue may have been idle since the target is back
 	}

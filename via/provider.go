@@ -235,6 +235,14 @@ type AdapterCQ interface {
 	Close() error
 }
 
+// Disarmer is an AdapterCQ that saves system calls if it knows that its
+// consumer does not sleep.
+type Disarmer interface {
+	// Disarm withdraws Arm: works that are posted until the next Arm need not
+	// make the file descriptor readable. Poll does the same.
+	Disarm()
+}
+
 // Opcode is what a Work does.
 type Opcode uint8
 

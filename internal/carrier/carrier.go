@@ -291,6 +291,9 @@ func (c *Carrier) Poll(dst []via.Completion) int { return c.cq.Poll(dst) }
 // Arm prepares a sleep on FD, see [via.CQ.Arm].
 func (c *Carrier) Arm() bool { return c.cq.Arm() }
 
+// Disarm says that the consumer is awake, see [via.CQ.Disarm].
+func (c *Carrier) Disarm() { c.cq.Disarm() }
+
 // FD returns the file descriptor to sleep on.
 func (c *Carrier) FD() int { return c.cq.FD() }
 

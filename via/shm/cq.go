@@ -275,6 +275,13 @@ func (c *cq) Arm() bool {
 	return true
 }
 
+// Disarm ends a sleep whose driver another file descriptor woke.
+func (c *cq) Disarm() {
+	if c.armed {
+		c.disarm()
+	}
+}
+
 // disarm ends a sleep: it withdraws the wants. drainBells consumes the events
 // later, off the path of the first completion.
 func (c *cq) disarm() {

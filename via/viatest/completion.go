@@ -11,6 +11,7 @@ var completionCases = []kitCase{
 	{"ArmFalseWhenReady", Functional, "Arm refuses while Poll has something to return", anyLevel, 0, armFalseWhenReady},
 	{"WakeUpAfterArm", Functional, "after Arm the next completion makes the file descriptor readable, and polls consume it", anyLevel, 0, wakeUpAfterArm},
 	{"NoLostWakeUp", Functional, "a consumer that sleeps between Arm and readiness misses nothing", anyLevel, 0, noLostWakeUp},
+	{"DisarmedLosesNothing", Functional, "a consumer that is awake after Arm and posts misses nothing", anyLevel, 0, disarmedLosesNothing},
 	{"WakeUpOnDisconnect", Functional, "the loss of a connection wakes a sleeping consumer", anyLevel, 0, wakeUpOnDisconnect},
 	{"SleepingSender", Functional, "a sender that sleeps because the fabric is full wakes when there is room", reliable, 0, sleepingSender},
 	{"ManyVIsOneQueue", EarlyAdopter, "64 VIs share one completion queue", anyLevel, 0, manyVIs},
@@ -63,6 +64,26 @@ func wakeUpAfterArm(e *env) {
 		e.wakes(e.server, e.client)
 		e.untilBy("the message", func() bool { _, ok := e.server.seen[r]; return ok }, e.server)
 		e.ok(e.client, s)
+	}
+	e.rests(e.client)
+	e.rests(e.server)
+}
+
+// disarmedLosesNothing has the client post, and be sent to, while it is awake
+// after Arm.
+func disarmedLosesNothing(e *env) {
+	e.connect()
+	for range 20 {
+		request, reply := e.server.recv(), e.client.recv()
+		e.rests(e.client)
+		e.client.cq.Disarm()
+		s := e.client.send()
+		e.untilBy("the request", func() bool { _, ok := e.server.seen[request]; return ok }, e.server)
+		answer := e.server.send()
+		e.wakes(e.client, e.server)
+		e.ok(e.client, s)
+		e.ok(e.client, reply)
+		e.ok(e.server, answer)
 	}
 	e.rests(e.client)
 	e.rests(e.server)
