@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -111,6 +112,7 @@ func adminPart(l net.Listener, status func() processStatus, ender sessionEnder) 
 	server := &http.Server{
 		Handler:           mux,
 		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       5 * time.Second, // also of a client that is idle
 		WriteTimeout:      5 * time.Second,
 		MaxHeaderBytes:    16 << 10,
 	}
@@ -131,6 +133,10 @@ func adminPart(l net.Listener, status func() processStatus, ender sessionEnder) 
 		drain: server.Shutdown,
 	}
 }
+
+// maximumAnswer bounds the answer of a process, in bytes: each of its exports
+// and clients takes a few hundred.
+const maximumAnswer = 64 << 20
 
 // askTimeout is how long a process may take to say its status.
 const askTimeout = 5 * time.Second
@@ -182,7 +188,8 @@ func askAdmin(ctx context.Context, path, method, route string, read func(c net.C
 		return err
 	}
 	defer response.Body.Close()
-	body := json.NewDecoder(response.Body)
+	limit := &io.LimitedReader{R: response.Body, N: maximumAnswer}
+	body := json.NewDecoder(limit)
 	if response.StatusCode >= http.StatusMultipleChoices {
 		var refusal adminError
 		if body.Decode(&refusal) != nil || refusal.Error.Message == "" {
@@ -193,7 +200,13 @@ func askAdmin(ctx context.Context, path, method, route string, read func(c net.C
 	if read == nil {
 		return nil
 	}
-	return read(c, body)
+	if err := read(c, body); err != nil {
+		if limit.N <= 0 {
+			return fmt.Errorf("the answer is longer than %d bytes", maximumAnswer)
+		}
+		return err
+	}
+	return nil
 }
 
 // adminSockets lists the status sockets in the runtime folder.
