@@ -14,6 +14,7 @@ import (
 
 	"github.com/viablk/viablk/initiator"
 	"github.com/viablk/viablk/internal/carrier"
+	"github.com/viablk/viablk/internal/handshake"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/via"
 	"github.com/viablk/viablk/via/shm"
@@ -33,6 +34,12 @@ type play struct {
 	keepalive func(e *end) bool // keepalives
 	open      func(a *wire.OpenResponse)
 	millis    uint32 // between keepalives; 0 none
+
+	// message, if not nil, comes before the others: it reports whether it has
+	// handled a message that is no immediate, and whether the connection goes on.
+	message  func(e *end, msg []byte) (handled, goesOn bool)
+	idle     func(e *end) bool // nothing arrived for a while
+	sealable bool
 }
 
 // stage is where scripted targets play: each connection gets an end of its own.
@@ -111,7 +118,8 @@ type end struct {
 	c    *carrier.Carrier
 	p    play
 	role wire.Role
-	data carrier.Span // memory to move from and to
+	data carrier.Span      // memory to move from and to
+	auth *handshake.Target // of a sealed session
 }
 
 const (
@@ -124,7 +132,7 @@ const (
 func perform(ctx context.Context, nic *via.NIC, r *via.ConnRequest, p play) (err error) {
 	attrs := r.Attributes()
 	attrs.EnableRdmaRead, attrs.EnableRdmaWrite = false, false
-	c, err := carrier.New(nic, carrier.Config{Attributes: attrs, SendDepth: endDepth, RecvDepth: endDepth})
+	c, err := carrier.New(nic, carrier.Config{Attributes: attrs, SendDepth: endDepth, RecvDepth: endDepth, Sealable: p.sealable})
 	if err != nil {
 		return errors.Join(err, r.Reject())
 	}
@@ -148,6 +156,9 @@ func perform(ctx context.Context, nic *via.NIC, r *via.ConnRequest, p play) (err
 	}
 	e := &end{c: c, p: p, data: carrier.Span{Addr: m.Addr(), Handle: m.Handle(), Length: endData}}
 	e.loop(ctx)
+	if e.auth != nil {
+		e.auth.Close()
+	}
 	return nil
 }
 
@@ -165,7 +176,10 @@ func (e *end) loop(ctx context.Context) {
 		e.c.Doorbell()
 		if n == 0 && e.c.Arm() {
 			timeout := unix.NsecToTimespec(int64(50 * time.Millisecond))
-			_, _ = unix.Ppoll([]unix.PollFd{{Fd: int32(e.c.FD()), Events: unix.POLLIN}}, &timeout, nil)
+			ready, _ := unix.Ppoll([]unix.PollFd{{Fd: int32(e.c.FD()), Events: unix.POLLIN}}, &timeout, nil)
+			if ready == 0 && e.p.idle != nil && !e.p.idle(e) {
+				return
+			}
 		}
 	}
 }
@@ -190,12 +204,21 @@ func (e *end) handle(d *via.Completion) bool {
 	r := e.c.Arrived(d)
 	var msg []byte
 	if d.Status&via.StatusImmediate == 0 {
-		msg = append(msg, r.Head[:min(int(d.Length), len(r.Head))]...)
-		msg = append(msg, r.Data[:max(0, int(d.Length)-len(r.Head))]...)
+		length, err := e.c.Open(r, d.Length)
+		if err != nil {
+			return false
+		}
+		msg = append(msg, r.Head[:min(int(length), len(r.Head))]...)
+		msg = append(msg, r.Data[:max(0, int(length)-len(r.Head))]...)
 	}
 	_ = e.c.Post(r) // a lost connection is met at the next poll
 	if msg == nil {
 		return e.keepalive(wire.MakeImmediate(wire.ImmKeepAliveAck, 1, 0, 0))
+	}
+	if e.p.message != nil {
+		if handled, goesOn := e.p.message(e, msg); handled {
+			return goesOn
+		}
 	}
 	if !wire.RawOpcode(msg).IsCommand() {
 		return e.control(msg)
