@@ -41,21 +41,17 @@ func readFile(path string) ([]byte, error) {
 }
 
 // readSecret reads the file of a key. It belongs to this user or to root, and
-// no other user has access; but a group may read what root gave it.
+// no other user or group has access.
 func readSecret(path string) ([]byte, error) {
 	return readChecked(path, func(info os.FileInfo) error {
 		st, ok := info.Sys().(*syscall.Stat_t)
 		if !ok {
 			return nil
 		}
-		allowed := os.FileMode(0o700)
-		if st.Uid == 0 {
-			allowed |= 0o040
-		}
 		switch {
 		case st.Uid != 0 && int(st.Uid) != os.Geteuid():
 			return fmt.Errorf("it belongs to user %d: %w: it must be root's or your own", st.Uid, ErrExposedKey)
-		case info.Mode().Perm()&^allowed != 0:
+		case info.Mode().Perm()&0o077 != 0:
 			return fmt.Errorf("it has mode %#o: %w: chmod 600 it", info.Mode().Perm(), ErrExposedKey)
 		}
 		return nil
