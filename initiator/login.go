@@ -37,8 +37,8 @@ const (
 // rdma_rxe.
 const commonTransfer = 8 << 20
 
-// connect opens a connection of a role and logs in. While the target has too
-// many handshakes it waits.
+// connect opens a connection of a role and logs in. It asks a target that
+// refuses for some time again after that time.
 func (s *session) connect(ctx context.Context, role wire.Role, index uint16, depth int) (*carrier.Carrier, wire.LoginResponse, error) {
 	for {
 		keys := s.keys.Load()
@@ -46,16 +46,37 @@ func (s *session) connect(ctx context.Context, role wire.Role, index uint16, dep
 		if err != nil && role == wire.RoleIO && s.keys.Load() != keys && ctx.Err() == nil {
 			continue // it joined by keys that were replaced meanwhile
 		}
-		var busy *handshake.BusyError
-		if !errors.As(err, &busy) || ctx.Err() != nil {
+		pause, again := retryAfter(err)
+		if again && ctx.Err() == nil {
+			s.cfg.Scheduler.Wait(ctx, pause)
+		}
+		if !again || ctx.Err() != nil {
 			return c, a, err
 		}
-		s.cfg.Scheduler.Wait(ctx, max(busy.RetryAfter, leastRetry))
 	}
 }
 
-// leastRetry is the least pause before a busy target is asked again.
+// leastRetry is the least pause before a target that refuses for some time is
+// asked again.
 const leastRetry = 10 * time.Millisecond
+
+// retryAfter returns for how long a target refuses, if it says so: because it
+// has too many handshakes, or in its answer to a login. A refusal by security
+// is final.
+func retryAfter(err error) (pause time.Duration, ok bool) {
+	var busy *handshake.BusyError
+	var refused *refusedError
+	var final *SecurityError
+	switch {
+	case errors.As(err, &final):
+		return 0, false
+	case errors.As(err, &busy):
+		return max(busy.RetryAfter, leastRetry), true
+	case errors.As(err, &refused) && refused.answer.RetryAfter != 0:
+		return max(time.Duration(refused.answer.RetryAfter)*time.Millisecond, leastRetry), true
+	}
+	return 0, false
+}
 
 // tryConnect opens a connection of a role and logs in.
 func (s *session) tryConnect(ctx context.Context, role wire.Role, index uint16, depth int) (*carrier.Carrier, wire.LoginResponse, error) {
