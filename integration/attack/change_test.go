@@ -100,7 +100,7 @@ func (m *meddler) total() (n int) {
 // its connection, the device goes on by a reconnect, and every read is what was
 // written.
 func TestChangesOnTheWay(t *testing.T) {
-	for name, f := range fabrics {
+	for name, f := range testbed.Fabrics {
 		for what, kind := range kinds {
 			t.Run(name+"/"+what, func(t *testing.T) {
 				m := &meddler{r: rand.New(rand.NewPCG(5, 6)), kind: kind, one: 40, recorded: map[int][][]byte{}}

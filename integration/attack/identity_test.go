@@ -66,7 +66,7 @@ func (s *scene) as(name string) func() (handshake.Config, error) {
 // come, share the limits of one client and its lines in the log; another
 // certificate of the same host has its own.
 func TestLimitsOfIdentities(t *testing.T) {
-	s := newScene(t, fabrics["roce"], newAttacker(func(channel, []byte) {}), true, seal.Limits{})
+	s := newScene(t, testbed.Fabrics["roce"], newAttacker(func(channel, []byte) {}), true, seal.Limits{})
 	testbed.Must(t, pki.Issue(filepath.Join(s.folder, "ca"), pki.Client, []string{"bob"}, filepath.Join(s.folder, "bob"), certificateLife))
 	s.stop()
 	log, clients := &lines{}, &clientNames{Device: s.cfg.Exports[0].Device}

@@ -16,7 +16,7 @@ var reads = flag.Int("attack.reads", 120, "reads while a peer writes the memory 
 // other bytes than were written: it ends connections, and no more.
 func TestPeerWritesExposedMemory(t *testing.T) {
 	a := newAttacker(func(channel, []byte) {})
-	s := newScene(t, fabrics["shm"], a, true, seal.Limits{})
+	s := newScene(t, testbed.Fabrics["shm"], a, true, seal.Limits{})
 	d := &disk{s.dial(t), make([]byte, diskSize)}
 	d.write(t, testbed.RandomBytes(diskSize), 0)
 	var stop atomic.Bool

@@ -36,7 +36,7 @@ func TestNoncesOfSessions(t *testing.T) {
 	m := &meddler{r: rand.New(rand.NewPCG(7, 8)), kind: kinds["flip"], one: 60, recorded: map[int][][]byte{}}
 	a := newAttacker(func(channel, []byte) {})
 	a.change = m.meddle
-	s := newScene(t, fabrics["shm"], a, true, seal.Limits{Capsules: 20, Blocks: 1 << 17, Observer: u.observe})
+	s := newScene(t, testbed.Fabrics["shm"], a, true, seal.Limits{Capsules: 20, Blocks: 1 << 17, Observer: u.observe})
 	s.rekey = 20 * time.Millisecond
 	d := s.dial(t)
 	var wg sync.WaitGroup

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -20,8 +19,6 @@ import (
 	"github.com/viablk/viablk/target"
 	"github.com/viablk/viablk/target/backend"
 	"github.com/viablk/viablk/via"
-	"github.com/viablk/viablk/via/roce"
-	"github.com/viablk/viablk/via/shm"
 )
 
 // exportName is long enough to be found nowhere by chance.
@@ -32,32 +29,9 @@ const (
 	certificateLife = time.Hour
 )
 
-// fabric is a provider of the attacker's.
-type fabric struct {
-	provider func() via.Provider
-	host     func(testing.TB) string
-}
-
-var fabrics = map[string]fabric{
-	"shm": {
-		func() via.Provider { return shm.New(shm.Options{}) },
-		func(t testing.TB) string { return filepath.Join(t.TempDir(), "target.sock") },
-	},
-	"roce": {func() via.Provider { return roce.New(roce.Options{}) }, freeAddress},
-}
-
-// freeAddress returns an unused UDP address of this host.
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	c, err := net.ListenPacket("udp", "127.0.0.1:0")
-	testbed.Must(t, err)
-	defer c.Close()
-	return c.LocalAddr().String()
-}
-
 // scene is a target and the NIC of its initiators, with an attacker between.
 type scene struct {
-	fabric fabric
+	fabric testbed.Fabric
 	by     *attacker
 	limits seal.Limits
 	rekey  time.Duration // initiator.Config.RekeyInterval
@@ -72,9 +46,9 @@ type scene struct {
 }
 
 // newScene serves a disk.
-func newScene(t testing.TB, f fabric, by *attacker, sealed bool, limits seal.Limits) *scene {
+func newScene(t testing.TB, f testbed.Fabric, by *attacker, sealed bool, limits seal.Limits) *scene {
 	t.Helper()
-	s := &scene{fabric: f, by: by, limits: limits, host: f.host(t)}
+	s := &scene{fabric: f, by: by, limits: limits, host: f.Host(t)}
 	log := slog.New(slog.DiscardHandler)
 	if os.Getenv("ATTACK_LOG") != "" {
 		log = slog.New(slog.NewTextHandler(os.Stderr, nil))
@@ -101,7 +75,7 @@ func newScene(t testing.TB, f fabric, by *attacker, sealed bool, limits seal.Lim
 
 func (s *scene) open(t testing.TB) *via.NIC {
 	t.Helper()
-	nic, err := via.OpenNic(s.by.over(s.fabric.provider()), "")
+	nic, err := via.OpenNic(s.by.over(s.fabric.Provider()), "")
 	testbed.Must(t, err)
 	nic.ErrorCallback(func(via.AsyncError) {})
 	return nic

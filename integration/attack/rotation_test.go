@@ -26,7 +26,7 @@ var (
 // rekeys give the session other keys. No request fails, no connection ends, and
 // nothing is found forged.
 func TestRotation(t *testing.T) {
-	for name, f := range fabrics {
+	for name, f := range testbed.Fabrics {
 		t.Run(name, func(t *testing.T) {
 			var keys atomic.Int64
 			var seen sync.Map
@@ -91,7 +91,7 @@ func TestRotation(t *testing.T) {
 // list; its requests wait. The others get new keys, for the target has another
 // certificate too, and do not notice.
 func TestReloadUnderLoad(t *testing.T) {
-	for name, f := range fabrics {
+	for name, f := range testbed.Fabrics {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t, f, newAttacker(func(channel, []byte) {}), true, seal.Limits{})
 			s.lengthenKeepAlive(t)

@@ -95,7 +95,7 @@ func use(t *testing.T, s *scene, secrets *search) {
 // memory that a peer reaches, on any connection. The same search finds them, by
 // every path, where sessions are in clear: so it would find one path that were.
 func TestSecrecy(t *testing.T) {
-	for name, f := range fabrics {
+	for name, f := range testbed.Fabrics {
 		t.Run(name, func(t *testing.T) {
 			sealed := newSearch()
 			use(t, newScene(t, f, newAttacker(sealed.see), true, seal.Limits{}), sealed)
@@ -124,7 +124,7 @@ func TestSecrecy(t *testing.T) {
 // Discovery is sealed as well.
 func TestSecrecyOfDiscovery(t *testing.T) {
 	secrets := newSearch()
-	s := newScene(t, fabrics["shm"], newAttacker(secrets.see), true, seal.Limits{})
+	s := newScene(t, testbed.Fabrics["shm"], newAttacker(secrets.see), true, seal.Limits{})
 	cfg := initiator.Config{NIC: s.nic, Host: s.host, Security: s.security}
 	list, err := initiator.Discover(t.Context(), cfg)
 	testbed.Must(t, err)

@@ -57,7 +57,7 @@ func TestPanicsInRoCE(t *testing.T) {
 	t.Cleanup(func() { slog.SetDefault(before) })
 	var panics porttest.Panics
 	open := panics.Wrap(func(local netip.AddrPort) (port.Port, error) { return port.OpenUDP(local, port.UDPOptions{}) })
-	c := newChainOver(t, func() via.Provider { return roce.New(roce.Options{Open: open, Timeout: 200 * time.Millisecond}) }, freeAddress(t), target.Config{},
+	c := newChainOver(t, func() via.Provider { return roce.New(roce.Options{Open: open, Timeout: 200 * time.Millisecond}) }, testbed.FreeAddress(t), target.Config{},
 		target.Export{Name: "a", Device: openBackend(t, "file:"+testbed.SparseFile(t, 16<<20))},
 		target.Export{Name: "b", Device: openBackend(t, "file:"+testbed.SparseFile(t, 16<<20))})
 	var devices [2]*initiator.Device

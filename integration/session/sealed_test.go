@@ -1,7 +1,6 @@
 package session
 
 import (
-	"net"
 	"path/filepath"
 	"testing"
 	"time"
@@ -14,9 +13,6 @@ import (
 	"github.com/viablk/viablk/target"
 	"github.com/viablk/viablk/target/backend/backendtest"
 	"github.com/viablk/viablk/target/limit"
-	"github.com/viablk/viablk/via"
-	"github.com/viablk/viablk/via/roce"
-	"github.com/viablk/viablk/via/shm"
 )
 
 // security is that of an initiator of the chain.
@@ -25,44 +21,21 @@ func (c *chain) security() (handshake.Config, error) {
 	return handshake.Config{TLS: tls}, err
 }
 
-// fabric is a way to connect the ends of a chain in this process.
-type fabric struct {
-	provider func() via.Provider
-	host     func(testing.TB) string
-}
-
-var fabrics = map[string]fabric{
-	"shm": {
-		func() via.Provider { return shm.New(shm.Options{}) },
-		func(t testing.TB) string { return filepath.Join(t.TempDir(), "target.sock") },
-	},
-	"roce": {func() via.Provider { return roce.New(roce.Options{}) }, freeAddress},
-}
-
-// freeAddress returns a UDP address of this host that is not in use.
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	c, err := net.ListenPacket("udp", "127.0.0.1:0")
-	testbed.Must(t, err)
-	defer c.Close()
-	return c.LocalAddr().String()
-}
-
 // newSealedChain serves the devices in sealed sessions only.
-func newSealedChain(t testing.TB, f fabric, cfg target.Config, exports ...target.Export) *chain {
+func newSealedChain(t testing.TB, f testbed.Fabric, cfg target.Config, exports ...target.Export) *chain {
 	t.Helper()
 	folder := testbed.Certificates(t, "alice")
 	certificates, err := pki.NewServerCertificates(filepath.Join(folder, "server"), true)
 	testbed.Must(t, err)
 	cfg.Security = &handshake.Guard{TLS: certificates.Config()}
-	c := newChainOver(t, f.provider, f.host(t), cfg, exports...)
+	c := newChainOver(t, f.Provider, f.Host(t), cfg, exports...)
 	c.folder = folder
 	return c
 }
 
 // TestSealedDiskPassesDeviceKit runs the kit on disks of sealed sessions.
 func TestSealedDiskPassesDeviceKit(t *testing.T) {
-	for name, f := range fabrics {
+	for name, f := range testbed.Fabrics {
 		t.Run(name, func(t *testing.T) {
 			attach := func(t testing.TB, d block.Device) block.Device {
 				return newSealedChain(t, f, target.Config{}, target.Export{Name: "disk", Device: d}).attach(t, "", nil)
@@ -86,7 +59,7 @@ func TestSealedDiskPassesDeviceKit(t *testing.T) {
 // TestSealedLengths: every length around the limits moves over every fabric,
 // with limits of all sizes, through small pools.
 func TestSealedLengths(t *testing.T) {
-	for name, f := range fabrics {
+	for name, f := range testbed.Fabrics {
 		for _, cfg := range []target.Config{{}, {InlineMax: 512, MaxIO: 64 << 10, PoolBytes: 64 << 10, Depth: 2}, {InlineMax: 16 << 10, MaxIO: 8 << 20}} {
 			t.Run(name, func(t *testing.T) {
 				c := newSealedChain(t, f, cfg, target.Export{Name: "disk", Device: openBackend(t, "memory:32MiB")})

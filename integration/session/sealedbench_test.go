@@ -38,7 +38,7 @@ func BenchmarkSealed(b *testing.B) {
 			for _, depth := range []int{1, 16} {
 				for _, op := range []block.Op{block.Read, block.Write} {
 					b.Run(fmt.Sprintf("%s/%d/%v/%d", name, n, op, depth), func(b *testing.B) {
-						benchmarkSealed(b, fabrics[name], op, n, depth)
+						benchmarkSealed(b, testbed.Fabrics[name], op, n, depth)
 					})
 				}
 			}
@@ -57,9 +57,9 @@ const (
 	sampleCount
 )
 
-func benchmarkSealed(b *testing.B, f fabric, op block.Op, n int64, depth int) {
+func benchmarkSealed(b *testing.B, f testbed.Fabric, op block.Op, n int64, depth int) {
 	disk := func() target.Export { return target.Export{Name: "disk", Device: openBackend(b, "memory:16MiB")} }
-	chains := [2]*chain{newChainOver(b, f.provider, f.host(b), target.Config{}, disk()), newSealedChain(b, f, target.Config{}, disk())}
+	chains := [2]*chain{newChainOver(b, f.Provider, f.Host(b), target.Config{}, disk()), newSealedChain(b, f, target.Config{}, disk())}
 	var loads [2]*sealedLoad // plain, sealed
 	for i, c := range chains {
 		d := c.attach(b, "", nil)
