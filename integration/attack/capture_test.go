@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"testing"
 
@@ -18,8 +19,10 @@ type eavesdropper struct {
 	*cable
 	marker  []byte            // all payload consists of it
 	secrets map[string][]byte // by what they are
-	sent    map[*testbed.Process]uint64
-	queues  map[uint32]bool // queue pairs of connections
+	// sessions is how often a session was noted, some of them twice.
+	sessions int
+	sent     map[*testbed.Process]uint64
+	queues   map[uint32]bool // queue pairs of connections
 }
 
 // note remembers what the capture must have: queue pairs, and how many packets
@@ -38,7 +41,8 @@ func (e *eavesdropper) note() {
 	session := e.attach.Status().Initiators[0].Session
 	id, err := hex.DecodeString(session)
 	testbed.Must(e.t, err)
-	e.secrets["session "+fmt.Sprint(len(e.secrets))] = id
+	e.sessions++
+	e.secrets[fmt.Sprint("session ", e.sessions)] = id
 }
 
 // start starts to write the marker and to read it back in every way: inside
@@ -68,6 +72,7 @@ func eavesdrop(t *testing.T, sealed bool) map[string]int {
 	}
 	_, _ = rand.Read(e.marker) // it never fails
 	e.secrets["payload"], e.secrets["name"] = e.marker, []byte(exportName)
+	maps.Copy(e.secrets, loginHeads(t))
 	path := filepath.Join(t.TempDir(), "cable.pcap")
 	c := e.bed.B.Capture(path)
 	e.startTarget()
@@ -152,10 +157,11 @@ var operations = map[wire.Operation]string{
 	wire.OpSend: "send", wire.OpWrite: "write", wire.OpReadResponse: "read response",
 }
 
-// TestSecrecyOnCable: no payload, name of a disk or identity of a session is in
-// a packet between a target and an initiator, however the payload moves, over
-// any connection: also after the target was killed, and where another initiator
-// takes the disk over. The same search finds them all if sessions are in clear.
+// TestSecrecyOnCable: no payload, name of a disk, identity of a session or
+// login is in a packet between a target and an initiator, however the payload
+// moves, over any connection: also after the target was killed, and where
+// another initiator takes the disk over. The same search finds them all if
+// sessions are in clear.
 func TestSecrecyOnCable(t *testing.T) {
 	t.Run("sealed", func(t *testing.T) {
 		t.Parallel()
@@ -168,7 +174,8 @@ func TestSecrecyOnCable(t *testing.T) {
 		found := eavesdrop(t, false)
 		for _, want := range []string{
 			"payload in send", "payload in write", "payload in read response", "name in send",
-			"session 2 in send", "session 3 in send", "session 4 in send",
+			"session 1 in send", "session 2 in send", "session 3 in send", "session 4 in send",
+			"login in send", "answer to a login in send",
 		} {
 			if found[want] == 0 {
 				t.Errorf("no %s: %v", want, found)

@@ -3,7 +3,7 @@ package attack
 import (
 	"bytes"
 	"encoding/hex"
-	"fmt"
+	"maps"
 	"sync"
 	"testing"
 
@@ -23,11 +23,14 @@ type search struct {
 	bytes   [channels]int
 }
 
-func newSearch() *search {
-	return &search{
+func newSearch(t testing.TB) *search {
+	t.Helper()
+	s := &search{
 		secrets: map[string][]byte{"payload": marker, "name": []byte(exportName)},
 		found:   map[string]int{},
 	}
+	maps.Copy(s.secrets, loginHeads(t))
+	return s
 }
 
 // see searches what travels. Payload is in messages or in memory.
@@ -91,22 +94,23 @@ func use(t *testing.T, s *scene, secrets *search) {
 	s.stop() // nothing travels any more
 }
 
-// No payload, name of a disk or identity of a session is in what travels or in
-// memory that a peer reaches, on any connection. The same search finds them, by
-// every path, where sessions are in clear: so it would find one path that were.
+// No payload, name of a disk, identity of a session or login is in what travels
+// or in memory that a peer reaches, on any connection. The same search finds
+// them, by every path, where sessions are in clear: so it would find one path
+// that were.
 func TestSecrecy(t *testing.T) {
 	for name, f := range testbed.Fabrics {
 		t.Run(name, func(t *testing.T) {
-			sealed := newSearch()
+			sealed := newSearch(t)
 			use(t, newScene(t, f, newAttacker(sealed.see), true, seal.Limits{}), sealed)
 			if len(sealed.found) != 0 {
 				t.Errorf("sealed: %v", sealed.found)
 			}
-			inClear := newSearch()
+			inClear := newSearch(t)
 			use(t, newScene(t, f, newAttacker(inClear.see), false, seal.Limits{}), inClear)
 			for _, want := range []string{
 				"payload in messages", "payload in placed", "payload in pulled", "payload in exposed memory",
-				"name in messages", "session in messages",
+				"name in messages", "session in messages", "login in messages", "answer to a login in messages",
 			} {
 				if inClear.found[want] == 0 {
 					t.Errorf("in clear: no %s", want)
@@ -121,14 +125,30 @@ func TestSecrecy(t *testing.T) {
 	}
 }
 
-// Discovery is sealed as well.
+// Discovery is sealed as well; in clear its login and its list are found.
 func TestSecrecyOfDiscovery(t *testing.T) {
-	secrets := newSearch()
-	s := newScene(t, testbed.Fabrics["shm"], newAttacker(secrets.see), true, seal.Limits{})
-	cfg := initiator.Config{NIC: s.nic, Host: s.host, Security: s.security}
-	list, err := initiator.Discover(t.Context(), cfg)
-	testbed.Must(t, err)
-	if len(list) != 1 || list[0].Name != exportName || len(secrets.found) != 0 {
-		t.Errorf("%s, %v", fmt.Sprint(list), secrets.found)
+	discover := func(sealed bool) map[string]int {
+		secrets := newSearch(t)
+		s := newScene(t, testbed.Fabrics["shm"], newAttacker(secrets.see), sealed, seal.Limits{})
+		cfg := initiator.Config{NIC: s.nic, Host: s.host}
+		if sealed {
+			cfg.Security = s.security
+		}
+		list, err := initiator.Discover(t.Context(), cfg)
+		testbed.Must(t, err)
+		if len(list) != 1 || list[0].Name != exportName {
+			t.Errorf("the list is %v", list)
+		}
+		s.stop() // nothing travels any more
+		return secrets.found
+	}
+	if found := discover(true); len(found) != 0 {
+		t.Errorf("sealed: %v", found)
+	}
+	found := discover(false)
+	for _, want := range []string{"name in messages", "login in messages", "answer to a login in messages"} {
+		if found[want] == 0 {
+			t.Errorf("in clear: no %s: %v", want, found)
+		}
 	}
 }
