@@ -1,5 +1,7 @@
 package initiator
 
+import "time"
+
 // A target that goes down answers what is in flight, and refuses new commands.
 // The initiator learns of it by the event go away or the first refusal. It logs
 // out when its queues have taken every answer: the logout would cut off what is
@@ -7,6 +9,13 @@ package initiator
 //
 // A queue stores inFlight before it loads session.draining, and the reconnector
 // loads them in the other order, so one of them sees the other.
+
+// The successor of a target that drained is asked for often at first: most
+// targets that end in order are started again at once.
+const (
+	successorTime  = 10 * time.Second
+	successorDelay = 100 * time.Millisecond
+)
 
 // setActive publishes whether the queue has commands without an answer.
 func (q *Queue) setActive(active bool) {

@@ -1,11 +1,14 @@
 package initiator_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/viablk/viablk/initiator"
 	"github.com/viablk/viablk/internal/block"
@@ -156,6 +159,36 @@ func readUntilRefused(t *testing.T, d *initiator.Device, q *initiator.Queue) {
 			must(t, nap(q))
 		}
 	}
+}
+
+// TestSuccessorIsAskedForOften: the pauses between attempts to reach the
+// successor of a target that drained stay short. Without that the last of them
+// would come after minutes.
+func TestSuccessorIsAskedForOften(t *testing.T) {
+	g := newGate()
+	r := newGated(t, g)
+	attempts := new(attemptLog)
+	d := r.dial(t, "a", func(c *initiator.Config) {
+		c.LossTimeout, c.ReconnectDelay = initiator.Forever, time.Hour
+		c.Log = slog.New(slog.NewTextHandler(attempts, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	q := open(t, d, 4)
+	must(t, r.server.Drain(context.Background()))
+	r.stop()
+	waitFor(t, "attempts", func() bool { return attempts.Load() > 14 })
+	submit(t, q, request(block.Read, 0, 4096))
+	r.start(t)
+	wantAll(t, q, 1, 0)
+}
+
+// attemptLog counts the attempts to reach a target that are logged.
+type attemptLog struct{ atomic.Int32 }
+
+func (l *attemptLog) Write(line []byte) (int, error) {
+	if bytes.Contains(line, []byte("reconnect failed")) {
+		l.Add(1)
+	}
+	return len(line), nil
 }
 
 // drive lets a queue without an answer work for a moment.

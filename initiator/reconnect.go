@@ -158,8 +158,10 @@ func (k *reconnector) replaceSessions() {
 		}
 		log.Warn(text, "host", k.device.cfg.Host, "timeout", k.device.cfg.LossTimeout)
 		k.update(func() { k.sessionLosses, k.lostAt = k.sessionLosses+1, began })
+		end := expiry{at: began.Add(k.device.cfg.LossTimeout)}
 		if s.draining.Load() {
 			k.awaitAnswers(s)
+			end.soon = k.scheduler.Now().Add(successorTime)
 		}
 		if errors.Is(s.err(), seal.ErrForged) {
 			k.update(func() { k.forged++ })
@@ -170,7 +172,7 @@ func (k *reconnector) replaceSessions() {
 		if s.durable {
 			k.device.markDurable(k.device.writes())
 		}
-		next, err := k.reopen(log, began)
+		next, err := k.reopen(log, end)
 		switch {
 		case k.quit.Err() != nil:
 			if next != nil {
@@ -193,13 +195,11 @@ func (k *reconnector) replaceSessions() {
 const firstDelay = 20 * time.Millisecond
 
 // reopen retries until the disk is open again. It fails if the disk is another
-// one, or has lost data. It logs the end of the loss timeout, which began at
-// lost.
-func (k *reconnector) reopen(log *slog.Logger, lost time.Time) (*session, error) {
+// one, or has lost data. It logs the end of the loss timeout.
+func (k *reconnector) reopen(log *slog.Logger, end expiry) (*session, error) {
 	cfg := &k.device.cfg
 	ask := wire.OpenRequest{Writer: k.device.writer, Return: true, Generation: k.device.generation}
 	conflicts := 0
-	end := expiry{at: lost.Add(cfg.LossTimeout)}
 	for delay := min(firstDelay, cfg.ReconnectDelay); ; delay = min(2*delay, cfg.ReconnectDelay) {
 		ctx, cancel := k.scheduler.WithTimeout(k.quit, cfg.Timeout)
 		s, err := openDisk(ctx, *cfg, &ask)
@@ -222,6 +222,9 @@ func (k *reconnector) reopen(log *slog.Logger, lost time.Time) (*session, error)
 			continue
 		}
 		k.noteRefusal(log, err)
+		if k.scheduler.Now().Before(end.soon) {
+			delay = min(delay, successorDelay)
+		}
 		if k.pause(log, delay, &end); k.quit.Err() != nil {
 			return nil, errClosed
 		}
@@ -232,6 +235,7 @@ func (k *reconnector) reopen(log *slog.Logger, lost time.Time) (*session, error)
 type expiry struct {
 	at     time.Time
 	logged bool
+	soon   time.Time // before it the successor of a target that drained is due
 }
 
 // pause waits for delay, or until stop. It logs the end of the loss timeout.

@@ -11,8 +11,8 @@ import (
 var restarts = flag.Int("nbd.restarts", 2, "how often a server is replaced under QEMU, on each way")
 
 // TestServerIsReplacedUnderQEMU: a client that reconnects notices nothing when
-// the server ends in peace and another takes its place. QEMU reports every
-// error of a request, ESHUTDOWN too.
+// the server ends in peace and another takes its place, nor when the target of
+// its remote disk does. QEMU reports every error of a request, ESHUTDOWN too.
 func TestServerIsReplacedUnderQEMU(t *testing.T) {
 	for _, way := range []struct {
 		name  string
@@ -30,6 +30,19 @@ func TestServerIsReplacedUnderQEMU(t *testing.T) {
 			return func() *testbed.Process {
 				return testbed.StartBinary(t, testbed.Program(t), "attach", p.URI("disk", "via+shm"),
 					"--nbd", "nbd+unix:///disk?socket="+path, "--admin", filepath.Join(testbed.Folder(t), "a"))
+			}, path
+		}},
+		{"target behind attach", func(t *testing.T) (func() *testbed.Process, string) {
+			path, d := filepath.Join(testbed.Folder(t), "n"), testbed.FileDisk(16<<20)(t)
+			listen, attached := "via+shm:///?socket="+filepath.Join(testbed.Folder(t), "v"), false
+			return func() *testbed.Process {
+				p := testbed.StartTarget(t, testbed.Program(t), listen, d)
+				if !attached {
+					attached = true
+					testbed.StartBinary(t, testbed.Program(t), "attach", p.URI("disk", "via+shm"),
+						"--nbd", "nbd+unix:///disk?socket="+path, "--admin", filepath.Join(testbed.Folder(t), "a"))
+				}
+				return p
 			}, path
 		}},
 	} {
@@ -58,7 +71,7 @@ func TestServerIsReplacedUnderQEMU(t *testing.T) {
 			}()
 			for range *restarts {
 				testbed.Eventually(t, "writes", func() (any, bool) {
-					n := p.Status().NBD.Total.Writes
+					n := writes(p.Status())
 					return n, n > 100 || t.Failed()
 				})
 				p.Stop()
@@ -70,4 +83,12 @@ func TestServerIsReplacedUnderQEMU(t *testing.T) {
 			}
 		})
 	}
+}
+
+// writes returns how many writes a process has served.
+func writes(st testbed.Status) uint64 {
+	if st.NBD != nil {
+		return st.NBD.Total.Writes
+	}
+	return st.Targets[0].Exports[0].Stats.Writes
 }
