@@ -49,6 +49,8 @@ func TestDevice(t *testing.T) {
 		{"target returns", b.testTargetReturns},
 		{"nbd-client", b.testForeignClient},
 		{"links", b.testLinks},
+		{"restarts", b.testRestarts},
+		{"attach latency", b.testAttachLatency},
 	})
 }
 
@@ -82,9 +84,11 @@ func (b *deviceBed) test(t *testing.T, tests []deviceTest) {
 // bootDevices boots a machine with the kernel of a package.
 func bootDevices(t *testing.T, kernel string) *deviceBed {
 	t.Helper()
+	limit := 14*waitLimit + time.Duration(*restartCycles)*waitLimit + time.Duration(*attachRounds)*time.Second // of a host that is busy
 	v := Boot(t, Config{
 		Kernel:  kernel,
 		Memory:  768,
+		Limit:   limit + waitLimit,
 		Modules: []string{"nbd nbds_max=4", "ext4", "xfs"},
 		Tools: []string{
 			"e2fsprogs/mkfs.ext4", "e2fsprogs/e2fsck", "e2fsprogs/resize2fs", "nbd-client/nbd-client", "fio/fio", "xfsprogs/mkfs.xfs", "xfsprogs/xfs_repair", "util-linux/fstrim", "util-linux/setpriv", "util-linux/blockdev",
@@ -92,10 +96,11 @@ func bootDevices(t *testing.T, kernel string) *deviceBed {
 		},
 		Files: map[string]string{
 			"/usr/bin/viablk":                   Program(t, modulePath+"/cmd/viablk"),
+			"/usr/bin/worker":                   Program(t, modulePath+"/integration/vm/worker"),
 			"/etc/udev/rules.d/60-viablk.rules": "../../contrib/udev/60-viablk.rules",
 		},
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 12*waitLimit) // of a host that is busy
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
 	b := &deviceBed{VM: v, ctx: ctx}
 	v.Must("sh", "-c", "cd /tmp && truncate -s 64M disk && truncate -s 8M small && truncate -s 320M large && mkdir -p /mnt")
@@ -337,6 +342,14 @@ func (b *deviceBed) testStall(t *testing.T) {
 	c.Wait()
 	b.run(t, "viablk", "detach", "/dev/nbd0")
 	b.script(t, "[ ! -e /sys/block/nbd0/pid ]")
+}
+
+// awaitRequests waits until the device has answered so many requests more.
+func (b *deviceBed) awaitRequests(t *testing.T, n int) {
+	t.Helper()
+	const answered = "set -- $(cat /sys/block/nbd0/stat); echo $(($1 + $5))"
+	b.await(t, "enough", "sh", "-c", fmt.Sprintf("%s > /tmp/now; [ -e /tmp/begin ] || cp /tmp/now /tmp/begin; "+
+		"[ $(($(cat /tmp/now) - $(cat /tmp/begin))) -ge %d ] && rm /tmp/begin && echo enough", answered, n))
 }
 
 // awaitBusy waits until the device has requests in flight.

@@ -137,11 +137,3 @@ func (b *exerciseBed) testReplaced(t *testing.T) {
 	b.script(t, "umount /mnt")
 	b.detach(t, c)
 }
-
-// awaitRequests waits until the device has answered so many requests more.
-func (b *exerciseBed) awaitRequests(t *testing.T, n int) {
-	t.Helper()
-	const answered = "set -- $(cat /sys/block/nbd0/stat); echo $(($1 + $5))"
-	b.await(t, "enough", "sh", "-c", fmt.Sprintf("%s > /tmp/now; [ -e /tmp/begin ] || cp /tmp/now /tmp/begin; "+
-		"[ $(($(cat /tmp/now) - $(cat /tmp/begin))) -ge %d ] && rm /tmp/begin && echo enough", answered, n))
-}

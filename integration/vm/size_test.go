@@ -60,10 +60,16 @@ func (b *deviceBed) attachAs(t *testing.T, device, uri string, args ...string) *
 	t.Helper()
 	c, err := b.Start(b.ctx, append([]string{"viablk", "attach", uri, "--device", device}, args...)...)
 	must(t, err)
+	b.awaitOutput(t, c, device)
+	return c
+}
+
+// awaitOutput waits until a command has written a text.
+func (b *deviceBed) awaitOutput(t *testing.T, c *Command, text string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, waitLimit)
 	defer cancel()
-	must(t, c.Await(ctx, device))
-	return c
+	must(t, c.Await(ctx, text))
 }
 
 // end ends a command by SIGTERM, in peace.

@@ -17,6 +17,8 @@ var roles = map[string]func(*flag.FlagSet) func() error{
 	"trees-check": checkTrees,
 	"log-write":   logWrite,
 	"log-check":   logCheck,
+	"client":      plainClientFlags,
+	"latency":     latencyFlags,
 }
 
 func main() {
