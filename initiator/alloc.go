@@ -59,7 +59,7 @@ func (m *memory) open(cfg *Config) error {
 	}
 	if regcache.CannotRegister(err) {
 		m.off = err.Error()
-		cfg.Log.Warn("nothing can be registered: all payload is copied", "error", err)
+		cfg.Log.Warn("nothing can be registered: all payload is copied", "event", "registration_refused", "error", err)
 		return nil
 	}
 	return err

@@ -306,6 +306,6 @@ func (q *Queue) finishCommand(sl *slot, err error) error {
 // logFlush logs that the target could not make writes durable: a file system
 // above may forget it, and its pages with it. err is the target's answer.
 func (d *Device) logFlush(err error) {
-	d.flushes.Warn(d.cfg.Log, "the target fails to flush: acknowledged writes may be lost",
+	d.flushes.Warn(d.cfg.Log, "the target fails to flush: acknowledged writes may be lost", "event", "flush_failed",
 		"host", d.cfg.Host, "export", d.export.Name, "error", err)
 }

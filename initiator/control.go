@@ -35,13 +35,13 @@ func (s *session) routineControl(c *carrier.Carrier, bell sched.Bell) {
 	k.endRekey()
 	s.forgetKeys() // no connection joins any more
 	if err != nil {
-		s.cfg.Log.Log(context.Background(), s.cfg.lossLevel(), "session ended", "error", err)
+		s.cfg.Log.Log(context.Background(), s.cfg.lossLevel(), "session ended", "event", "session_ended", "error", err)
 	}
 	s.mu.Lock()
 	s.cause = err
 	s.mu.Unlock()
 	if e := s.cfg.guard("panic: control connection not released", c.Close); e != nil {
-		s.cfg.Log.Error("control connection not released", "error", e)
+		s.cfg.Log.Error("control connection not released", "event", "release_failed", "error", e)
 	}
 }
 
@@ -109,7 +109,7 @@ func (k *controller) completion(e *via.Completion) error {
 		case wire.EventResize:
 			k.s.resized.Store(&v)
 		case wire.EventGoAway:
-			k.s.cfg.Log.Debug("the target asks to go", "host", k.s.cfg.Host)
+			k.s.cfg.Log.Debug("the target asks to go", "event", "go_away", "host", k.s.cfg.Host)
 			k.s.beginDrain() // the logout tells what is durable
 		case wire.EventRekey:
 			k.rekey.due = k.s.cfg.Scheduler.Now()

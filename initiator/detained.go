@@ -119,7 +119,7 @@ func (p *payload) replace() bool {
 	}
 	pool, err := p.makePool(p.poolBytes)
 	if err != nil {
-		p.quarantine.log.Warn("no memory in place of that in quarantine: requests wait", "error", err)
+		p.quarantine.log.Warn("no memory in place of that in quarantine: requests wait", "event", "quarantine_full", "error", err)
 		return false
 	}
 	p.pool = pool

@@ -69,7 +69,7 @@ func (k *quarantine) count(cause error, add func(*QuarantineStatus)) {
 	add(&k.status)
 	k.mu.Unlock()
 	if first {
-		k.log.Warn("the target may still access memory of a connection that has ended: it is in quarantine until the process continues or dies",
+		k.log.Warn("the target may still access memory of a connection that has ended: it is in quarantine until the process continues or dies", "event", "memory_quarantined",
 			"host", k.host, "error", cause)
 	}
 }
@@ -112,7 +112,7 @@ func (k *quarantine) unmap(free func(*regcache.Pool) bool) {
 		}
 		bytes += int64(p.Stats().Size)
 		if err := p.Close(); err != nil {
-			k.log.Error("quarantined memory not unmapped", "error", err)
+			k.log.Error("quarantined memory not unmapped", "event", "release_failed", "error", err)
 		}
 	}
 	k.mu.Lock()

@@ -193,7 +193,7 @@ func (q *Queue) fail(err error) {
 	if busy == 0 {
 		level = slog.LevelDebug // no request waits; a lost session logs why
 	}
-	q.device.cfg.Log.Log(context.Background(), level, "connection lost", "conn", q.index, "requests", busy, "error", err)
+	q.device.cfg.Log.Log(context.Background(), level, "connection lost", "event", "connection_lost", "conn", q.index, "requests", busy, "error", err)
 	q.payload.releaseAll(q.slots.slots)
 	q.setActive(false)
 	if q.poster.leaving {

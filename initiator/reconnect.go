@@ -152,11 +152,12 @@ func (k *reconnector) replaceSessions() {
 			return
 		}
 		began := k.scheduler.Now()
-		text := "the target is lost: requests wait for it"
+		away := log.With("host", k.device.cfg.Host, "timeout", k.device.cfg.LossTimeout)
 		if s.draining.Load() {
-			text = "the target ends the session: requests wait for it"
+			away.Warn("the target ends the session: requests wait for it", "event", "target_leaves")
+		} else {
+			away.Warn("the target is lost: requests wait for it", "event", "target_lost")
 		}
-		log.Warn(text, "host", k.device.cfg.Host, "timeout", k.device.cfg.LossTimeout)
 		k.update(func() { k.sessionLosses, k.lostAt = k.sessionLosses+1, began })
 		end := expiry{at: began.Add(k.device.cfg.LossTimeout)}
 		if s.draining.Load() {
@@ -180,13 +181,13 @@ func (k *reconnector) replaceSessions() {
 			}
 			return
 		case err != nil:
-			log.Error("the disk is lost: requests fail with EIO", "host", k.device.cfg.Host, "error", err)
+			log.Error("the disk is lost: requests fail with EIO", "event", "disk_failed", "host", k.device.cfg.Host, "error", err)
 			k.update(func() { k.failure, k.lostAt = err, time.Time{} })
 			return
 		}
 		next.conflicts += s.conflicts
 		k.update(func() { k.session, k.lostAt, k.returnedAt, k.refusal = next, time.Time{}, k.scheduler.Now(), "" })
-		log.Info("the target is back", "host", k.device.cfg.Host, "disconnected", k.scheduler.Now().Sub(began).Round(time.Millisecond))
+		log.Info("the target is back", "event", "target_back", "host", k.device.cfg.Host, "disconnected", k.scheduler.Now().Sub(began).Round(time.Millisecond))
 	}
 }
 
@@ -217,7 +218,7 @@ func (k *reconnector) reopen(log *slog.Logger, end expiry) (*session, error) {
 			if cfg.OnConflict == ConflictFail {
 				return nil, &changedError{"another client wrote to the disk meanwhile (" + refused.reason + ")"}
 			}
-			log.Warn("another client wrote to the disk meanwhile: requests that wait fail, and what is cached may be old", "host", cfg.Host, "reason", refused.reason)
+			log.Warn("another client wrote to the disk meanwhile: requests that wait fail, and what is cached may be old", "event", "writer_conflict", "host", cfg.Host, "reason", refused.reason)
 			ask.Return, conflicts = false, 1
 			continue
 		}
@@ -244,7 +245,7 @@ func (k *reconnector) pause(log *slog.Logger, delay time.Duration, e *expiry) {
 		now := k.scheduler.Now()
 		if !e.logged && !now.Before(e.at) {
 			e.logged = true
-			log.Error("the target did not return in time: requests fail with EIO until it does", "host", k.device.cfg.Host, "timeout", k.device.cfg.LossTimeout)
+			log.Error("the target did not return in time: requests fail with EIO until it does", "event", "loss_timeout", "host", k.device.cfg.Host, "timeout", k.device.cfg.LossTimeout)
 		}
 		left := until.Sub(now)
 		if left <= 0 || k.quit.Err() != nil {
@@ -271,9 +272,9 @@ func (k *reconnector) noteRefusal(log *slog.Logger, err error) {
 	known := said == "" || said == k.refusal
 	k.mu.Unlock()
 	if known {
-		log.Debug("reconnect failed", "host", k.device.cfg.Host, "error", err)
+		log.Debug("reconnect failed", "event", "reconnect_failed", "host", k.device.cfg.Host, "error", err)
 	} else {
-		log.Warn("the target is there and refuses: requests wait", "host", k.device.cfg.Host, "reason", err)
+		log.Warn("the target is there and refuses: requests wait", "event", "target_refuses", "host", k.device.cfg.Host, "reason", err)
 	}
 	k.update(func() { k.refusal = said })
 }

@@ -142,7 +142,7 @@ func (k *controller) rekeys() bool { return k.s.login.Features&wire.FeatureRekey
 func (k *controller) check(keys *sessionKeys, now time.Time) error {
 	cfg, err := k.s.cfg.Security()
 	if err != nil {
-		k.s.cfg.Log.Warn("certificates not read again: those from before stay", "error", err)
+		k.s.cfg.Log.Warn("certificates not read again: those from before stay", "event", "certificates_kept", "error", err)
 		return nil
 	}
 	if err := cfg.Recheck(keys.Result, now); err != nil {
@@ -168,7 +168,7 @@ func (k *controller) beginRekey(keys *sessionKeys, now time.Time) error {
 	}
 	cfg, err := k.s.cfg.Security()
 	if err != nil {
-		k.s.cfg.Log.Warn("no rekey: the certificates cannot be read", "error", err, "next", rekeyRetry)
+		k.s.cfg.Log.Warn("no rekey: the certificates cannot be read", "event", "rekey_failed", "error", err, "next", rekeyRetry)
 		r.due = now.Add(rekeyRetry)
 		return nil
 	}
@@ -220,7 +220,7 @@ func (k *controller) replaceKeys(keys *sessionKeys) error {
 	k.s.keys.Load().Session.Rekey(keys.Session)
 	k.s.keys.Store(keys)
 	r.retires = keys.at.Add(confirmTimeout)
-	k.s.cfg.Log.Debug("keys replaced", "host", k.s.cfg.Host, "peer", keys.Names, "serial", keys.Serial)
+	k.s.cfg.Log.Debug("keys replaced", "event", "keys_replaced", "host", k.s.cfg.Host, "peer", keys.Names, "serial", keys.Serial)
 	if k.keepalive.awaitingAck || k.c.FreeSends() == 0 {
 		return nil // the next message says it
 	}

@@ -131,7 +131,7 @@ func (r *redialer) reconnect(ctx context.Context) reconnectResult {
 		if err == nil {
 			return reconnectResult{session: s, answer: answer, inside: r.inside}
 		}
-		cfg.Log.Debug("connection not restored", "conn", r.index, "error", err)
+		cfg.Log.Debug("connection not restored", "event", "reconnect_failed", "conn", r.index, "error", err)
 		r.inside = errors.Join(r.inside, r.carrier.Disconnect())
 		if s.err() != nil {
 			r.lost = s

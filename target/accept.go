@@ -48,7 +48,7 @@ func (c *conn) confirm(ctx context.Context, r *via.ConnRequest) (via.ViAttribute
 // refuse rejects a request that has no VI, unless it has ended.
 func (c *conn) refuse(r *via.ConnRequest, err error) {
 	_ = r.Reject() // fails if the request was answered: the requester is gone
-	c.server.refusals.Warn(c.log, "connection not accepted", "error", err)
+	c.server.refusals.Warn(c.log, "connection not accepted", "event", "connection_refused", "error", err)
 }
 
 // Receives that a connection has before it logged in, and what each holds

@@ -163,9 +163,9 @@ func (k *controller) open(msg []byte) error {
 	a.ID, a.PathEpoch = q.ID, k.login.epoch
 	if a.Status == wire.StatusOK {
 		k.conn.markOpened()
-		k.conn.logCaused(k.log, slog.LevelInfo, "export opened", "export", a.Name)
+		k.conn.logCaused(k.log, slog.LevelInfo, "export opened", "event", "export_opened", "export", a.Name)
 	} else {
-		k.conn.logCaused(k.log, slog.LevelWarn, "export not opened", "export", clip(q.Name), "identity", k.login.identity, "reason", cmp.Or(why, a.Reason))
+		k.conn.logCaused(k.log, slog.LevelWarn, "export not opened", "event", "export_refused", "export", clip(q.Name), "identity", k.login.identity, "reason", cmp.Or(why, a.Reason))
 	}
 	return k.send(&a)
 }
@@ -254,7 +254,7 @@ func (k *controller) answerLogout() error {
 // refuseLogin refuses the login; the connection ends when the answer is sent.
 func (k *controller) refuseLogin(q *wire.LoginRequest, status wire.Status, reason wire.LoginReason, text string) error {
 	k.closing = true
-	k.server.refusals.Warn(k.log, "login refused", "reason", reason, "text", text)
+	k.server.refusals.Warn(k.log, "login refused", "event", "login_refused", "reason", reason, "text", text)
 	return k.send(&wire.LoginResponse{
 		ID: q.ID, PathEpoch: q.PathEpoch, Status: status, Reason: reason, Text: text,
 		Version: wire.Version, TargetID: k.server.id, TargetInstance: k.server.id,

@@ -190,7 +190,7 @@ func (x *executor) finish(r *request, b *block.Request) {
 	if status != wire.StatusOK {
 		x.countError(r, status)
 		x.timer.discard()
-		x.log.Debug("request failed", "op", b.Op, "offset", b.Offset, "length", b.Length, "error", b.Err)
+		x.log.Debug("request failed", "event", "request_failed", "op", b.Op, "offset", b.Offset, "length", b.Length, "error", b.Err)
 	} else if b.Op == block.Status {
 		status = r.encodeExtents()
 	}

@@ -67,7 +67,7 @@ func (t *handleTable) check(r *request) wire.Status {
 	}
 	if op == block.Write || op == block.Trim || op == block.WriteZeroes {
 		if err := h.opened.hold.BeforeWrite(); err != nil {
-			t.log.Error("write refused", "error", err)
+			t.log.Error("write refused", "event", "write_refused", "error", err)
 			return wire.StatusIO
 		}
 	}
@@ -131,7 +131,7 @@ func (t *handleTable) find(number uint16) (*handle, wire.Status) {
 	}()
 	q, err := t.exportQueue(o.export)
 	if err != nil {
-		t.log.Error("export not opened", "export", o.export.Name, "error", err)
+		t.log.Error("export not opened", "event", "export_refused", "export", o.export.Name, "error", err)
 		return nil, wire.StatusOf(block.Errno(err))
 	}
 	q.handles++
@@ -183,7 +183,7 @@ func (t *handleTable) openQueue(x *exported) (*exportQueue, error) {
 		q.ranges = m.Ranges()
 		q.direct, err = t.server.cfg.NIC.RegisterMem(m.Memory(), via.MemAttributes{Ptag: t.carrier.Tag()})
 		if err != nil && !x.copied.Swap(true) {
-			t.log.Warn("a disk in memory is not registered: its data is copied", "export", x.Name, "error", err)
+			t.log.Warn("a disk in memory is not registered: its data is copied", "event", "registration_refused", "export", x.Name, "error", err)
 		}
 	}
 	q.mapping = t.openMapping(x)
@@ -220,7 +220,7 @@ func (t *handleTable) closeHandle(h *handle) {
 	if q.handles--; q.handles == 0 {
 		t.retire(q)
 		if err := q.close(); err != nil {
-			t.log.Error("export not released", "export", q.export.Name, "error", err)
+			t.log.Error("export not released", "event", "release_failed", "export", q.export.Name, "error", err)
 		}
 		t.queues = slices.DeleteFunc(t.queues, func(x *exportQueue) bool { return x == q })
 	}

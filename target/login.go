@@ -64,7 +64,7 @@ func (w *worker) logIn(msg []byte) error {
 	})
 	if q.Role == wire.RoleIO {
 		if err := w.equip(int(answer.Credits)); err != nil {
-			w.conn.logCaused(w.log, slog.LevelError, "connection not equipped", "error", err)
+			w.conn.logCaused(w.log, slog.LevelError, "connection not equipped", "event", "out_of_memory", "error", err)
 			return w.control.refuseLogin(&q, wire.StatusNoMemory, wire.ReasonResources, "the target has no memory for the connection")
 		}
 	}
@@ -74,7 +74,7 @@ func (w *worker) logIn(msg []byte) error {
 	if q.Role == wire.RoleDiscover { // "viablk list" and "info", as often as a monitor asks
 		level = slog.LevelDebug
 	}
-	w.conn.logCaused(w.log, level, "logged in", "role", q.Role)
+	w.conn.logCaused(w.log, level, "logged in", "event", "logged_in", "role", q.Role)
 	return w.control.send(&answer)
 }
 

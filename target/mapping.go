@@ -45,7 +45,7 @@ func (t *handleTable) openMapping(x *exported) *connMapping {
 	cache, mapped, logged, err := t.server.mappings.open(x, disk)
 	if err != nil {
 		if !logged {
-			t.log.Warn("a mapped file is not registered: its reads are copied", "export", x.Name, "error", err)
+			t.log.Warn("a mapped file is not registered: its reads are copied", "event", "registration_refused", "export", x.Name, "error", err)
 		}
 		return nil
 	}
@@ -183,7 +183,7 @@ func (s *Server) calibrate() error {
 	}
 	s.cost, err = regcache.Calibrate(s.cfg.NIC, tag)
 	if regcache.CannotRegister(err) {
-		s.cfg.Log.Warn("what it costs to register is not known: reads of mapped files may be copied", "error", err)
+		s.cfg.Log.Warn("what it costs to register is not known: reads of mapped files may be copied", "event", "calibration_failed", "error", err)
 		err = nil
 	}
 	return errors.Join(err, s.cfg.NIC.DestroyPtag(tag))

@@ -75,7 +75,7 @@ func (w *worker) release() {
 func (w *worker) step(f func() error) bool {
 	return w.guard(func() {
 		if err := f(); err != nil {
-			w.log.Error("connection not released", "error", err)
+			w.log.Error("connection not released", "event", "release_failed", "error", err)
 		}
 	})
 }
@@ -131,7 +131,7 @@ func (w *worker) free() {
 // exports in use.
 func (w *worker) quarantine() {
 	w.conn.server.quarantined.Add(1)
-	w.log.Error("connection in quarantine: its memory, and the exports of its session, stay in use until the target ends")
+	w.log.Error("connection in quarantine: its memory, and the exports of its session, stay in use until the target ends", "event", "connection_quarantined")
 	if session := w.login.session; session != nil {
 		session.control.stop(stopNow)
 	}

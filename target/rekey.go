@@ -82,7 +82,7 @@ func (w *worker) rekeyMessage(msg []byte) error {
 	}
 	if busy := new(handshake.BusyError); refusal != nil && !errors.As(refusal, &busy) {
 		name, serial := h.Claimed()
-		w.conn.logCaused(w.log, slog.LevelWarn, "session ended: rekey refused", "name", name, "serial", serial, "error", refusal)
+		w.conn.logCaused(w.log, slog.LevelWarn, "session ended: rekey refused", "event", "rekey_refused", "name", name, "serial", serial, "error", refusal)
 		w.dismiss(now)
 	}
 	return nil
@@ -97,7 +97,7 @@ func (w *worker) replaceKeys(r *handshake.Result, now time.Time) error {
 		return errNoSession
 	}
 	w.authenticated = r
-	w.log.Debug("keys replaced", "names", strings.Join(r.Names, " "), "serial", r.Serial)
+	w.log.Debug("keys replaced", "event", "keys_replaced", "names", strings.Join(r.Names, " "), "serial", r.Serial)
 	w.rekey.retires = true
 	s.recheckConns()
 	return nil

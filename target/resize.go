@@ -17,7 +17,7 @@ func (k *controller) watchSizes() error {
 	}
 	k.eventAckPending = true
 	k.events++
-	k.log.Info("export resized", "export", o.export.Name, "size", o.size.Load())
+	k.log.Info("export resized", "event", "export_resized", "export", o.export.Name, "size", o.size.Load())
 	return k.send(&wire.Event{
 		ID: k.events, PathEpoch: k.login.epoch, Kind: wire.EventResize, Export: handle,
 		SizeGen: o.sizeGen.Load(), UUID: o.export.identity.UUID(), Size: uint64(o.size.Load()),

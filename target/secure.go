@@ -71,7 +71,7 @@ func (w *worker) authenticate(msg []byte) error {
 	switch {
 	case refusal != nil:
 		name, serial := w.handshake.Claimed()
-		w.conn.server.refusals.Warn(w.log, "authentication refused", "name", name, "serial", serial, "error", refusal)
+		w.conn.server.refusals.Warn(w.log, "authentication refused", "event", "authentication_refused", "name", name, "serial", serial, "error", refusal)
 		w.control.closing = true
 	case done:
 		w.authenticated = w.handshake.Result()

@@ -83,6 +83,8 @@ type publishedStats struct {
 	// +checklocks:mu
 	queues []publishedQueue // open ones
 	// +checklocks:mu
+	busy int // requests in flight
+	// +checklocks:mu
 	active time.Time // when the requests were last found to be more
 }
 
@@ -107,11 +109,12 @@ func (w *worker) publish() {
 		Traffic: w.carrier.Traffic(), BytesPulled: w.send.bytesPulled, BytesPlaced: w.send.bytesPlaced,
 		Errors: x.errors, Sleeps: s.sleeps, Yields: s.yields, BusyPolls: s.busyPolls, PollHits: s.pollHits,
 		WaitsForMemory: x.waitsForMemory, WaitsForSends: w.send.waits, RangesTaken: x.held.taken,
-	})
+	}, w.receive.busy)
 }
 
-// publish publishes a connection's counters with those of its queues.
-func (t *handleTable) publish(stats *ConnStats) {
+// publish publishes a connection's counters with those of its queues, and how
+// many of its requests are in flight.
+func (t *handleTable) publish(stats *ConnStats, busy int) {
 	stats.Counts, stats.Mappings = t.closed, t.closedStats
 	p := t.published
 	p.mu.Lock()
@@ -130,7 +133,7 @@ func (t *handleTable) publish(stats *ConnStats) {
 	if stats.Counts != p.stats.Counts || stats.Errors != p.stats.Errors {
 		p.active = t.server.cfg.Scheduler.Now()
 	}
-	p.stats = *stats
+	p.stats, p.busy = *stats, busy
 }
 
 // retire moves the counters of a closing queue to its export. Each request is
@@ -160,6 +163,13 @@ func (p *publishedStats) readActive() (ConnStats, time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.stats, p.active
+}
+
+// inFlight returns the published number of requests in flight.
+func (p *publishedStats) inFlight() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.busy
 }
 
 // read returns the published counters.

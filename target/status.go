@@ -18,6 +18,7 @@ type Status struct {
 	Refused       uint64          `json:"refused"`
 	Panics        uint64          `json:"panics"`      // each ended one connection
 	Quarantined   uint64          `json:"quarantined"` // connections whose memory and exports stay in use after a panic
+	InFlight      int             `json:"in_flight"`   // requests
 	Sessions      int             `json:"sessions"`
 	SessionList   []SessionStatus `json:"-"`
 	Registrations uint64          `json:"registrations"` // of memory, ever; steady state adds none
@@ -111,6 +112,7 @@ func (s *Server) count(st *Status) {
 	for _, c := range s.conns {
 		stats, queues := c.published.read()
 		st.Stats.add(stats)
+		st.InFlight += c.published.inFlight()
 		for i := range queues {
 			q := &queues[i]
 			e, w := place[q.export], &q.mapping

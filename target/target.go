@@ -266,9 +266,9 @@ func (s *Server) admit(ctx context.Context, r *via.ConnRequest, workers *workers
 	if refusal != "" {
 		s.refused++
 		s.mu.Unlock()
-		_ = r.Reject() // the requester may be gone
-		s.refusals.Warn(s.cfg.Log, "connection refused", "peer", r.RemoteHost(), "reason", refusal,
+		s.refusals.Warn(s.cfg.Log, "connection refused", "event", "connection_refused", "peer", r.RemoteHost(), "reason", refusal,
 			"limit", s.cfg.MaxConnections, "limit_of_host", s.cfg.MaxPerOrigin)
+		_ = r.Reject() // the requester may be gone
 		return
 	}
 	c := newConn(s, workers, r.RemoteHost(), r.Origin())

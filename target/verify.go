@@ -17,7 +17,7 @@ func (s *Server) VerifyInitiators(verify func(chain []*x509.Certificate) error) 
 		if err == nil {
 			continue
 		}
-		s.caused.Log(s.cfg.Scheduler.Now(), x.clientName(), s.cfg.Log, slog.LevelWarn, "session ended: its certificate is not valid any more",
+		s.caused.Log(s.cfg.Scheduler.Now(), x.clientName(), s.cfg.Log, slog.LevelWarn, "session ended: its certificate is not valid any more", "event", "certificate_refused",
 			"peer", strings.Join(r.Names, " "), "serial", r.Serial, "error", err)
 		s.setReason(x, "certificate not valid any more")
 		x.end()

@@ -68,7 +68,7 @@ func (w *worker) serve(ctx context.Context, r *via.ConnRequest, attrs via.ViAttr
 		w.release()
 		return
 	}
-	w.log.Debug("connection accepted")
+	w.log.Debug("connection accepted", "event", "connection_accepted")
 	debug.SetPanicOnFault(true)
 	w.guard(w.loop)
 	w.sleeper.slice.End()
@@ -79,13 +79,13 @@ func (w *worker) serve(ctx context.Context, r *via.ConnRequest, attrs via.ViAttr
 	w.release()
 	switch {
 	case known && w.login.role == wire.RoleControl && w.login.session.preemptedBy.Load() != nil:
-		w.conn.logCaused(w.log, slog.LevelWarn, "session ended: another client preempted it", "by", *w.login.session.preemptedBy.Load())
+		w.conn.logCaused(w.log, slog.LevelWarn, "session ended: another client preempted it", "event", "session_preempted", "by", *w.login.session.preemptedBy.Load())
 	case w.failure == nil:
-		w.log.Debug("connection ended")
+		w.log.Debug("connection ended", "event", "connection_ended")
 	case !known: // an unauthenticated peer: rate-limited
-		refusals.Warn(w.log, "connection ended", "error", w.failure)
+		refusals.Warn(w.log, "connection ended", "event", "connection_ended", "error", w.failure)
 	default:
-		w.conn.logCaused(w.log, slog.LevelWarn, "connection ended", "error", w.failure)
+		w.conn.logCaused(w.log, slog.LevelWarn, "connection ended", "event", "connection_ended", "error", w.failure)
 	}
 }
 
@@ -194,7 +194,7 @@ func (w *worker) checkPeer() {
 			return
 		case err != nil:
 			if w.rekey.leaveBy.IsZero() {
-				w.conn.logCaused(w.log, slog.LevelWarn, "session ended: its certificate is not valid any more", "error", err)
+				w.conn.logCaused(w.log, slog.LevelWarn, "session ended: its certificate is not valid any more", "event", "certificate_refused", "error", err)
 			}
 			w.dismiss(now)
 		case s != nil:

@@ -109,7 +109,7 @@ func (n *NIC) raise(e AsyncError) {
 		(*h)(e)
 		return
 	}
-	slog.Warn("via asynchronous error", "nic", n.name, "error", e.Code.String(), "cause", e.Cause)
+	slog.Warn("via asynchronous error", "event", "provider_error", "nic", n.name, "error", e.Code.String(), "cause", e.Cause)
 }
 
 // Close closes the NIC (VipCloseNic). It returns ErrResource while VIs,

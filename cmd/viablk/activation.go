@@ -147,7 +147,7 @@ func (e *nbdListeners) log(log *slog.Logger) {
 		return
 	}
 	for _, p := range e.endpoints {
-		log.Debug("started with a socket to serve NBD at", "name", p.name, "uri", p.uri.String())
+		log.Debug("started with a socket to serve NBD at", "event", "socket_inherited", "name", p.name, "uri", p.uri.String())
 	}
 }
 

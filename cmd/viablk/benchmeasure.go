@@ -97,7 +97,7 @@ func (a *app) benchListen(ctx context.Context, o *benchOptions) (err error) {
 			return nil // it was told to end
 		}
 		if err != nil {
-			log.Warn("a measurement ended early", "error", err)
+			log.Warn("a measurement ended early", "event", "measurement_ended", "error", err)
 		}
 	}
 }

@@ -71,7 +71,7 @@ func (c *certificates) attach(s *service) {
 // certificates are not valid any more.
 func (c *certificates) reload() {
 	if len(c.used) == 0 {
-		c.log.Info("there are no certificates to read again")
+		c.log.Info("there are no certificates to read again", "event", "certificates_none")
 		return
 	}
 	var failed *usedCertificates
@@ -92,10 +92,10 @@ func (c *certificates) reload() {
 	}
 	c.counted(failed != nil)
 	if failed != nil {
-		c.log.Error("certificates not read again: those from before stay", "folder", failed.folder, "error", err, "connections_ended", ended)
+		c.log.Error("certificates not read again: those from before stay", "event", "certificates_kept", "folder", failed.folder, "error", err, "connections_ended", ended)
 		return
 	}
-	c.log.Info("certificates read again", "connections_ended", ended)
+	c.log.Info("certificates read again", "event", "certificates_read", "connections_ended", ended)
 }
 
 // check ends who is not valid any more: time passes for certificates from
@@ -129,7 +129,7 @@ func (c *certificates) warn(folder string) {
 	c.mu.Unlock()
 	for _, f := range found {
 		if !f.Until.IsZero() && time.Until(f.Until) < soonDays*day {
-			c.log.Warn("renew it in time: peers refuse it then", "folder", folder, "file", f.What, "until", f.Until.Format(time.RFC3339))
+			c.log.Warn("renew it in time: peers refuse it then", "event", "certificate_expires", "folder", folder, "file", f.What, "until", f.Until.Format(time.RFC3339))
 		}
 	}
 }

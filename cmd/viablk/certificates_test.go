@@ -44,13 +44,13 @@ func TestCertificatesReadAgain(t *testing.T) {
 	}
 	log.Reset()
 	c.reload()
-	if got := log.String(); !strings.Contains(got, "certificates read again\" connections_ended=5") || strings.Contains(got, "level=ERROR") {
+	if got := log.String(); !strings.Contains(got, "certificates read again\" event=certificates_read connections_ended=5") || strings.Contains(got, "level=ERROR") {
 		t.Errorf("got %s", got)
 	}
 	log.Reset()
 	unreadable = errors.New("no such key")
 	c.reload()
-	if got := log.String(); !strings.Contains(got, "those from before stay\" folder="+late+" error=\"no such key\" connections_ended=5") {
+	if got := log.String(); !strings.Contains(got, "those from before stay\" event=certificates_kept folder="+late+" error=\"no such key\" connections_ended=5") {
 		t.Errorf("got %s", got)
 	}
 	s := &service{}

@@ -205,7 +205,7 @@ func guestsOf(disks []disk) []uint32 {
 // warnUnknown warns of users on lists of clients that this host does not have.
 func warnUnknown(disks []disk, log *slog.Logger) {
 	if _, unknown := config.Guests(exportsOf(disks)); len(unknown) > 0 {
-		log.Warn("this host has no such users, whom lists of clients name", "users", unknown)
+		log.Warn("this host has no such users, whom lists of clients name", "event", "users_unknown", "users", unknown)
 	}
 }
 

@@ -45,7 +45,7 @@ func checkExposure(c config.Config, in *nbdListeners, overVIA []config.URI, disk
 		}
 	}
 	if len(exposed) > 0 {
-		log.Warn("any host that reaches these listeners can read and write the disks", "uris", strings.Join(exposed, " "))
+		log.Warn("any host that reaches these listeners can read and write the disks", "event", "listener_exposed", "uris", strings.Join(exposed, " "))
 	}
 	return nil
 }

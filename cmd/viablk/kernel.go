@@ -83,7 +83,7 @@ func (k *kernelDevice) dial(ctx context.Context, svc *service, u config.URI, c c
 		if err == nil || exitCode(err) != exitTryAgain || k == nil || !k.reserved.Reattaching() || time.Until(deadline) < c.ReconnectDelay {
 			return remote, err
 		}
-		log.Warn("the device waits for the target", "error", err)
+		log.Warn("the device waits for the target", "event", "device_waits", "error", err)
 		select {
 		case <-time.After(c.ReconnectDelay):
 		case <-svc.signals:

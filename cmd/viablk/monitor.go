@@ -107,7 +107,7 @@ func listenMonitor(ctx context.Context, c config.Config, inherited net.Listener,
 		l.Close()
 		return nil, &exit{exitConfiguration, fmt.Errorf("any host that reaches %s could read who uses the disks: set metrics.certificates, listen at a loopback address, or accept that with --insecure", l.Addr())}
 	default:
-		log.Warn("any host that reaches this listener can read metrics and who uses the disks", "address", l.Addr().String())
+		log.Warn("any host that reaches this listener can read metrics and who uses the disks", "event", "listener_exposed", "address", l.Addr().String())
 	}
 	return l, nil
 }

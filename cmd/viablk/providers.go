@@ -90,7 +90,7 @@ func logAsync(log *slog.Logger, e via.AsyncError) {
 	if e.Code == via.AsyncConnectionLost {
 		level = slog.LevelDebug
 	}
-	log.Log(context.Background(), level, "asynchronous error", "nic", e.NIC.Name(), "error", e.Code.String(), "cause", e.Cause)
+	log.Log(context.Background(), level, "asynchronous error", "event", "provider_error", "nic", e.NIC.Name(), "error", e.Code.String(), "cause", e.Cause)
 }
 
 // hostOf returns the host part of the VIA address of an endpoint, in the form

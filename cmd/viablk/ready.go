@@ -54,7 +54,7 @@ func (s *service) startAdmin(ctx context.Context, admin string, status processSt
 	}
 	if l == nil {
 		if reason != nil {
-			s.log.Warn("no status socket: name another with --admin PATH", "error", reason)
+			s.log.Warn("no status socket: name another with --admin PATH", "event", "admin_unavailable", "error", reason)
 		}
 		return "", nil
 	}

@@ -158,9 +158,10 @@ func (s *service) wait(done <-chan struct{}) error {
 	got, err := s.untilEnd(done)
 	s.draining.Store(true)
 	if got != nil {
-		s.log.Info("draining", "signal", got.String(), "timeout", s.timeout)
+		s.log.Info("draining: requests in flight finish, another signal cuts them off",
+			"event", "draining", "signal", got.String(), "requests", s.inFlight(), "timeout", s.timeout)
 		if err := notify(stateStopping); err != nil {
-			s.log.Warn("the service manager does not know that the process ends", "error", err)
+			s.log.Warn("the service manager does not know that the process ends", "event", "notify_failed", "error", err)
 		}
 	}
 	if err == nil {
@@ -172,6 +173,22 @@ func (s *service) wait(done <-chan struct{}) error {
 		s.end(errReleased)
 	}
 	return err
+}
+
+// inFlight returns how many requests of clients are in flight.
+func (s *service) inFlight() int {
+	if s.report == nil {
+		return 0
+	}
+	now := s.report()
+	n := 0
+	if now.NBD != nil {
+		n = now.NBD.InFlight
+	}
+	for _, t := range now.Targets {
+		n += t.InFlight
+	}
+	return n
 }
 
 // untilEnd serves until a signal, the end of done, or the failure of a part.
@@ -234,18 +251,29 @@ func newLog(c config.Log, w io.Writer) *slog.Logger {
 	if err := level.UnmarshalText([]byte(c.Level)); err != nil {
 		panic(err) // config.Config.Validate knows the levels
 	}
-	options := &slog.HandlerOptions{Level: level}
-	if os.Getenv("JOURNAL_STREAM") != "" {
-		// The journal has its own time.
-		options.ReplaceAttr = func(groups []string, a slog.Attr) slog.Attr {
-			if a.Key == slog.TimeKey && len(groups) == 0 {
-				return slog.Attr{}
-			}
-			return a
+	untimed := os.Getenv("JOURNAL_STREAM") != ""
+	options := &slog.HandlerOptions{Level: level, ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+		if untimed && a.Key == slog.TimeKey && len(groups) == 0 {
+			return slog.Attr{} // the journal of systemd has its own
 		}
-	}
+		return named(a)
+	}}
 	if c.Format == "json" {
 		return slog.New(slog.NewJSONHandler(w, options))
 	}
 	return slog.New(slog.NewTextHandler(w, options))
+}
+
+// named returns an attribute whose value has a name with that in place of a
+// number or a struct, which JSON would have.
+func named(a slog.Attr) slog.Attr {
+	if a.Value.Kind() != slog.KindAny {
+		return a
+	}
+	switch v := a.Value.Any().(type) {
+	case error, slog.Level:
+	case fmt.Stringer:
+		a.Value = slog.StringValue(v.String())
+	}
+	return a
 }

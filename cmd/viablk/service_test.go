@@ -1,16 +1,24 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
+	"os"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/viablk/viablk/config"
+	clients "github.com/viablk/viablk/internal/access"
+	"github.com/viablk/viablk/internal/nbd"
+	"github.com/viablk/viablk/internal/nbdkernel"
+	"github.com/viablk/viablk/target"
 )
 
 // recorder notes what happened in which order.
@@ -190,5 +198,42 @@ func TestFailureOfOnePartEndsAll(t *testing.T) {
 	}
 	if want := []string{"other cut off"}; !slices.Equal(r.notes, want) {
 		t.Errorf("got %q, want %q", r.notes, want)
+	}
+}
+
+// TestLogFormats: a value with a name is logged by it, in both formats, and the
+// lines have the same attributes.
+func TestLogFormats(t *testing.T) {
+	for format, want := range map[string]string{
+		"text": `level=INFO msg=x event=e device=/dev/nbd3 identity="uid 4294967294" error=EOF requests=3 took=1.5s`,
+		"json": `"level":"INFO","msg":"x","event":"e","device":"/dev/nbd3","identity":"uid 4294967294","error":"EOF","requests":3,"took":1500000000}`,
+	} {
+		var out bytes.Buffer
+		log := newLog(config.Log{Level: "info", Format: format}, &out)
+		log.Debug("not at this level", "event", "e")
+		log.Info("x", "event", "e", "device", nbdkernel.Node(3), "identity", clients.Local(1<<32-2), "error", io.EOF, "requests", 3, "took", 1500*time.Millisecond)
+		if got := out.String(); !strings.Contains(got, want) || strings.Count(got, "\n") != 1 {
+			t.Errorf("%s: %s", format, got)
+		}
+	}
+}
+
+// TestDrainingCounts: the line of a signal says how many requests are in
+// flight, over all faces.
+func TestDrainingCounts(t *testing.T) {
+	var out bytes.Buffer
+	s := &service{
+		log: slog.New(slog.NewTextHandler(&out, nil)), timeout: time.Minute, signals: make(chan os.Signal, 2),
+		report: func() processStatus {
+			return processStatus{NBD: &nbd.Status{InFlight: 2}, Targets: []target.Status{{InFlight: 1}, {InFlight: 4}}}
+		},
+	}
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	s.signals <- syscall.SIGTERM
+	if err := s.wait(nil); err != nil {
+		t.Error(err)
+	}
+	if got := out.String(); !strings.Contains(got, "event=draining signal=terminated requests=7 timeout=1m0s") {
+		t.Error(got)
 	}
 }

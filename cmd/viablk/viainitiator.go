@@ -90,7 +90,7 @@ func (r *remoteDisk) part(log *slog.Logger) part {
 			case <-r.device.Done():
 			}
 			if err := r.device.Err(); err != nil { // nil: closed by us
-				log.Error("the disk is lost: requests fail with EIO until this process is started again", "uri", r.uri.String(), "error", err)
+				log.Error("the disk is lost: requests fail with EIO until this process is started again", "event", "disk_failed", "uri", r.uri.String(), "error", err)
 			}
 			return nil
 		},

@@ -6,6 +6,7 @@ package access
 import (
 	"crypto/x509"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -65,7 +66,11 @@ func (i Identity) Key() string {
 // Certified reports whether the identity has names in a certificate.
 func (i Identity) Certified() bool { return len(i.names) > 0 }
 
-// String describes the identity for a log.
+// LogValue is String, for logs of any format, which call it only for lines that
+// they write.
+func (i Identity) LogValue() slog.Value { return slog.StringValue(i.String()) }
+
+// String describes the identity for people.
 func (i Identity) String() string {
 	var parts []string
 	if len(i.names) > 0 {

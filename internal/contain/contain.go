@@ -49,6 +49,7 @@ func (p *Panic) Log(log *slog.Logger, text string, args ...any) {
 	if log == nil {
 		log = slog.Default()
 	}
+	args = append([]any{"event", "panic"}, args...)
 	args = append(args, "panic", fmt.Sprint(p.Value), "stack", string(p.Stack))
 	lines.Log(time.Now(), "panics", log, slog.LevelError, text, args...)
 }

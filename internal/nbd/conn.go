@@ -27,13 +27,15 @@ type conn struct {
 	remote       string
 	local        bool // a process of this host, if the server has accepted it
 	since        time.Time
-	exportChosen bool   // the goroutine's: the handshake has ended with an export
-	id           uint64 // random
-	kernel       bool   // of ServeConn, whose client is the kernel
+	exportChosen bool        // the goroutine's: the handshake has ended with an export
+	id           uint64      // random
+	kernel       bool        // of ServeConn, whose client is the kernel
+	done         *counterSet // the goroutine's: what the client did, once it has left
 
 	stopped  atomic.Bool  // end at once
 	ending   atomic.Bool  // end when the requests in flight are answered
 	active   atomic.Int64 // ns since 1970, of the last request published; 0: none
+	inFlight atomic.Int32 // requests in the queue, when they were published
 	listener net.Listener // that accepted it; nil if none of the server's did
 
 	// Guarded by Server.mu.
@@ -97,7 +99,7 @@ func (c *conn) draining() bool { return c.server.draining.Load() || c.ending.Loa
 // be called from any goroutine, and again while the connection ends.
 func (c *conn) preempted(by string) {
 	if !c.stopped.Swap(true) {
-		c.server.log().Warn("connection ended: another client preempted it", "client", c.remote, "by", by)
+		c.server.log().Warn("connection ended: another client preempted it", "event", "session_preempted", "client", c.remote, "by", by)
 	}
 	c.interrupt()
 }
@@ -244,7 +246,7 @@ func (c *conn) close(s *session) {
 	}()
 	if s.queue != nil {
 		if err := s.queue.Close(); err != nil {
-			c.server.log().Warn("close queue", "client", c.remote, "export", s.export.Name, "error", err)
+			c.server.log().Warn("close queue", "event", "release_failed", "client", c.remote, "export", s.export.Name, "error", err)
 		}
 	}
 	if s.reservation != nil {
@@ -278,7 +280,7 @@ func (c *conn) transmit(s *session) error {
 		c.bell = nil
 		s.closeFDs() // now: a device that hangs does not keep the client
 	}()
-	c.server.log().Debug("client entered export", "client", c.remote, "export", s.export.Name)
+	c.logVisit("client entered export", "event", "client_entered", "client", c.remote, "identity", c.identity, "export", s.export.Name)
 	return newTransmission(c, s).serve()
 }
 
@@ -305,7 +307,7 @@ func (c *conn) recover(err *error) {
 
 // logRefused logs that a client does not get an export.
 func (c *conn) logRefused(export string, client access.Identity, reason string) {
-	c.logCaused(c.server.log(), "export not given", "client", c.remote, "identity", client, "export", export, "reason", reason)
+	c.logCaused(c.server.log(), "export not given", "event", "export_refused", "client", c.remote, "identity", client, "export", export, "reason", reason)
 }
 
 // logCaused logs a line that the client causes, within the rate limit of whom
@@ -314,17 +316,52 @@ func (c *conn) logCaused(log *slog.Logger, text string, args ...any) {
 	c.server.caused.Log(time.Now(), c.server.clientOf(c), log, slog.LevelWarn, text, args...)
 }
 
+// logVisit logs that the client enters or leaves its export, within a rate
+// limit of its own: at INFO if the server has accepted it.
+func (c *conn) logVisit(text string, args ...any) {
+	level := slog.LevelInfo
+	if c.listener == nil {
+		level = slog.LevelDebug // the caller knows
+	}
+	c.server.visits.Log(time.Now(), c.server.clientOf(c), c.server.log(), level, text, args...)
+}
+
+// logLeft logs what the client did in its export.
+func (c *conn) logLeft(err error) {
+	n := c.done
+	if n == nil {
+		n = new(counterSet)
+	}
+	reason := "disconnected"
+	switch {
+	case c.stopped.Load():
+		reason = "cut off"
+	case c.ending.Load():
+		reason = "ended by the administrator"
+	case c.server.draining.Load():
+		reason = "the server stops"
+	case err != nil:
+		reason = err.Error()
+	}
+	c.logVisit("client left export", "event", "client_left", "client", c.remote, "export", c.export,
+		"duration", time.Since(c.since).Round(time.Millisecond), "reads", n[countReads], "writes", n[countWrites],
+		"bytes_read", n[countBytesRead], "bytes_written", n[countBytesWritten], "errors", n[countErrors], "reason", reason)
+}
+
 // logEnd logs why the connection ended.
 func (c *conn) logEnd(err error) {
 	log := c.server.log().With("client", c.remote)
+	if c.exportChosen {
+		c.logLeft(err)
+	}
 	var logged *contain.Panic
 	switch {
 	case err == nil, c.stopped.Load(), clientDisconnected(err), errors.Is(err, errStopped), errors.As(err, &logged):
-		log.Debug("connection ended", "reason", err)
+		log.Debug("connection ended", "event", "connection_ended", "reason", err)
 	case !c.exportChosen: // unauthenticated peers can cause this
-		c.server.refusals.Warn(log, "handshake ended", "error", err)
+		c.server.refusals.Warn(log, "handshake ended", "event", "handshake_ended", "error", err)
 	default:
-		c.logCaused(log, "connection ended", "error", err)
+		c.logCaused(log, "connection ended", "event", "connection_ended", "error", err)
 	}
 }
 

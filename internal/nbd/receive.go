@@ -425,7 +425,7 @@ func (t *transmission) discard() bool {
 func (t *transmission) submit(s *entry) bool {
 	if t.reservation != nil && changesDisk(s.req.Op) {
 		if err := t.reservation.BeforeWrite(); err != nil {
-			t.conn.server.log().Error("write refused", "client", t.conn.remote, "error", err)
+			t.conn.server.log().Error("write refused", "event", "write_refused", "client", t.conn.remote, "error", err)
 			t.in.phase = awaitHeader
 			t.reply(s, syscall.EIO)
 			return true

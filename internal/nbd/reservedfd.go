@@ -68,7 +68,7 @@ func (s *Server) shedOnEMFILE(l net.Listener, extra *reservedFD) bool {
 	s.mu.Lock()
 	s.refused++
 	s.mu.Unlock()
-	s.refusals.Warn(s.log(), "connection refused", "client", nameOf(nc), "error", errNoFDs)
+	s.refusals.Warn(s.log(), "connection refused", "event", "connection_refused", "client", nameOf(nc), "error", errNoFDs)
 	nc.Close()
 	return true
 }

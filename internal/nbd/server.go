@@ -27,6 +27,7 @@ type Server struct {
 	draining atomic.Bool
 	refusals ratelog.Log
 	caused   ratelog.Peers // by clients that chose an export
+	visits   ratelog.Peers // of clients
 	panics   atomic.Uint64 // of connections
 
 	mu sync.Mutex
@@ -106,7 +107,7 @@ func (s *Server) accept(ctx context.Context, l net.Listener, connections *sync.W
 		case outOfFDs(err) && s.shedOnEMFILE(l, &extra):
 		default:
 			// Out of memory, or a client gone before it was accepted.
-			s.log().Warn("accept", "listener", l.Addr(), "error", err)
+			s.log().Warn("accept", "event", "accept_failed", "listener", l.Addr(), "error", err)
 			select {
 			case <-time.After(pause):
 			case <-ctx.Done():
@@ -125,7 +126,7 @@ func (s *Server) admitConn(l net.Listener, nc net.Conn) *conn {
 	c.clientID, c.local = clientIDOf(nc), isLocal(nc)
 	if err := s.addConn(c, true); err != nil {
 		nc.Close()
-		s.refusals.Warn(s.log(), "connection refused", "client", c.remote, "error", err)
+		s.refusals.Warn(s.log(), "connection refused", "event", "connection_refused", "client", c.remote, "error", err)
 		return nil
 	}
 	return c
@@ -291,7 +292,7 @@ func (s *Server) clientOf(c *conn) string {
 func (s *Server) evict(c *conn) {
 	c.stop()
 	c.closeHandshake()
-	s.refusals.Warn(s.log(), "handshake dropped", "client", c.remote, "from", s.clientOf(c), "error", errEvicted)
+	s.refusals.Warn(s.log(), "handshake dropped", "event", "handshake_dropped", "client", c.remote, "from", s.clientOf(c), "error", errEvicted)
 }
 
 // handshakeActive notes that a client has sent its first bytes.
@@ -354,6 +355,7 @@ func (s *Server) releaseExport(c *conn) {
 	c.counters.connections--
 	counts := c.published.load()
 	c.counters.retired.add(&counts)
+	c.done = &counts
 	c.counters, c.published = nil, nil
 	s.admission.revoke(c)
 }

@@ -49,6 +49,7 @@ type ConnectionStatus struct {
 	Kernel     bool      `json:"kernel"`             // the client is the kernel, for a device
 	Since      time.Time `json:"since"`
 	LastActive time.Time `json:"last_active,omitzero"` // of the last request
+	InFlight   int       `json:"in_flight"`            // requests in the disk
 	Counters
 }
 
@@ -60,6 +61,7 @@ type Status struct {
 	Dropped     uint64             `json:"dropped"`    // handshakes closed for newer ones
 	Panics      uint64             `json:"panics"`     // each ended one connection
 	Handshakes  int                `json:"handshakes"` // now; they are among the connections
+	InFlight    int                `json:"in_flight"`  // requests in disks
 	Total       Counters           `json:"total"`
 	Exports     []ExportStatus     `json:"exports"`     // that were entered, by name
 	Connections []ConnectionStatus `json:"connections"` // by age
@@ -87,6 +89,7 @@ func (s *Server) Status() Status {
 			counts = c.published.load()
 		}
 		status.Connections = append(status.Connections, c.statusLocked(&counts))
+		status.InFlight += int(c.inFlight.Load())
 		if c.counters != nil {
 			sum := sums[c.counters]
 			sum.add(&counts)
@@ -114,7 +117,7 @@ func (c *conn) statusLocked(counts *counterSet) ConnectionStatus {
 	}
 	st := ConnectionStatus{
 		ID: c.idText(), Client: c.remote, Identity: c.name, Export: c.export, InExport: c.counters != nil,
-		Kernel: c.kernel, Since: c.since, Counters: counts.counters(),
+		Kernel: c.kernel, Since: c.since, InFlight: int(c.inFlight.Load()), Counters: counts.counters(),
 	}
 	if ns := c.active.Load(); ns != 0 {
 		st.LastActive = time.Unix(0, ns)

@@ -163,11 +163,14 @@ func (t *transmission) iterate() (bool, error) {
 	return filled || parsed || reaped || sent, err
 }
 
-// publish makes the counters visible, and that the client was active if a
-// request was counted since the last time.
+// publish makes the counters visible, the requests in flight, and that the
+// client was active if a request was counted since the last time.
 func (t *transmission) publish() {
 	if t.conn.published.store(&t.counts) {
 		t.conn.active.Store(time.Now().UnixNano())
+	}
+	if n := int32(t.inQueue); t.conn.inFlight.Load() != n {
+		t.conn.inFlight.Store(n)
 	}
 }
 

@@ -17,7 +17,7 @@ func (s *Server) VerifyClients() (ended int) {
 	for _, c := range conns {
 		err := contain.Call(s.log(), "panic: a certificate is not verified", c.verify)
 		if err != nil && !c.stopped.Load() {
-			c.logCaused(s.log(), "connection ended: its certificate is not valid any more", "client", c.remote, "error", err)
+			c.logCaused(s.log(), "connection ended: its certificate is not valid any more", "event", "certificate_refused", "client", c.remote, "error", err)
 			c.stop()
 			ended++
 		}

@@ -74,7 +74,7 @@ func Attach(ctx context.Context, c Config) (*Attachment, error) {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	if err := flushIO(); err != nil {
-		c.Log.Debug("when memory is short, this process may have to wait for what it is to write", "error", err)
+		c.Log.Debug("when memory is short, this process may have to wait for what it is to write", "event", "device_priority", "error", err)
 	}
 	a := &Attachment{
 		cfg: c, links: make(map[*link]struct{}),
@@ -120,7 +120,7 @@ func (a *Attachment) create(ctx context.Context) error {
 		return errors.Join(err, a.cfg.Driver.Disconnect(n))
 	}
 	if err := n.announce(a.cfg.Device.sysfs); err != nil {
-		a.cfg.Log.Warn("links to the device may be missing", "error", err)
+		a.cfg.Log.Warn("links to the device may be missing", "event", "device_links_missing", "error", err)
 	}
 	return nil
 }

@@ -39,10 +39,10 @@ func (a *Attachment) followSize(told int64) int64 {
 		return told
 	}
 	if err := a.resize(size); err != nil {
-		a.cfg.Log.Warn("the kernel does not take the size of the disk", "device", a.Node(), "size", size, "error", err)
+		a.cfg.Log.Warn("the kernel does not take the size of the disk", "event", "device_resize_failed", "device", a.Node(), "size", size, "error", err)
 		return told
 	}
-	a.cfg.Log.Info("device resized", "device", a.Node(), "before", told, "now", size)
+	a.cfg.Log.Info("device resized", "event", "device_resized", "device", a.Node(), "before", told, "now", size)
 	return size
 }
 

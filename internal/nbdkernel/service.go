@@ -46,7 +46,7 @@ func (a *Attachment) Serve(ctx context.Context) error {
 		if len(lost) == 0 || a.active.Err() != nil {
 			continue
 		}
-		a.cfg.Log.Warn("the kernel gave connections up; they are replaced", "device", a.Node(), "connections", len(lost), "error", lost[0])
+		a.cfg.Log.Warn("the kernel gave connections up; they are replaced", "event", "device_connections_replaced", "device", a.Node(), "connections", len(lost), "error", lost[0])
 		if time.Since(since) > maxReplacePause {
 			pause = minReplacePause
 		}
@@ -82,7 +82,7 @@ func (a *Attachment) replace(n int, pause time.Duration) time.Duration {
 			}
 		}
 		if a.active.Err() == nil {
-			a.cfg.Log.Warn("the kernel waits for a connection", "device", a.Node(), "error", err)
+			a.cfg.Log.Warn("the kernel waits for a connection", "event", "device_connection_failed", "device", a.Node(), "error", err)
 		}
 	}
 }
@@ -118,7 +118,7 @@ func (a *Attachment) End(ctx context.Context) error {
 	}
 	claim, err := a.Node().Claim()
 	if errors.Is(err, ErrBusy) {
-		a.cfg.Log.Warn("the device is left: its requests wait until it is reattached", "for", a.cfg.DeadTimeout, "reason", err)
+		a.cfg.Log.Warn("the device is left: its requests wait until it is reattached", "event", "device_left", "for", a.cfg.DeadTimeout, "reason", err)
 		return a.Detach(ctx)
 	}
 	if err != nil {

@@ -54,6 +54,7 @@ type file struct {
 	identity *identity.Disk // nil: it ends with the process
 	bounces  bounces
 	room     *room // nil: of a block device, and of a disk that is not written
+	full     fullWarning
 
 	openRing func(fd, depth int) (ring, error) // nil: the executor does everything
 
@@ -196,8 +197,11 @@ func (f *file) Execute(r *block.Request) error {
 	return nil
 }
 
-// describe adds to an error what failed.
+// describe adds to an error what failed, and logs it if the disk is full.
 func (f *file) describe(r *block.Request, err error) error {
+	if noRoom(err) && f.within(r.Offset, r.Length, unix.EINVAL) == nil {
+		f.full.warn(f.path, err)
+	}
 	return fmt.Errorf("%v of %d bytes at %d of %q: %w", r.Op, r.Length, r.Offset, f.path, err)
 }
 

@@ -82,7 +82,7 @@ func parseFileSpec(scheme, rest string, options Options, known ...string) (path 
 
 // openFile opens, locks and describes a backing file.
 func openFile(path string, o fileOptions, k kernel) (block.Device, error) {
-	f := &file{path: path, align: 1, kernel: k, fd: -1}
+	f := &file{path: path, align: 1, kernel: k, fd: -1, full: fullWarning{log: o.log}}
 	var err error
 	if f.fd, f.device, err = openPath(path, o); err != nil {
 		return nil, err

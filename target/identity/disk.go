@@ -169,10 +169,10 @@ func (d *Disk) next(was Record, found bool, now state) Record {
 	switch {
 	case !found:
 		r = Record{UUID: block.NewUUID(), LossBoot: boot}
-		log.Info("disk identified", "path", path, "uuid", block.FormatUUID(r.UUID))
+		log.Info("disk identified", "event", "disk_identified", "path", path, "uuid", block.FormatUUID(r.UUID))
 	case was.Binding != now.binding:
 		r = Record{UUID: block.NewUUID(), LossBoot: boot}
-		log.Warn("the file is a copy of another disk: it gets an identity of its own",
+		log.Warn("the file is a copy of another disk: it gets an identity of its own", "event", "disk_copied",
 			"path", path, "uuid", block.FormatUUID(r.UUID), "copy_of", block.FormatUUID(was.UUID))
 	case was.Unclean && was.Boot != boot:
 		d.lose(&r, "its machine stopped before the disk was closed")
@@ -182,7 +182,7 @@ func (d *Disk) next(was Record, found bool, now state) Record {
 		}
 	case was.Modified != now.modified:
 		r.Generation, r.Writer = r.Generation+1, outside
-		log.Warn("another program changed the disk while no target served it", "path", path, "uuid", block.FormatUUID(r.UUID))
+		log.Warn("another program changed the disk while no target served it", "event", "disk_changed", "path", path, "uuid", block.FormatUUID(r.UUID))
 	}
 	r.Opens++
 	r.Unclean, r.Boot = true, boot
@@ -193,7 +193,7 @@ func (d *Disk) next(was Record, found bool, now state) Record {
 // lose counts a loss in a record.
 func (d *Disk) lose(r *Record, cause string) {
 	r.Losses, r.LossBoot = r.Losses+1, d.options.Boot
-	d.options.Log.Error("writes that were not flushed may be lost", "path", d.options.Path, "cause", cause, "losses", r.Losses)
+	d.options.Log.Error("writes that were not flushed may be lost", "event", "writes_lost", "path", d.options.Path, "cause", cause, "losses", r.Losses)
 }
 
 // readOnlyRecord returns the record of a disk that nothing is written to.
@@ -297,7 +297,7 @@ func (d *Disk) Lost(cause error) error {
 	err := d.change(func(r *Record) { d.lose(r, cause.Error()) })
 	if err != nil {
 		err = fmt.Errorf("keep the loss of writes to %q: %w", d.options.Path, err)
-		d.options.Log.Error("the loss is forgotten when the process ends", "path", d.options.Path, "error", err)
+		d.options.Log.Error("the loss is forgotten when the process ends", "event", "disk_record_failed", "path", d.options.Path, "error", err)
 	}
 	return err
 }
