@@ -27,7 +27,7 @@ func FuzzPrivate(f *testing.F) {
 		for _, flags := range []byte{0, 1, 2, 3, 6, 7, 8, 10, 11, 14, 15, 24, 32, 33} {
 			for _, data := range [][]byte{
 				nil, []byte("hello"), []byte("vbk\x05hello"), []byte("vbk\xffhello"), append([]byte("vbk\x14"), cookie...), cookie,
-				append(make([]byte, wire.UserSize-len(cookie)), cookie...), bytes.Repeat([]byte{'x'}, 255),
+				append(make([]byte, wire.UserSize-len(cookie)), cookie...), bytes.Repeat([]byte{'x'}, 255), append([]byte("vbk\xbf"), bytes.Repeat([]byte{'x'}, 250)...),
 				{0, 0x40},
 				{0, 0x60},
 				{1, 0x40},
