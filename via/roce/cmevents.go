@@ -30,6 +30,7 @@ const handshakeEvents = 4
 type lostLink struct {
 	link      *link
 	suspected bool
+	gone      bool // the peer knows nothing of it
 	finalAck  []byte
 }
 
@@ -38,9 +39,12 @@ type lostLink struct {
 func (e *endpoint) withManager(do func(m *cm.Manager, now time.Duration)) {
 	lost, asked := e.manage(do)
 	for _, x := range lost {
-		if x.suspected {
+		switch {
+		case x.suspected:
 			x.link.peerSuspected()
-		} else {
+		case x.gone:
+			x.link.peerGone()
+		default:
 			x.link.peerDisconnected(x.finalAck)
 		}
 	}
@@ -94,7 +98,7 @@ func (e *endpoint) handleEvents() (lost []lostLink, asked []*request) {
 		case ev.Kind == cm.Rejected, ev.Kind == cm.TimedOut, ev.Kind == cm.Unreachable, ev.Kind == cm.Disconnected:
 			c.peerDone = true
 			if c.link != nil {
-				lost = append(lost, lostLink{link: c.link, finalAck: ev.Private})
+				lost = append(lost, lostLink{link: c.link, gone: ev.Reason == wire.RejectStale, finalAck: ev.Private})
 			}
 		}
 		select {
@@ -177,6 +181,9 @@ func (e *endpoint) dispatchMAD(a *port.Arrival, now time.Duration) *shard {
 	switch {
 	case qpn != wire.GSI && to == nil:
 		e.counters.unknown.Add(1)
+		if isDeniable(qpn) && e.denials.allow(now) && e.cmShard.Intact(a) {
+			e.deny(e.manager, a.From, a.Bytes)
+		}
 	case !e.cmShard.Intact(a):
 		e.counters.damaged.Add(1)
 	case qpn == wire.GSI:

@@ -31,6 +31,8 @@ type endpoint struct {
 	shards      atomic.Pointer[[]*shard] // shard i at index i-1; shard 0 is cmShard
 	misroutedIn misroutedQueue           // packets to queue pair 1 that arrived at other shards
 	counters    shardCounters            // of shard 0
+	denials     denials
+	portChecks  portChecks
 
 	poller *poller       // of the goroutine
 	ended  chan struct{} // closed when the goroutine has ended

@@ -124,6 +124,9 @@ func (g *engine) expireTimers(now time.Duration) {
 			t.schedule.due = never // update sets it after transmission
 			t.handOverPosts()
 			t.qp.Timeout(now)
+			if e := g.shard.endpoint; e.kernel && t.qp.Timeouts() == stillTimeouts {
+				e.portChecks.add(t.link, t.route.from, t.qp.Life(), now)
+			}
 			g.scheduleSend(t)
 		}
 		next = min(next, t.schedule.due)

@@ -60,6 +60,7 @@ type notices struct {
 // once it is in the notices.
 type disconnected struct {
 	finalAck []byte // private data of the DREQ
+	gone     bool   // the peer has not disconnected: it does not exist any more
 }
 
 // newLink prepares one end: it assigns a shard, a queue pair number and a first
@@ -197,8 +198,13 @@ func (l *link) Start(receives []*via.Work) error {
 
 // peerDisconnected records that the peer has disconnected, and makes the owner
 // of the shard break the queue pair.
-func (l *link) peerDisconnected(finalAck []byte) {
-	l.notices.disconnected.CompareAndSwap(nil, &disconnected{finalAck})
+func (l *link) peerDisconnected(finalAck []byte) { l.end(&disconnected{finalAck: finalAck}) }
+
+// peerGone is peerDisconnected for a peer that does not exist any more.
+func (l *link) peerGone() { l.end(&disconnected{gone: true}) }
+
+func (l *link) end(d *disconnected) {
+	l.notices.disconnected.CompareAndSwap(nil, d)
 	l.shard.schedule(l)
 	l.shard.run()
 }

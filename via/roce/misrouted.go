@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/viablk/viablk/via/roce/cm"
 	"github.com/viablk/viablk/via/roce/port"
 	"github.com/viablk/viablk/via/roce/wire"
 )
@@ -81,6 +82,7 @@ func (g *engine) routeElsewhere(a *port.Arrival, qpn uint32) {
 	switch {
 	case qpn != wire.GSI && (to == nil || to == g.shard):
 		g.shard.counters.unknown.Add(1)
+		g.denyUnknown(a, qpn)
 	case !g.port.Intact(a):
 		g.shard.counters.damaged.Add(1)
 	case qpn == wire.GSI:
@@ -114,6 +116,9 @@ func (g *engine) acceptMisrouted(d *packetCopy, now time.Duration) {
 	switch t := g.table.find(qpn); {
 	case t == nil:
 		g.shard.counters.unknown.Add(1)
+		if e := g.shard.endpoint; e.denials.allow(now) {
+			e.withManager(func(m *cm.Manager, _ time.Duration) { e.deny(m, d.from, b) })
+		}
 	case !t.route.accepts(d.from), !t.route.isTagged(b):
 		g.shard.counters.badSource.Add(1)
 	default:

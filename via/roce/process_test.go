@@ -118,7 +118,12 @@ func echo(host string) error {
 // spawn starts the other process and connects to it with options.
 func spawn(t *testing.T, o roce.Options) (*party, *exec.Cmd) {
 	t.Helper()
-	host := freePort(t, "127.0.0.1")
+	return spawnAt(t, freePort(t, "127.0.0.1"), o)
+}
+
+// spawnAt is spawn at a host.
+func spawnAt(t *testing.T, host string, o roce.Options) (*party, *exec.Cmd) {
+	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
 	cmd.Env = append(os.Environ(), hostVariable+"="+host)
 	cmd.Stderr = os.Stderr

@@ -34,6 +34,7 @@ type shardState struct {
 // manager, and the shards whose consumers are inactive.
 func (e *endpoint) routineProgress() {
 	defer close(e.ended)
+	defer e.portChecks.end()
 	for !e.round() {
 	}
 }

@@ -181,6 +181,9 @@ func (g *engine) finish(t *transport, now time.Duration) {
 	}
 	d.finalAck = nil
 	t.handOverPosts() // an incomplete message consumes a receive
+	if d.gone {
+		t.qp.GiveUp()
+	}
 	t.qp.Break()
 	g.scheduleSend(t)
 }

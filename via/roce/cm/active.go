@@ -87,7 +87,8 @@ func (m *Manager) receiveGrant(c *connection, sameKind bool, rep *wire.REP, priv
 		m.endStale(old, now)
 		return
 	}
-	m.table.byQP[c.remoteQP()] = c
+	c.peerTag = replyTag(rep, sameKind)
+	m.table.addPeer(c)
 	c.state = repReceived
 	c.hasMessage = false
 	c.timeout = m.cfg.Timeout
@@ -97,7 +98,7 @@ func (m *Manager) receiveGrant(c *connection, sameKind bool, rep *wire.REP, priv
 		Peer: End{
 			QP: rep.LocalQP, Expects: rep.StartingPSN,
 			Resources: rep.ResponderResources, Depth: rep.InitiatorDepth, RNRRetries: rep.RNRRetryCount,
-			Room: roomOf(rep.LocalEECN, sameKind), Tag: replyTag(rep, sameKind),
+			Room: roomOf(rep.LocalEECN, sameKind), Tag: c.peerTag,
 		},
 		Private: private,
 	})

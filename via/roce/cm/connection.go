@@ -33,7 +33,6 @@ type connection struct {
 	state       state
 	active      bool // this end sent the REQ
 	sameKind    bool // the peer is a viablk end
-	tagged      bool // passive end: the REQ states a tag
 	challenges  int  // active end: cookies that the REQ had
 	repeats     int  // active end: RTUs to repeat
 	answers     int  // passive end before the RTU: messages that it may send
@@ -44,6 +43,7 @@ type connection struct {
 	dreqPrivate []byte // private data of our DREQ
 	qp          uint32 // ours; 0 until it is known
 	peerQP      uint32
+	peerTag     uint64 // of packets to the peer; 0 is none
 	guid        uint64 // the peer's
 	timeout     time.Duration
 

@@ -90,6 +90,10 @@ func (m *Manager) receiveREJ(from netip.AddrPort, b []byte, now time.Duration) {
 		m.counters.Malformed++
 		return
 	}
+	if isDenial(&rej) {
+		m.receiveDenial(from, &rej, now)
+		return
+	}
 	c := m.findRejected(from, &rej)
 	if c == nil {
 		return

@@ -19,7 +19,7 @@ func (m *Manager) receiveREQ(from netip.AddrPort, b []byte, now time.Duration) {
 	seen = connection{
 		remoteID: req.LocalID, state: reqReceived, sameKind: req.VendorID == VendorID,
 		service: req.ServiceID, peer: answerTo(from, req.VendorID == VendorID), tid: req.TID,
-		peerQP: req.LocalQP, guid: req.LocalGUID, tagged: requestTag(&req) != 0,
+		peerQP: req.LocalQP, guid: req.LocalGUID, peerTag: requestTag(&req),
 	}
 	if known := m.table.byREQ[c.remoteName()]; known != nil && known.tid == req.TID && known.peerQP == req.LocalQP {
 		m.receiveDuplicateREQ(known, now)
@@ -154,7 +154,7 @@ func (m *Manager) newREP(c *connection, a *Answer) (*wire.REP, error) {
 	}
 	rep.LocalEECN = a.End.Room
 	at := len(rep.Private) - wire.TagSize
-	if c.tagged {
+	if c.peerTag != 0 {
 		wire.PutTag(rep.Private[at:], a.End.Tag)
 	}
 	return rep, putPrivate(rep.Private[:at], a.Private, true)

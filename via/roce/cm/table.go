@@ -11,6 +11,7 @@ type table struct {
 	byID  map[ID]*connection
 	byREQ map[remoteID]*connection // passive ends, to detect repeated REQs
 	byQP  map[remoteQP]*connection // peers with known queue pairs, to detect stale ones
+	byTag map[uint64]*connection   // the same by the tag of packets to them
 
 	pending []*connection // requests of peers that are not established, oldest first
 	ended   []*connection // in time-wait, oldest first
@@ -36,6 +37,7 @@ func newTable() table {
 		byID:  make(map[ID]*connection),
 		byREQ: make(map[remoteID]*connection),
 		byQP:  make(map[remoteQP]*connection),
+		byTag: make(map[uint64]*connection),
 	}
 }
 
@@ -55,8 +57,16 @@ func (t *table) add(c *connection) {
 		return
 	}
 	t.byREQ[c.remoteName()] = c
-	t.byQP[c.remoteQP()] = c
+	t.addPeer(c)
 	t.pending = append(t.pending, c)
+}
+
+// addPeer adds the peer's queue pair, which is known by now.
+func (t *table) addPeer(c *connection) {
+	t.byQP[c.remoteQP()] = c
+	if c.peerTag != 0 {
+		t.byTag[c.peerTag] = c
+	}
 }
 
 // maxEnded bounds the connections in time-wait that this end requested or
@@ -89,6 +99,9 @@ func (t *table) removePending(c *connection) { t.pending = without(t.pending, c)
 func (t *table) freeQP(c *connection) {
 	if t.byQP[c.remoteQP()] == c {
 		delete(t.byQP, c.remoteQP())
+	}
+	if t.byTag[c.peerTag] == c {
+		delete(t.byTag, c.peerTag)
 	}
 }
 

@@ -126,6 +126,9 @@ func (q *QP) Life() uint64 {
 	return life
 }
 
+// Timeouts returns how many time-outs in a row had no acknowledgement.
+func (q *QP) Timeouts() int { return int(q.requester.schedule.backoff) }
+
 // Receive handles a packet of the peer with a right ICRC, and the result of
 // [wire.Packet.Decode]: Accepted, or an invalid request, which the QP answers.
 // The caller owns the packet again when Receive returns.
@@ -199,6 +202,14 @@ func (q *QP) Timeout(now time.Duration) { q.failOn(q.requester.expire(now)) }
 // Break breaks the QP: it flushes all works and receives, and sends only a
 // pending refusal.
 func (q *QP) Break() { q.failOn(Closed) }
+
+// GiveUp breaks the QP because its peer is gone: the oldest work ends as after
+// the last retry.
+func (q *QP) GiveUp() {
+	if q.cause == OK {
+		q.failOn(q.requester.giveUp(RetriesExceeded))
+	}
+}
 
 // FinalAck returns the answer to all that the peer has sent so far: the refusal
 // that broke this end, or the acknowledgement of what is executed. A closing

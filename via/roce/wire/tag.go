@@ -18,12 +18,21 @@ func Tag(b []byte) uint64 { return be.Uint64(b) }
 
 // HasTag reports whether a packet, BTH to ICRC, has a tag.
 func HasTag(b []byte, tag uint64) bool {
+	last, ok := LastTag(b)
+	return ok && last == tag
+}
+
+// LastTag returns the tag of a packet that has one, and false if it is too
+// short for one.
+func LastTag(b []byte) (uint64, bool) {
 	if len(b) < MinPacket+TagSize {
-		return false
+		return 0, false
 	}
-	pad := int(b[bthAtFlags] >> bthPadShift & 3)
-	end := len(b) - ICRCSize - pad
-	return end >= BTHSize+TagSize && be.Uint64(b[end-TagSize:]) == tag
+	end := len(b) - ICRCSize - int(b[bthAtFlags]>>bthPadShift&3)
+	if end < BTHSize+TagSize {
+		return 0, false
+	}
+	return be.Uint64(b[end-TagSize:]), true
 }
 
 // Untag returns what [Packet.Decode] takes for a packet that has a tag: as many

@@ -1,0 +1,111 @@
+package roce
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+)
+
+// udpPort returns a UDP port of this host that is open or closed.
+func udpPort(t *testing.T, open bool) netip.AddrPort {
+	t.Helper()
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !open {
+		_ = c.Close() // nothing was sent
+	} else {
+		t.Cleanup(func() { _ = c.Close() })
+	}
+	return c.LocalAddr().(*net.UDPAddr).AddrPort()
+}
+
+// TestPortCheck: a link ends if its peer's port is closed, and if nothing of
+// the peer arrived meanwhile: an ICMP message alone, which any host can send,
+// ends none.
+func TestPortCheck(t *testing.T) {
+	for name, row := range map[string]struct{ open, lives, ends bool }{
+		"closed port":                 {ends: true},
+		"closed port of a living one": {lives: true},
+		"open port":                   {open: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := &link{shard: newShard(nil, 1, nil), endpoint: &endpoint{local: netip.MustParseAddrPort("127.0.0.1:0")}}
+			to := udpPort(t, row.open)
+			var p portChecks
+			if row.lives {
+				l.life.Store(1)
+			}
+			p.add(l, to, 0, clock())
+			p.add(l, to, 0, clock()) // it is in the check, or that has ended
+			p.all.Wait()
+			if d := l.notices.disconnected.Load(); (d != nil && d.gone) != row.ends {
+				t.Errorf("the link ends: %v", d != nil)
+			}
+			p.end()
+			p.add(l, to, 0, clock()+time.Hour)
+			p.all.Wait() // none began
+		})
+	}
+}
+
+// TestPortCheckRests: of an address that answers nothing there is a check now
+// and then, and one table entry while it may matter.
+func TestPortCheckRests(t *testing.T) {
+	l := &link{shard: newShard(nil, 1, nil), endpoint: &endpoint{local: netip.MustParseAddrPort("127.0.0.1:0")}}
+	var p portChecks
+	to := udpPort(t, true)
+	p.add(l, to, 0, clock())
+	p.all.Wait()
+	p.mu.Lock()
+	rests := p.running[to].until
+	p.mu.Unlock()
+	p.add(l, to, 0, rests-1)
+	p.mu.Lock()
+	if c := p.running[to]; c.until != rests || len(c.links) != 0 {
+		t.Error("another check begins too soon")
+	}
+	p.mu.Unlock()
+	p.add(l, to, 0, rests+1)
+	p.mu.Lock()
+	if p.running[to].until == rests {
+		t.Error("no other check begins")
+	}
+	p.mu.Unlock()
+	p.end()
+}
+
+// TestEndAmidPortCheck: the end of an endpoint does not wait for a silent host.
+func TestEndAmidPortCheck(t *testing.T) {
+	l := &link{shard: newShard(nil, 1, nil), endpoint: &endpoint{local: netip.MustParseAddrPort("127.0.0.1:0")}}
+	var p portChecks
+	p.add(l, udpPort(t, true), 0, clock())
+	p.end()
+	if len(p.running) != 1 || l.notices.disconnected.Load() != nil {
+		t.Error("the end of the checks ended a link")
+	}
+}
+
+// TestDenialsAreLimited: a flood of packets for queue pairs that do not exist
+// gets denialBurst answers at once, then one in denialInterval.
+func TestDenialsAreLimited(t *testing.T) {
+	var d denials
+	now, n := time.Hour, 0
+	for range 10 * denialBurst {
+		if d.allow(now) {
+			n++
+		}
+	}
+	if n != denialBurst {
+		t.Errorf("%d answers at once", n)
+	}
+	for n = 0; n < 100; n++ {
+		now += denialInterval
+		if !d.allow(now) || d.allow(now) {
+			t.Fatalf("not one answer in interval %d", n)
+		}
+	}
+}
