@@ -19,6 +19,7 @@ type ExportInfo struct {
 	Size        uint64 `json:"size"`
 	Default     bool   `json:"default"`
 	ReadOnly    bool   `json:"read_only"`
+	CanCache    bool   `json:"can_cache"`
 	CanFlush    bool   `json:"can_flush"`
 	CanFUA      bool   `json:"can_fua"`
 	CanTrim     bool   `json:"can_trim"`
@@ -92,9 +93,15 @@ func (s *session) askExports(ctx context.Context, c *carrier.Carrier, target [16
 
 func exportInfo(e *wire.ExportEntry, target [16]byte) ExportInfo {
 	f := block.Features(e.Features)
+	if f&block.ReadOnly != 0 {
+		f &^= block.CanTrim | block.CanWriteZeroes
+	}
+	if f&block.CanWriteZeroes == 0 {
+		f &^= block.CanFastZero
+	}
 	return ExportInfo{
 		Name: e.Name, Description: e.Description, UUID: block.FormatUUID(e.UUID), Size: e.Size, Default: e.Default,
-		ReadOnly: f&block.ReadOnly != 0, CanFlush: f&block.CanFlush != 0, CanFUA: f&block.CanFUA != 0,
+		ReadOnly: f&block.ReadOnly != 0, CanCache: f&block.CanPrefetch != 0, CanFlush: f&block.CanFlush != 0, CanFUA: f&block.CanFUA != 0,
 		CanTrim: f&block.CanTrim != 0, CanZero: f&block.CanWriteZeroes != 0, CanFastZero: f&block.CanFastZero != 0,
 		MultiConn: f&block.CanMultiConn != 0, Rotational: f&block.Rotational != 0,
 		Target: hex.EncodeToString(target[:]),

@@ -85,6 +85,16 @@ func (d *Device) Trim(off, length int64) error {
 	return disk.Trim(off, length)
 }
 
+// Extents calls visit with what a range of the disk consists of, in order and
+// without a gap, until visit returns an error.
+func (d *Device) Extents(off, length int64, visit func(off int64, e block.Extent) error) error {
+	disk, err := d.file()
+	if err != nil {
+		return err
+	}
+	return disk.Extents(off, length, visit)
+}
+
 // WriteZeroes makes a range read as zeroes.
 func (d *Device) WriteZeroes(off, length int64) error {
 	disk, err := d.file()

@@ -33,19 +33,20 @@ var can = map[string]func(export) bool{
 var is = map[string]func(export) bool{
 	"read-only":  func(e export) bool { return e.ReadOnly },
 	"rotational": func(e export) bool { return e.Rotational },
-	"tls":        func(e export) bool { return strings.HasPrefix(e.URI, "nbds") },
+	"tls":        func(e export) bool { return e.tls },
 }
 
 // infoOptions are what "viablk info" is asked for; at most one is set.
 type infoOptions struct {
-	size    bool
-	can, is string
+	size, extents bool
+	totals        bool // with extents
+	can, is       string
 }
 
 // questions counts what is set.
 func (o infoOptions) questions() int {
 	n := 0
-	for _, set := range []bool{o.size, o.can != "", o.is != ""} {
+	for _, set := range []bool{o.size, o.extents, o.can != "", o.is != ""} {
 		if set {
 			n++
 		}
@@ -68,25 +69,38 @@ If a process of this user serves the export here, that includes who has it open,
 the reservation: with "write exclusive" other clients may only read, with "exclusive
 access" they may not open it. "uuid kept" says whether the UUID outlives the process.
 
---can and --is print nothing: the exit code is 0 if it is so and 2 if not.`,
+--can and --is print nothing: the exit code is 0 if it is so and 2 if not.
+
+--map prints what a disk behind a VIA URI consists of, as nbdinfo does: offset,
+length, type, and data, hole, zero or both. --totals prints sums of each type. It
+opens the export for reading. Over NBD, use nbdinfo.`,
 		Example: `  viablk info via+roce://storage/disk0
   viablk info --size nbd://localhost/disk0
+  viablk info --map --totals via+shm:///disk0
   viablk info --can trim nbd://localhost/disk0 && fstrim …`,
 	}
 	var options infoOptions
 	query := addQueryOptions(cmd)
 	cmd.Flags().BoolVar(&options.size, "size", false, "print the size in bytes alone")
+	cmd.Flags().BoolVar(&options.extents, "map", false, "print the extents of a disk over VIA")
+	cmd.Flags().BoolVar(&options.totals, "totals", false, "with --map: print the sums of each type")
 	cmd.Flags().StringVar(&options.can, "can", "", "ask whether the export can do `WHAT`: "+alternatives(slices.Sorted(maps.Keys(can))))
 	cmd.Flags().StringVar(&options.is, "is", "", "ask whether the export is `WHAT`: "+alternatives(slices.Sorted(maps.Keys(is))))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if options.questions() > 1 {
-			return usage("--size, --can and --is ask for different things: give one of them")
+			return usage("--size, --map, --can and --is ask for different things: give one of them")
+		}
+		if options.totals && !options.extents {
+			return usage("--totals is for --map: give both")
 		}
 		if _, ok := can[options.can]; !ok && cmd.Flags().Changed("can") {
 			return usage("--can %q: ask for one of %s", options.can, words(can))
 		}
 		if _, ok := is[options.is]; !ok && cmd.Flags().Changed("is") {
 			return usage("--is %q: ask for one of %s", options.is, words(is))
+		}
+		if options.extents {
+			return a.printMap(cmd.Context(), query, args[0], options.totals)
 		}
 		report, err := query.query(cmd.Context(), args[0], infoExport)
 		if err != nil {

@@ -19,7 +19,8 @@ type export struct {
 	nbd.ExportInfo
 	SizeText  string `json:"export-size-str"`
 	URI       string `json:"uri"`
-	Transport string `json:"transport"`      // nbd, or the VIA provider
+	Transport string `json:"transport"` // nbd, or the VIA provider
+	tls       bool   // what is said of it was encrypted
 	UUID      string `json:"uuid,omitempty"` // over VIA
 }
 
@@ -80,18 +81,27 @@ func addQueryOptions(cmd *cobra.Command) *queryOptions {
 	return q
 }
 
-// query parses the URI argument and asks.
-func (q *queryOptions) query(ctx context.Context, uri string, ask func(context.Context, config.URI) (described, error)) (exportReport, error) {
+// parse parses the URI argument.
+func (q *queryOptions) parse(uri string) (config.URI, error) {
 	u, err := config.ParseURI(uri)
 	if err == nil {
 		u = u.With(q.certificates, q.name)
 		err = u.CheckRemote()
 	}
 	if err != nil {
-		return exportReport{}, usage("%v", err)
+		return u, usage("%v", err)
 	}
 	if q.timeout <= 0 {
-		return exportReport{}, usage("--timeout is more than 0s")
+		return u, usage("--timeout is more than 0s")
+	}
+	return u, nil
+}
+
+// query parses the URI argument and asks.
+func (q *queryOptions) query(ctx context.Context, uri string, ask func(context.Context, config.URI) (described, error)) (exportReport, error) {
+	u, err := q.parse(uri)
+	if err != nil {
+		return exportReport{}, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, q.timeout)
 	defer cancel()
@@ -105,7 +115,8 @@ func (q *queryOptions) query(ctx context.Context, uri string, ask func(context.C
 	}
 	report := newExportReport(u, found.infos)
 	for i := range report.Exports {
-		report.Exports[i].UUID = found.uuids[report.Exports[i].Name]
+		e := &report.Exports[i]
+		e.UUID, e.tls = found.uuids[e.Name], u.TLS || found.security != nil
 	}
 	report.Network, report.Target, report.Security = found.network, found.target, found.security
 	return report, nil

@@ -127,6 +127,7 @@ func discoverVIA(ctx context.Context, u config.URI) (d described, err error) {
 		d.infos = append(d.infos, nbd.ExportInfo{
 			Name: x.Name, Description: x.Description, Size: int64(x.Size),
 			ReadOnly: x.ReadOnly, Rotational: x.Rotational, CanFlush: x.CanFlush, CanFUA: x.CanFUA,
+			CanCache: x.CanCache, CanDF: true, // a read has one answer
 			CanTrim: x.CanTrim, CanZero: x.CanZero, CanFastZero: x.CanFastZero, CanMultiConn: x.MultiConn,
 		})
 	}

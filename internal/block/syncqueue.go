@@ -18,7 +18,7 @@ type syncQueue struct {
 
 // run runs one request to its end.
 func (q *syncQueue) run(op Op, flags Flags, p []byte, off, length int64) error {
-	q.request = Request{Op: op, Flags: flags, Offset: off, Length: length, Data: p}
+	q.request = Request{Op: op, Flags: flags, Offset: off, Length: length, Data: p, Extents: q.request.Extents}
 	if !q.queue.Submit(&q.request) {
 		return describe(op, off, syscall.EBUSY)
 	}
