@@ -39,6 +39,7 @@ type site struct {
 	tcp     string
 	roce    string                 // in clear
 	sealed  string                 // over RoCE, with certificates
+	server  *tls.Config            // certificates of the target
 	clients map[string]*tls.Config // by name; "" has no certificate
 }
 
@@ -52,12 +53,12 @@ func newSite(t *testing.T, port int, guests []uint32, exports ...export) *site {
 	must(t, os.Chmod(folder, 0o755))
 	t.Cleanup(func() { must(t, os.RemoveAll(folder)) })
 	s := &site{t: t, folder: folder, clients: make(map[string]*tls.Config)}
-	certificates := s.certificates()
-	s.serveNBD(guests, certificates, exports)
+	s.server = s.certificates()
+	s.serveNBD(guests, s.server, exports)
 	s.serveVIA(shm.New(shm.Options{AdmitUIDs: guests}), s.shm(), nil, exports)
 	s.roce, s.sealed = fmt.Sprintf("127.0.0.1:%d", port), fmt.Sprintf("127.0.0.1:%d", port+1)
 	s.serveVIA(roce.New(roce.Options{}), s.roce, nil, exports)
-	s.serveVIA(roce.New(roce.Options{}), s.sealed, &handshake.Guard{TLS: certificates}, exports)
+	s.serveVIA(roce.New(roce.Options{}), s.sealed, &handshake.Guard{TLS: s.server}, exports)
 	return s
 }
 

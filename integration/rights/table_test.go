@@ -143,10 +143,7 @@ func names() (list []string) {
 func TestTable(t *testing.T) {
 	s := newSite(t, 47911, []uint32{guest}, exports...)
 	overSHM, overRoCE := openNIC(t, shm.New(shm.Options{})), openNIC(t, roce.New(roce.Options{}))
-	for _, c := range []struct {
-		identity, listener string
-		probe              func() (accessTo, error)
-	}{
+	columns := []column{
 		{"none", "nbd", s.here(func() (client, error) { return dialNBD("tcp", s.tcp, nil) })},
 		{"alice", "nbd TLS", s.here(func() (client, error) { return dialNBD("tcp", s.tcp, s.clients["alice"]) })},
 		{"mallory", "nbd TLS", s.here(func() (client, error) { return dialNBD("tcp", s.tcp, s.clients["mallory"]) })},
@@ -157,7 +154,8 @@ func TestTable(t *testing.T) {
 		{"mallory", "via+roce with certificates", s.here(func() (client, error) { return newSealedClient(overRoCE, s.sealed, s.clients["mallory"]), nil })},
 		{"root", "via+shm", s.here(func() (client, error) { return dialVIA(overSHM, s.shm()) })},
 		{"other", "via+shm", s.elsewhere("via", s.shm())},
-	} {
+	}
+	for _, c := range append(columns, s.overVerbs()...) {
 		t.Run(c.identity+" at "+c.listener, func(t *testing.T) {
 			got, err := c.probe()
 			must(t, err)
@@ -174,6 +172,12 @@ func TestTable(t *testing.T) {
 	}
 	must(t, overSHM.Close())
 	must(t, overRoCE.Close())
+}
+
+// column is an identity at a listener.
+type column struct {
+	identity, listener string
+	probe              func() (accessTo, error)
 }
 
 // here returns a probe of this process.

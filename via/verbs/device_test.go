@@ -5,6 +5,7 @@ package verbs_test
 import (
 	"context"
 	"errors"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/viablk/viablk/via"
+	"github.com/viablk/viablk/via/rdmahost"
 	"github.com/viablk/viablk/via/verbs"
 )
 
@@ -276,6 +278,89 @@ func TestDeviceQueueGrows(t *testing.T) {
 	}
 	client.close(t, mine...)
 	server.close(t, theirs...)
+}
+
+// A listener holds as many pending requests of an address as it has places,
+// refuses the next one, and takes another when one is answered.
+func TestDevicePlaces(t *testing.T) {
+	p := verbs.New(verbs.Options{})
+	client, server := newSide(t, p, 256), newSide(t, p, 256)
+	to := via.Address{Host: address(t) + ":19005", Discriminator: "device"}
+	l, err := server.nic.Listen(to)
+	check(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	var vis []*via.VI
+	ended := make(chan error, 2*rdmahost.MaxRequestsPerAddr)
+	connect := func() {
+		vi := client.newVI(t, 4)
+		vis = append(vis, vi)
+		go func() {
+			_, err := vi.Connect(ctx, to)
+			ended <- err
+		}()
+	}
+	rejected := func(isFull bool) {
+		t.Helper()
+		if err := <-ended; !errors.Is(err, via.ErrReject) || strings.Contains(err.Error(), "was full") != isFull {
+			t.Errorf("connect: %v", err)
+		}
+	}
+	var pending []*via.ConnRequest
+	hold := func() {
+		connect()
+		r, err := l.Wait(ctx)
+		check(t, err)
+		pending = append(pending, r)
+	}
+	for range rdmahost.MaxRequestsPerAddr {
+		hold()
+	}
+	for range 3 {
+		connect()
+		rejected(true)
+	}
+	check(t, pending[0].Reject())
+	rejected(false)
+	hold()
+	connect()
+	rejected(true)
+	for _, r := range pending[1:] {
+		check(t, r.Reject())
+		rejected(false)
+	}
+	check(t, l.Close())
+	client.close(t, vis...)
+	server.close(t)
+}
+
+// A listener of via/roce that has eight requests of an address asks for a
+// cookie, which the device's connection manager returns in another request. The
+// owner of the listener holds all requests until the last is there.
+func TestCookies(t *testing.T) {
+	host := os.Getenv("VIABLK_VERBS_HOLDER")
+	if host == "" {
+		t.Fatal("VIABLK_VERBS_HOLDER must be where the program end of integration/vm/interop holds 12 requests")
+	}
+	client := newSide(t, verbs.New(verbs.Options{}), 256)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	var vis []*via.VI
+	ended := make(chan error, 12)
+	for range cap(ended) {
+		vi := client.newVI(t, 4)
+		vis = append(vis, vi)
+		go func() {
+			_, err := vi.Connect(ctx, via.Address{Host: host, Discriminator: "hold"})
+			ended <- err
+		}()
+	}
+	for range cap(ended) {
+		if err := <-ended; !errors.Is(err, via.ErrReject) || strings.Contains(err.Error(), "was full") {
+			t.Errorf("connect: %v", err)
+		}
+	}
+	client.close(t, vis...)
 }
 
 // A port that goes down raises an asynchronous error; Open fails.

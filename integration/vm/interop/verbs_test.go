@@ -49,10 +49,16 @@ func TestVerbsConformance(t *testing.T) {
 	}
 }
 
-// TestVerbsDevice runs the other tests of package verbs.
+// TestVerbsDevice runs the other tests of package verbs, and the table of
+// rights on rdma_rxe.
 func TestVerbsDevice(t *testing.T) {
-	kit := vm.DynamicTestProgram(t, modulePath+"/via/verbs", "verbs")
-	v := bootVerbs(t, map[string]string{"/usr/bin/kit": kit})
+	v := bootVerbs(t, map[string]string{
+		"/usr/bin/kit":    vm.DynamicTestProgram(t, modulePath+"/via/verbs", "verbs"),
+		"/usr/bin/rights": vm.DynamicTestProgram(t, modulePath+"/integration/rights", "verbs"),
+		"/usr/bin/end":    vm.Program(t, modulePath+"/integration/vm/interop/end"),
+	})
+	t.Run("rights", func(t *testing.T) { runProgram(t, v, "rights", "TestTable/.*verbs") })
+	t.Run("cookies", func(t *testing.T) { testCookies(t, v) })
 	runTests(t, v, "TestDevice")
 	ctx, cancel := context.WithTimeout(t.Context(), scenario)
 	defer cancel()
@@ -61,12 +67,42 @@ func TestVerbsDevice(t *testing.T) {
 	}
 }
 
+// testCookies has the connection manager of the kernel's device return the
+// cookies that a listener of via/roce asks for.
+func testCookies(t *testing.T, v *vm.VM) {
+	ctx, cancel := context.WithTimeout(t.Context(), scenario)
+	defer cancel()
+	const service, requests = 19200, 12
+	holder, err := v.Start(ctx, strings.Fields(ours("hold", far4, near4, service, requests, 0, ""))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := holder.Await(ctx, "listening"); err != nil {
+		t.Fatal(err)
+	}
+	runProgram(t, v, "kit", "TestCookies", fmt.Sprintf("VIABLK_VERBS_HOLDER=%s:%d", far4, service))
+	if t.Failed() {
+		_ = holder.Signal(15)
+	}
+	if r := holder.Wait(); !r.OK() {
+		t.Error(r)
+	}
+}
+
 // runTests runs tests of package verbs in a machine.
 func runTests(t *testing.T, v *vm.VM, name string) {
 	t.Helper()
+	runProgram(t, v, "kit", name)
+}
+
+// runProgram runs tests of a program in a machine, with more variables in its
+// environment.
+func runProgram(t *testing.T, v *vm.VM, program, name string, variables ...string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), scenario)
 	defer cancel()
-	r := v.Run(ctx, "env", "VIABLK_VERBS_ADDRESS="+near4, "kit", "-test.v", "-test.run", name)
+	command := append([]string{"env", "VIABLK_VERBS_ADDRESS=" + near4}, variables...)
+	r := v.Run(ctx, append(command, program, "-test.v", "-test.run", name)...)
 	if !r.OK() || !strings.Contains(r.Stdout, "--- PASS") {
 		t.Error(readReport(r.Stdout).failure(r))
 	}

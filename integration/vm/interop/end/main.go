@@ -32,12 +32,12 @@ type role struct {
 
 func main() {
 	r, local, peer, exchange := role{}, "", "", ""
-	flag.StringVar(&r.name, "role", "", "rping-server, rping-client, pingpong-server or pingpong-client")
+	flag.StringVar(&r.name, "role", "", "rping-server, rping-client, pingpong-server, pingpong-client or hold")
 	flag.StringVar(&local, "local", "", "our `ADDRESS`")
 	flag.StringVar(&peer, "peer", "", "the other `ADDRESS`")
 	flag.StringVar(&exchange, "exchange", "", "TCP `ADDRESS` at which the server of a ping-pong listens")
-	flag.IntVar(&r.port, "port", 7174, "the service of rping, the TCP port of ping-pongs")
-	flag.IntVar(&r.rounds, "rounds", 10, "how many")
+	flag.IntVar(&r.port, "port", 7174, "the service of rping or hold, the TCP port of ping-pongs")
+	flag.IntVar(&r.rounds, "rounds", 10, "how many; of hold: requests")
 	flag.IntVar(&r.size, "size", 64, "bytes of a message")
 	flag.IntVar(&r.mtu, "mtu", 0, "path MTU of ping-pongs")
 	flag.IntVar(&r.psn, "psn", -1, "first PSN of ping-pongs; random unless given")
@@ -61,6 +61,9 @@ func main() {
 }
 
 func (r *role) run(ctx context.Context) error {
+	if r.name == "hold" {
+		return r.hold(ctx)
+	}
 	isRping := r.name == "rping-server" || r.name == "rping-client"
 	bytes := interop.PingPongMemory(r.size)
 	if isRping {
