@@ -68,13 +68,22 @@ func (a *adapter) newCMConn(id *C.struct_rdma_cm_id) *cmConn {
 }
 
 // disconnect releases a connection. An established one is disconnected first
-// and forgotten when the peer confirms it.
+// and forgotten when the peer confirms it: routineEvents, which may learn of
+// the peer's end meanwhile, destroys no ID before rdma_disconnect is through
+// with it.
 func (a *adapter) disconnect(c *cmConn, connected bool) {
 	a.mu.Lock()
-	c.link, c.released = nil, true
+	c.link = nil
 	over := c.over || !connected
 	a.mu.Unlock()
-	if over || C.rdma_disconnect(c.id) != 0 {
+	if !over {
+		over = C.rdma_disconnect(c.id) != 0
+	}
+	a.mu.Lock()
+	c.released = true
+	over = over || c.over
+	a.mu.Unlock()
+	if over {
 		a.forget(c)
 	}
 }

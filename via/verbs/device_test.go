@@ -334,6 +334,31 @@ func TestDevicePlaces(t *testing.T) {
 	server.close(t)
 }
 
+// Both ends close a connection at once: an end may disconnect while the event
+// of its peer's disconnect arrives.
+func TestDeviceBothDisconnect(t *testing.T) {
+	p := verbs.New(verbs.Options{})
+	client, server := newSide(t, p, 256), newSide(t, p, 256)
+	var mine, theirs []*via.VI
+	for i := range 40 {
+		mine, theirs = append(mine, client.newVI(t, 4)), append(theirs, server.newVI(t, 4))
+		join(t, client, server, mine[i], theirs[i], address(t)+":19006")
+	}
+	var all sync.WaitGroup
+	for _, vis := range [][]*via.VI{mine, theirs} {
+		all.Go(func() {
+			for _, vi := range vis {
+				if err := vi.Disconnect(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	client.close(t, mine...)
+	server.close(t, theirs...)
+}
+
 // A listener of via/roce that has eight requests of an address asks for a
 // cookie, which the device's connection manager returns in another request. The
 // owner of the listener holds all requests until the last is there.
