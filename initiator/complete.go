@@ -58,6 +58,10 @@ func (q *Queue) progress() {
 	if q.keepalive.due() {
 		q.carrier.Age(q.device.cfg.Scheduler.Now())
 		err := q.session.err() // its target may keep the connection
+		if n := q.session.heard.Load(); n != q.heard {
+			q.heard = n
+			q.keepalive.heard() // a slow disk may block the target's worker
+		}
 		if err == nil {
 			err = q.poster.keepalive(&q.keepalive)
 		}

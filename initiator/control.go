@@ -83,6 +83,7 @@ func (k *controller) serve() error {
 func (k *controller) completion(e *via.Completion) error {
 	if e.Recv {
 		k.keepalive.heard()
+		k.s.heard.Add(1)
 	}
 	msg, err := receiveControl(k.c, e)
 	if err != nil || msg == nil {

@@ -35,6 +35,7 @@ type Queue struct {
 	payload   payload      // memory
 	poster    poster       // the doorbell
 	keepalive keepalive    // silence of the target
+	heard     uint64       // messages on the control connection, at the last interval
 	reconnect reconnectState
 	failure   error // the connection is lost; requests fail, or wait
 	done      [64]via.Completion

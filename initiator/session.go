@@ -58,8 +58,9 @@ type session struct {
 	closed   *sched.Event // release has returned
 	closeErr error        // what it returned
 
-	draining   atomic.Bool // the target goes down: no command is sent any more
-	superseded atomic.Bool // the reconnector replaces it: answers do not count
+	heard      atomic.Uint64 // messages on the control connection
+	draining   atomic.Bool   // the target goes down: no command is sent any more
+	superseded atomic.Bool   // the reconnector replaces it: answers do not count
 
 	// conflicts counts the sessions so far before which another client wrote:
 	// requests of before such a session fail. It is set before other goroutines
