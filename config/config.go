@@ -78,6 +78,11 @@ type Target struct {
 	// KeepAlive is the idle time after which a VIA connection is probed.
 	KeepAlive time.Duration `mapstructure:"keepalive"`
 
+	// IOTimeout is how long a request of an initiator may be in a disk until the
+	// log says so and new initiators are refused. Zero means for ever. No
+	// request fails for it.
+	IOTimeout time.Duration `mapstructure:"io_timeout"`
+
 	// BusyPoll is how long a VIA connection busy-polls before it sleeps. Zero
 	// means that it sleeps at once.
 	BusyPoll time.Duration `mapstructure:"busy_poll"`
@@ -265,6 +270,7 @@ func Default() Config {
 			CopyMode:    "auto",
 			RegisterMax: 256 * MiB,
 			KeepAlive:   time.Second,
+			IOTimeout:   30 * time.Second,
 			BusyPoll:    200 * time.Microsecond,
 		},
 		Attach: Attach{

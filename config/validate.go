@@ -74,6 +74,7 @@ func (t Target) validate(bad *complaints, n NBD) {
 	bad.oneOf("target.copy_mode", t.CopyMode, copyModes...)
 	bad.size("target.register_max", t.RegisterMax, minimumRegister, maximumRegister)
 	bad.duration("target.keepalive", t.KeepAlive, minimumTimeout, maximumTimeout)
+	bad.duration("target.io_timeout", t.IOTimeout, 0, maximumTimeout)
 	bad.duration("target.busy_poll", t.BusyPoll, 0, maximumBusyPoll)
 }
 

@@ -32,6 +32,8 @@ type executor struct {
 	awaitMemory ring.Ring[*request]
 	held        heldRanges
 	timer       readTimer
+	clock       func() int64 // of the export table
+	now         int64        // on the clock, in this iteration; 0: not read
 	reaped      [64]*block.Request
 	aborted     bool // the backend gets nothing any more
 
@@ -163,6 +165,12 @@ func (x *executor) pulled(r *request) error {
 func (x *executor) submit(r *request) error {
 	r.state = running
 	q := r.handle.queue
+	if x.now == 0 {
+		x.now = x.clock()
+	}
+	if r.began = x.now; q.active == 0 {
+		q.age.since.Store(x.now)
+	}
 	if !q.queue.Submit(&r.block) {
 		// The queue has one entry for each slot.
 		return fmt.Errorf("backend queue of export %q is full", q.export.Name)
@@ -177,7 +185,9 @@ func (x *executor) submit(r *request) error {
 func (x *executor) reap(q *exportQueue) []*block.Request {
 	q.queue.Kick()
 	n := q.queue.Reap(x.reaped[:])
-	q.active -= n
+	if q.active -= n; n > 0 && q.active == 0 {
+		q.age.since.Store(0)
+	}
 	return x.reaped[:n]
 }
 

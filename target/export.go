@@ -3,8 +3,10 @@ package target
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/viablk/viablk/internal/access"
 	"github.com/viablk/viablk/internal/block"
@@ -39,6 +41,9 @@ type exported struct {
 	copied       atomic.Bool  // the warning of a failed registration was logged
 	mappingStats MappingStats // of closed queues; guarded by exportTable.mu
 	counts       ExportCounts // of closed queues; guarded by exportTable.mu
+
+	ages    map[*requestAge]struct{} // of its queues; guarded by exportTable.mu
+	overdue time.Duration            // as checkAge found it last; guarded by exportTable.mu
 }
 
 // exportTable finds exports by name. The list is immutable.
@@ -46,11 +51,19 @@ type exportTable struct {
 	list   []*exported
 	byName map[string]*exported
 
-	mu sync.Mutex // guards mappingStats of the exports
+	scheduler sched.Scheduler
+	epoch     time.Time // of clock
+	ioTimeout time.Duration
+	log       *slog.Logger
+
+	mu sync.Mutex // guards the exports
 }
 
-func newExportTable(list []Export, scheduler sched.Scheduler) (*exportTable, error) {
-	t := &exportTable{byName: make(map[string]*exported)}
+func newExportTable(cfg *Config) (*exportTable, error) {
+	list, scheduler := cfg.Exports, cfg.Scheduler
+	t := &exportTable{
+		byName: make(map[string]*exported), scheduler: scheduler, epoch: scheduler.Now(), ioTimeout: cfg.IOTimeout, log: cfg.Log,
+	}
 	for _, e := range list {
 		switch {
 		case e.Device == nil:
@@ -60,7 +73,7 @@ func newExportTable(list []Export, scheduler sched.Scheduler) (*exportTable, err
 		case t.byName[e.Name] != nil:
 			return nil, fmt.Errorf("two exports are named %q", e.Name)
 		}
-		x := &exported{Export: e, life: lifeOf(e.Device)}
+		x := &exported{Export: e, life: lifeOf(e.Device), ages: make(map[*requestAge]struct{})}
 		if x.Reservations == nil {
 			x.Reservations = reserve.New(e.Device, scheduler)
 		}

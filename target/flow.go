@@ -28,9 +28,11 @@ import (
 func (w *worker) iterate() bool {
 	if w.iterations++; w.iterations%publishIterations == 0 {
 		w.publish()
+		w.measureAges()
 		w.tendRekey(w.sleeper.scheduler.Now())
 	}
 	n := w.carrier.Poll(w.done[:])
+	w.execute.now = 0
 	for i := range w.done[:n] {
 		if w.failure != nil {
 			break // completions after a protocol error are ignored

@@ -29,6 +29,7 @@ type exportQueue struct {
 	ranges  *block.Ranges
 	copies  bool // the provider copies when a work request is posted
 	active  int  // requests submitted
+	age     *requestAge
 	handles int
 	counts  ExportCounts // of the requests through this queue
 }
@@ -174,7 +175,7 @@ func (t *handleTable) openQueue(x *exported) (*exportQueue, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &exportQueue{export: x, queue: queue, copies: t.server.cfg.NIC.Limits().PostsCopy}
+	q := &exportQueue{export: x, queue: queue, age: t.server.exports.addAge(x), copies: t.server.cfg.NIC.Limits().PostsCopy}
 	t.queues = append(t.queues, q)
 	if t.carrier.Sealed() {
 		return q, nil // payload is opened and sealed in the pool
@@ -195,8 +196,9 @@ func (t *handleTable) openQueue(x *exported) (*exportQueue, error) {
 
 // close ends the queue; it waits for requests in flight. The registrations of
 // the disk stay until the connection ends, but without a lease.
-func (q *exportQueue) close() error {
+func (q *exportQueue) close(t *exportTable) error {
 	err := q.queue.Close()
+	t.removeAge(q.export, q.age)
 	if q.direct != nil {
 		err = errors.Join(err, q.direct.Deregister())
 	}
@@ -219,7 +221,7 @@ func (t *handleTable) closeHandle(h *handle) {
 	q := h.queue
 	if q.handles--; q.handles == 0 {
 		t.retire(q)
-		if err := q.close(); err != nil {
+		if err := q.close(t.server.exports); err != nil {
 			t.log.Error("export not released", "event", "release_failed", "export", q.export.Name, "error", err)
 		}
 		t.queues = slices.DeleteFunc(t.queues, func(x *exportQueue) bool { return x == q })

@@ -101,7 +101,7 @@ func (w *worker) quiesce() bool {
 	}
 	ok := true
 	for _, q := range w.exports.queues {
-		ok = w.step(q.close) && ok
+		ok = w.step(func() error { return q.close(w.conn.server.exports) }) && ok
 	}
 	return ok
 }

@@ -35,6 +35,7 @@ type request struct {
 	used   bool   // a command was run in this slot
 	status wire.Status
 
+	began        int64 // when it was given to the backend; see exportTable.clock
 	command      wire.Command
 	handle       *handle // nil while none is known
 	block        block.Request

@@ -85,7 +85,7 @@ func (w *worker) busyPoll() bool {
 func (w *worker) sleep() {
 	w.publish()
 	now := w.sleeper.scheduler.Now()
-	if w.execute.held.count > 0 {
+	if w.execute.held.count > 0 || w.exports.inDisk() {
 		w.watch.within(now, w.conn.server.cfg.KeepAlive)
 	}
 	wait := w.watch.next.Sub(now)

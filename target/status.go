@@ -46,10 +46,14 @@ type ExportStatus struct {
 	Default     bool             `json:"default"`
 	ReadOnly    bool             `json:"read_only"`
 	Opens       int              `json:"opens"`
-	Clients     []reserve.Client `json:"clients"`           // of every face
-	Connections int              `json:"connections"`       // that have sent it requests
-	Stats       ExportCounts     `json:"stats"`             // of all connections ever
-	Mapping     *MappingStatus   `json:"mapping,omitempty"` // absent if it is no mapped file
+	Clients     []reserve.Client `json:"clients"`     // of every face
+	Connections int              `json:"connections"` // that have sent it requests
+
+	// OldestRequest is how long the oldest request has been in the disk.
+	OldestRequest float64 `json:"oldest_request_seconds"`
+
+	Stats   ExportCounts   `json:"stats"`             // of all connections ever
+	Mapping *MappingStatus `json:"mapping,omitempty"` // absent if it is no mapped file
 }
 
 // MappingStatus describes the mapping of a file.
@@ -103,6 +107,7 @@ func (s *Server) count(st *Status) {
 		e := &st.Exports[i]
 		e.Clients, e.Stats = x.Reservations.Clients(), x.counts
 		e.Opens = len(e.Clients)
+		e.OldestRequest = s.exports.oldestLocked(x).Seconds()
 		if e.Mapping != nil {
 			e.Mapping.MappingStats = x.mappingStats
 		}

@@ -38,6 +38,10 @@ type Config struct {
 	BusyPoll       time.Duration // busy-polling before a sleep; 200 µs, < 0 none
 	Log            *slog.Logger  // nil discards
 
+	// IOTimeout is how long a request may be in a disk until the disk is
+	// overdue: new opens are refused until it has answered. 0 is no limit.
+	IOTimeout time.Duration
+
 	// CopyMode says how Reads of mapped files move; "" is auto.
 	CopyMode regcache.CopyMode
 
@@ -128,6 +132,7 @@ func (c *Config) validate() error {
 	check(c.InlineMax >= 512 && c.InlineMax <= 64<<10, "inline maximum %d is not 512 to 65536 bytes", c.InlineMax)
 	check(c.MaxIO >= 64<<10 && c.MaxIO <= wire.MaxIO, "longest transfer %d is not 64 KiB to 64 MiB", c.MaxIO)
 	check(c.PoolBytes >= c.MaxIO, "transfer memory %d is less than the longest transfer %d", c.PoolBytes, c.MaxIO)
+	check(c.IOTimeout >= 0, "i/o timeout %v is negative", c.IOTimeout)
 	check(c.KeepAlive >= 10*time.Millisecond, "keepalive %v is less than 10 ms", c.KeepAlive)
 	_, err := regcache.ParseCopyMode(string(c.CopyMode))
 	check(err == nil, "%w", err)
@@ -175,7 +180,7 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("configure target: %w", err)
 	}
-	exports, err := newExportTable(cfg.Exports, cfg.Scheduler)
+	exports, err := newExportTable(&cfg)
 	if err != nil {
 		return nil, fmt.Errorf("configure target: %w", err)
 	}

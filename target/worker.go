@@ -45,7 +45,7 @@ type worker struct {
 func newWorker(c *conn) *worker {
 	w := &worker{conn: c, log: c.log, sleeper: newSleeper(c.server.cfg.Scheduler, c.server.cfg.BusyPoll)}
 	w.exports = handleTable{server: c.server, conn: c, published: &c.published, log: c.log}
-	w.execute.timer.scheduler = c.server.cfg.Scheduler
+	w.execute.timer.scheduler, w.execute.clock = c.server.cfg.Scheduler, c.server.exports.clock
 	w.control = controller{server: c.server, conn: c, signals: &c.signals, log: c.log}
 	return w
 }
@@ -177,6 +177,7 @@ func (w *worker) checkPeer() {
 		return
 	case wire.RoleIO:
 		w.watch.next = now.Add(idleKeepalive)
+		w.measureAges()
 		if w.execute.held.stuck(w.conn.signals.vi.Life()) {
 			w.fail(errRangeHeld)
 		}
@@ -204,6 +205,9 @@ func (w *worker) checkPeer() {
 	if w.watch.tick(now, interval, w.life()) {
 		w.fail(fmt.Errorf("the initiator was silent for %d keepalives of %v", w.watch.missed, interval))
 		return
+	}
+	if w.login.role == wire.RoleControl {
+		w.login.session.checkAges(w.conn.server.exports)
 	}
 	if err := w.control.watchSizes(); err != nil {
 		w.fail(fmt.Errorf("send resize event: %w", err))

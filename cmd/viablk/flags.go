@@ -57,6 +57,7 @@ var (
 		{"register-max", "target.register_max", "register at most `SIZE` of mapped files at a time"},
 		{"pool", "target.pool", "bounce pool per VIA connection, `SIZE`; 0: twice --max-io"},
 		{"keepalive", "target.keepalive", "interval, `TIME`, of the keepalives of idle initiators"},
+		{"io-timeout", "target.io_timeout", "`TIME` that a request may be in a disk until new initiators are refused; 0: for ever"},
 		{"busy-poll", "target.busy_poll", "busy-poll a VIA connection for `TIME` before sleeping"},
 	}
 	attachOptions = []option{

@@ -117,6 +117,7 @@ func targetConfig(c config.Target, nic *via.NIC, disks []disk, log *slog.Logger)
 		MaxConnections: c.Connections,
 		MaxPerOrigin:   c.ConnectionsPerAddress,
 		KeepAlive:      c.KeepAlive,
+		IOTimeout:      c.IOTimeout,
 		BusyPoll:       c.BusyPoll,
 		Log:            log,
 	}
