@@ -34,6 +34,8 @@
 # make restarts    200 ends, under load, of each process below a mounted device in a virtual
 #                  machine; VIABLK_VM_KERNEL=linux-image-6.12-amd64 is another kernel
 # make attach-latency  p50 and p99 of 100 attaches, at a socket and as a device
+# make noticed     how soon a silent peer is noticed in a thousand cuts, how much longer requests wait
+#                  than a killed target is away, and requests of 1 MiB at 1 Mbit/s
 # make forgeries   a hundred million forged capsules, a million opens of a record that a peer
 #                  changes meanwhile, and sealed sessions whose messages change on the way
 # make rotation    a minute of requests under rekeys, and bugs planted in these
@@ -88,7 +90,7 @@ PACKAGE_TOOLS := $(BUILD_TOOLS) mmdebstrap:mmdebstrap lintian:lintian rpm:rpm rp
 LOCKS := -test=false -inferred=false
 LOCKED := ./internal/... ./via/... ./target/... ./initiator ./regcache ./config ./cmd/...
 
-.PHONY: build build-verbs deb rpm test test-plain test-suites test-packages test-vm test-vm-next conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed hogs forged-packets planted exactly-once returns restarts attach-latency forgeries rotation cable fuzz-smoke deps clean
+.PHONY: build build-verbs deb rpm test test-plain test-suites test-packages test-vm test-vm-next conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed hogs forged-packets planted exactly-once returns noticed restarts attach-latency forgeries rotation cable fuzz-smoke deps clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/viablk ./cmd/viablk
@@ -240,6 +242,17 @@ restarts: deps
 attach-latency: deps
 	$(GO) test $(VM) -v -count=1 -timeout 60m -run '^(TestDevice|TestAttachLatency)$$/^attach_latency$$' ./integration/vm -args \
 		-attach.rounds 100
+
+# What silence and restarts cost with default settings. A loaded machine needs
+# other limits.
+CUTS ?= 1000
+NOTICED_CUT ?= 1s
+NOTICED_STALL ?= 250ms
+noticed:
+	$(GO) test -v -count=1 -timeout 0 -run '^TestSilentPeerIsNoticed$$' ./integration/roce -args -roce.cuts $(CUTS) -roce.cutsnotice $(NOTICED_CUT)
+	$(GO) test -v -count=1 -timeout 0 -run '^TestStallOfRestart$$' ./integration/session -args \
+		-session.stalls $$(( $(CUTS) / 10 )) -session.downtime 30s -session.excess $(NOTICED_STALL)
+	$(GO) test -v -count=1 -timeout 0 -run '^TestLongTransferOverSlowCable$$' ./integration/roce -args -roce.slowrate 1000000 -roce.slowkeepalive 250ms
 
 FORGERIES ?= 100000000
 forgeries:

@@ -269,13 +269,13 @@ func Default() Config {
 			MaxIO:       1 * MiB,
 			CopyMode:    "auto",
 			RegisterMax: 256 * MiB,
-			KeepAlive:   time.Second,
+			KeepAlive:   250 * time.Millisecond,
 			IOTimeout:   30 * time.Second,
 			BusyPoll:    200 * time.Microsecond,
 		},
 		Attach: Attach{
 			CopyMode: "auto", OnConflict: "fail", Clients: []string{}, ClientsReadOnly: []string{}, Timeout: 10 * time.Second,
-			Connections: 1, CtrlLossTimeout: 10 * time.Minute, ReconnectDelay: 10 * time.Second,
+			Connections: 1, CtrlLossTimeout: 10 * time.Minute, ReconnectDelay: time.Second,
 		},
 		NBD: NBD{
 			Connections:      100,

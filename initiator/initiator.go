@@ -43,7 +43,7 @@ type Config struct {
 	// with it has as long again. Forever is no limit. With 0, a disk that lost
 	// its target fails for good.
 	LossTimeout    time.Duration
-	ReconnectDelay time.Duration // the longest pause between two attempts to reach it; 10 s
+	ReconnectDelay time.Duration // the longest pause between two attempts to reach it; 1 s
 
 	// OnConflict says what happens when the target is back and another client
 	// wrote to the disk meanwhile; "" is ConflictFail.
@@ -80,7 +80,7 @@ type Config struct {
 	// Scheduler is the clock, the waits and the goroutines of the device; nil is
 	// sched.Real.
 	Scheduler sched.Scheduler
-	// Random is the source of identities; nil is crypto/rand.
+	// Random is the source of identities and pauses; nil is crypto/rand.
 	Random io.Reader
 }
 
@@ -104,7 +104,7 @@ const Forever = time.Duration(math.MaxInt64)
 
 const (
 	defaultTimeout = 10 * time.Second
-	defaultDelay   = 10 * time.Second
+	defaultDelay   = time.Second
 	maxMissed      = 3 // silent intervals until the target is dead
 	sessionConns   = 256
 	pathEpoch      = 1

@@ -170,7 +170,7 @@ func TestPanicInQueue(t *testing.T) {
 func TestPanicInControl(t *testing.T) {
 	for name, serve := range serves {
 		t.Run(name, func(t *testing.T) {
-			r := serve(t, target.Config{KeepAlive: 100 * time.Millisecond}, "memory:16MiB", "memory:16MiB")
+			r := serve(t, target.Config{KeepAlive: 150 * time.Millisecond}, "memory:16MiB", "memory:16MiB")
 			p, log, cfg := panicky(t, r)
 			other := open(t, r.dial(t, "b", nil), 4)
 			cfg.LossTimeout = time.Minute

@@ -159,7 +159,7 @@ func (k *reconnector) replaceSessions() {
 			away.Warn("the target is lost: requests wait for it", "event", "target_lost")
 		}
 		k.update(func() { k.sessionLosses, k.lostAt = k.sessionLosses+1, began })
-		end := expiry{at: began.Add(k.device.cfg.LossTimeout)}
+		end := expiry{at: began.Add(k.device.cfg.LossTimeout), absent: began.Add(absentTime)}
 		if s.draining.Load() {
 			k.awaitAnswers(s)
 			end.soon = k.scheduler.Now().Add(successorTime)
@@ -191,17 +191,13 @@ func (k *reconnector) replaceSessions() {
 	}
 }
 
-// firstDelay is the pause after the first attempt; later pauses double up to
-// Config.ReconnectDelay.
-const firstDelay = 20 * time.Millisecond
-
 // reopen retries until the disk is open again. It fails if the disk is another
 // one, or has lost data. It logs the end of the loss timeout.
 func (k *reconnector) reopen(log *slog.Logger, end expiry) (*session, error) {
 	cfg := &k.device.cfg
 	ask := wire.OpenRequest{Writer: k.device.writer, Return: true, Generation: k.device.generation}
 	conflicts := 0
-	for delay := min(firstDelay, cfg.ReconnectDelay); ; delay = min(2*delay, cfg.ReconnectDelay) {
+	for pauses := (backoff{random: cfg.Random}); ; {
 		ctx, cancel := k.scheduler.WithTimeout(k.quit, cfg.Timeout)
 		s, err := openDisk(ctx, *cfg, &ask)
 		cancel()
@@ -222,11 +218,14 @@ func (k *reconnector) reopen(log *slog.Logger, end expiry) (*session, error) {
 			ask.Return, conflicts = false, 1
 			continue
 		}
-		k.noteRefusal(log, err)
-		if k.scheduler.Now().Before(end.soon) {
-			delay = min(delay, successorDelay)
+		most := cfg.ReconnectDelay
+		switch refused, now := k.noteRefusal(log, err), k.scheduler.Now(); {
+		case now.Before(end.soon):
+			most = min(most, successorDelay)
+		case !refused && now.Before(end.absent):
+			most = min(most, absentDelay)
 		}
-		if k.pause(log, delay, &end); k.quit.Err() != nil {
+		if k.pause(log, pauses.next(most), &end); k.quit.Err() != nil {
 			return nil, errClosed
 		}
 	}
@@ -237,6 +236,7 @@ type expiry struct {
 	at     time.Time
 	logged bool
 	soon   time.Time // before it the successor of a target that drained is due
+	absent time.Time // before it a target that nothing listens for may be back soon
 }
 
 // pause waits for delay, or until stop. It logs the end of the loss timeout.
@@ -259,8 +259,8 @@ func (k *reconnector) pause(log *slog.Logger, delay time.Duration, e *expiry) {
 }
 
 // noteRefusal logs why an attempt failed: once at WARN what a target says that
-// is there, and at DEBUG everything else.
-func (k *reconnector) noteRefusal(log *slog.Logger, err error) {
+// is there, and at DEBUG everything else. It reports whether one is there.
+func (k *reconnector) noteRefusal(log *slog.Logger, err error) (refused bool) {
 	var login *refusedError
 	var open *openRefusedError
 	var security *SecurityError
@@ -277,6 +277,7 @@ func (k *reconnector) noteRefusal(log *slog.Logger, err error) {
 		log.Warn("the target is there and refuses: requests wait", "event", "target_refuses", "host", k.device.cfg.Host, "reason", err)
 	}
 	k.update(func() { k.refusal = said })
+	return said != ""
 }
 
 // checkSame returns an error unless an opened disk is the attached one, with

@@ -42,7 +42,7 @@ func unharmed(t *testing.T, r *remote, d *initiator.Device) {
 // TestRekeyAfterDay: a session has other keys after a day, and not before.
 func TestRekeyAfterDay(t *testing.T) {
 	clock := &laterClock{Scheduler: sched.Real}
-	r := newSealedRemote(t, target.Config{Scheduler: clock, KeepAlive: 200 * time.Millisecond}, "memory:16MiB")
+	r := newSealedRemote(t, target.Config{Scheduler: clock, KeepAlive: 300 * time.Millisecond}, "memory:16MiB")
 	d := r.dial(t, "a", func(c *initiator.Config) { c.Scheduler = clock })
 	q := open(t, d, 4)
 	before := d.Status().Security.Renewed
@@ -66,7 +66,7 @@ func TestRekeyAfterDay(t *testing.T) {
 // one that was idle for several rekeys, and one that is opened later.
 func TestQueuesAfterRekeys(t *testing.T) {
 	clock := &laterClock{Scheduler: sched.Real}
-	r := newSealedRemote(t, target.Config{Scheduler: clock, KeepAlive: 200 * time.Millisecond}, fileSpec(t, 16<<20))
+	r := newSealedRemote(t, target.Config{Scheduler: clock, KeepAlive: 300 * time.Millisecond}, fileSpec(t, 16<<20))
 	d := r.dial(t, "a", func(c *initiator.Config) {
 		lasting(initiator.Forever)(c)
 		c.Scheduler, c.RekeyInterval = clock, 10*time.Minute
@@ -115,7 +115,7 @@ func renew(t *testing.T, folder, name string, role pki.Role, names ...string) {
 // serving is a remote whose target reads its certificates again.
 func serving(t *testing.T) (*remote, *pki.ServerCertificates) {
 	t.Helper()
-	r := newSealedRemote(t, target.Config{KeepAlive: 100 * time.Millisecond}, fileSpec(t, 16<<20))
+	r := newSealedRemote(t, target.Config{KeepAlive: 150 * time.Millisecond}, fileSpec(t, 16<<20))
 	certificates, err := pki.NewServerCertificates(filepath.Join(r.folder, "target"), true)
 	must(t, err)
 	r.stop()

@@ -46,6 +46,9 @@ func newSealedRemote(t testing.TB, cfg target.Config, specs ...string) *remote {
 
 func serveRemote(t testing.TB, r *remote, specs ...string) *remote {
 	t.Helper()
+	if r.cfg.KeepAlive == 0 {
+		r.cfg.KeepAlive = 1500 * time.Millisecond // no peer dies because the machine is slow
+	}
 	for i, spec := range specs {
 		d, err := backend.Open(spec, backend.Options{})
 		must(t, err)
@@ -211,7 +214,7 @@ func TestReattach(t *testing.T) {
 // TestIdleFile: a file works after a long idle time. With keepalives of 10 ms a
 // process that waits 40 ms for a busy processor is declared dead.
 func TestIdleFile(t *testing.T) {
-	r := newRemote(t, target.Config{KeepAlive: 250 * time.Millisecond}, "memory:16MiB")
+	r := newRemote(t, target.Config{KeepAlive: 350 * time.Millisecond}, "memory:16MiB")
 	d := r.dial(t, "a", nil)
 	b := make([]byte, 512)
 	_, err := d.ReadAt(b, 0)

@@ -122,7 +122,7 @@ func (r *redialer) routineReconnect(ctx context.Context) {
 // waits for the one after it.
 func (r *redialer) reconnect(ctx context.Context) reconnectResult {
 	k, cfg := r.device.reconnector, &r.device.cfg
-	for delay := min(firstDelay, cfg.ReconnectDelay); ; delay = min(2*delay, cfg.ReconnectDelay) {
+	for pauses := (backoff{random: cfg.Random}); ; {
 		s, err := k.await(ctx, r.lost)
 		if err != nil {
 			return reconnectResult{err: err, inside: r.inside}
@@ -137,7 +137,7 @@ func (r *redialer) reconnect(ctx context.Context) reconnectResult {
 			r.lost = s
 			continue
 		}
-		cfg.Scheduler.Wait(ctx, delay, s.ended, k.ended)
+		cfg.Scheduler.Wait(ctx, pauses.next(cfg.ReconnectDelay), s.ended, k.ended)
 	}
 }
 

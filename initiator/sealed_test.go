@@ -210,7 +210,7 @@ func (c *laterClock) Now() time.Time {
 // the certificate of the initiator has expired, the target ends the session.
 func TestSealedTime(t *testing.T) {
 	clock := &laterClock{Scheduler: sched.Real}
-	r := newSealedRemote(t, target.Config{Scheduler: clock, KeepAlive: 200 * time.Millisecond}, fileSpec(t, 16<<20))
+	r := newSealedRemote(t, target.Config{Scheduler: clock, KeepAlive: 300 * time.Millisecond}, fileSpec(t, 16<<20))
 	d := r.dial(t, "a", func(c *initiator.Config) {
 		lasting(initiator.Forever)(c)
 		c.Scheduler = clock

@@ -191,7 +191,7 @@ func TestSmallTransfers(t *testing.T) {
 // TestSilence: an initiator whose control connection is silent is dead; one
 // whose I/O connections are idle is not.
 func TestSilence(t *testing.T) {
-	r := newRig(t, target.Config{KeepAlive: 500 * time.Millisecond}, disk(t, "good"), disk(t, "other"))
+	r := newRig(t, target.Config{KeepAlive: 700 * time.Millisecond}, disk(t, "good"), disk(t, "other"))
 	good := r.healthy(t, "good")
 	idle := r.join(t, good.s, 2) // says nothing from now on
 	base := r.state()

@@ -117,7 +117,7 @@ func (c *laterClock) Now() time.Time {
 // export does not.
 func TestSessionWithoutExportEnds(t *testing.T) {
 	clock := &laterClock{Scheduler: sched.Real}
-	r, _ := newOriginRig(t, target.Config{KeepAlive: 500 * time.Millisecond, Scheduler: clock}, disk(t, "good"))
+	r, _ := newOriginRig(t, target.Config{KeepAlive: 700 * time.Millisecond, Scheduler: clock}, disk(t, "good"))
 	idle, user := r.peer(t), r.peer(t)
 	for _, p := range []*peer{idle, user} {
 		must(t, p.login(p.loginRequest(wire.RoleControl, newID(), 0)))

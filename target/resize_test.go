@@ -47,7 +47,7 @@ const forever = 10_000
 func TestResizeEvents(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk.img")
 	must(t, os.WriteFile(path, make([]byte, 4096), 0o600))
-	r := newRig(t, target.Config{KeepAlive: 200 * time.Millisecond}, target.Export{Name: "disk", Device: openDevice(t, "file:"+path)})
+	r := newRig(t, target.Config{KeepAlive: 300 * time.Millisecond}, target.Export{Name: "disk", Device: openDevice(t, "file:"+path)})
 	enter := func(session byte, features wire.Features) (*peer, wire.OpenResponse) {
 		p := r.peer(t)
 		q := p.loginRequest(wire.RoleControl, [16]byte{session}, 0)

@@ -34,7 +34,7 @@ type Config struct {
 	PoolBytes      int           // bytes of transfer memory per connection, touched as used; 8 MiB
 	MaxConnections int           // VIA connections in all; 512
 	MaxPerOrigin   int           // VIA connections of one host; half of MaxConnections, 8 at least
-	KeepAlive      time.Duration // between keepalives of an idle connection; 1 s
+	KeepAlive      time.Duration // between keepalives of an idle connection; 250 ms
 	BusyPoll       time.Duration // busy-polling before a sleep; 200 µs, < 0 none
 	Log            *slog.Logger  // nil discards
 
@@ -69,7 +69,7 @@ const (
 	defaultMaxIO     = 1 << 20
 	defaultPool      = 8 << 20
 	defaultConns     = 512
-	defaultKeepAlive = time.Second
+	defaultKeepAlive = 250 * time.Millisecond
 	defaultBusyPoll  = 200 * time.Microsecond
 
 	loginTimeout        = 5 * time.Second  // for a connection to log in

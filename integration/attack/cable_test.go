@@ -25,7 +25,7 @@ type cable struct {
 
 // keepAlive is so long that a busy machine is not silent for several of them:
 // a client that comes while a session is lost is refused.
-const keepAlive = "500ms"
+const keepAlive = "700ms"
 
 // newCable starts neither process.
 func newCable(t testing.TB, sealed bool) *cable {

@@ -55,7 +55,7 @@ func newScene(t testing.TB, f testbed.Fabric, by *attacker, sealed bool, limits 
 	}
 	d, err := backend.Open("file:"+testbed.SparseFile(t, diskSize), backend.Options{})
 	testbed.Must(t, err)
-	s.cfg = target.Config{Exports: []target.Export{{Name: exportName, Device: d}}, Log: log, KeepAlive: 100 * time.Millisecond}
+	s.cfg = target.Config{Exports: []target.Export{{Name: exportName, Device: d}}, Log: log, KeepAlive: 150 * time.Millisecond}
 	if sealed {
 		s.folder = testbed.Certificates(t, "alice")
 		var err error

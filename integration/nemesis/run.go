@@ -12,7 +12,7 @@ import (
 )
 
 // keepalive is short, so that a loss over a network is noticed soon.
-const keepalive = "50ms"
+const keepalive = "70ms"
 
 // run is a run of a setup. The goroutine of the test owns it.
 type run struct {

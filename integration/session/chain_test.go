@@ -50,6 +50,9 @@ func newChainOver(t testing.TB, provider func() via.Provider, host string, cfg t
 	for _, nic := range []*via.NIC{cfg.NIC, c.nic} {
 		nic.ErrorCallback(func(via.AsyncError) {})
 	}
+	if cfg.KeepAlive == 0 {
+		cfg.KeepAlive = 1500 * time.Millisecond // no peer dies because the machine is slow
+	}
 	cfg.Exports, cfg.Log = exports, log
 	c.server, err = target.New(cfg)
 	testbed.Must(t, err)

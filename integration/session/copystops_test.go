@@ -85,7 +85,7 @@ func newStoppedTarget(t *testing.T, op block.Op) *stoppedTarget {
 	program := testbed.PlainProgram(t)
 	s := &stoppedTarget{t: t, nic: openShm(t), op: op, copies: copiesOf(t, program), host: filepath.Join(testbed.Folder(t), "v")}
 	s.process = testbed.StartBinary(t, program, "target", "--admin", filepath.Join(testbed.Folder(t), "a"),
-		"--listen", "via+shm:///?socket="+s.host, "--export", "disk=memory:16MiB", "--keepalive", "50ms")
+		"--listen", "via+shm:///?socket="+s.host, "--export", "disk=memory:16MiB", "--keepalive", "70ms")
 	t.Cleanup(func() { testbed.Must(t, s.nic.Close()) })
 	return s
 }

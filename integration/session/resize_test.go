@@ -17,7 +17,7 @@ import (
 // A session of an initiator hears of the size, and its queues go by that.
 func TestSessionOfAFileThatIsResized(t *testing.T) {
 	image := testbed.SparseFile(t, 1<<20)
-	c := newChain(t, target.Config{KeepAlive: 500 * time.Millisecond}, target.Export{Name: "disk", Device: openBackend(t, "file:"+image)})
+	c := newChain(t, target.Config{KeepAlive: 700 * time.Millisecond}, target.Export{Name: "disk", Device: openBackend(t, "file:"+image)})
 	d := c.attach(t, "", nil)
 	defer func() { testbed.Must(t, d.Close()) }()
 	for _, size := range []int64{1 << 20, 3 << 20, 2<<20 + 512, 1 << 19, 1 << 20} {

@@ -75,7 +75,7 @@ func TestLateWritesDoNotOverwrite(t *testing.T) {
 			host++
 			t.Run(way[0]+" "+string(policy), func(t *testing.T) {
 				hold := testbed.WriteFile(t, "hold", nil)
-				p := startShared(t, host, "fault:write=hang@while="+hold+":file:"+testbed.SparseFile(t, 4<<20), "--keepalive", "200ms")
+				p := startShared(t, host, "fault:write=hang@while="+hold+":file:"+testbed.SparseFile(t, 4<<20), "--keepalive", "300ms")
 				a := attachOver(t, p, way[0], "--on-conflict", string(policy))
 				late := testbed.Connect(t, a.URI("disk", "nbd+unix"))
 				late.Send("fill 0 65536 1")

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -59,6 +60,9 @@ func StartBinary(t testing.TB, path string, args ...string) *Process {
 // StartBinaryAt is StartBinary at a place.
 func StartBinaryAt(t testing.TB, at Place, path string, args ...string) *Process {
 	t.Helper()
+	if len(args) > 0 && args[0] == "target" && !slices.Contains(args, "--keepalive") {
+		args = append(slices.Clone(args), "--keepalive", slowKeepalive)
+	}
 	env := Environment(t)
 	p := &Process{t: t, Tool: StartPathAt(t, at, env, path, append(args, "-o", "json")...)}
 	t.Cleanup(func() {
@@ -83,6 +87,10 @@ func StartBinaryAt(t testing.TB, at Place, path string, args ...string) *Process
 	}
 	return p
 }
+
+// slowKeepalive is the keepalive of targets whose test is not about it: many
+// programs share the machine, and no peer dies because it is slow.
+const slowKeepalive = "1500ms"
 
 func (p *Process) PID() int { return p.Cmd.Process.Pid }
 

@@ -29,7 +29,7 @@ type Config struct {
 	Random func() uint64
 
 	// Interval is the time before a message is first repeated; each further
-	// wait doubles, up to 1 s. 0 is 50 ms.
+	// wait doubles, up to 1 s, of a request up to 200 ms. 0 is 50 ms.
 	Interval time.Duration
 
 	// Timeout is how long a peer may be silent. 0 is 8 s.
@@ -58,6 +58,7 @@ type Config struct {
 const (
 	defaultInterval       = 50 * time.Millisecond
 	intervalLimit         = time.Second
+	requestInterval       = 200 * time.Millisecond // limit of a REQ without any answer
 	defaultTimeout        = 8 * time.Second
 	defaultServiceTimeout = 17 * time.Second
 	defaultTimeWait       = 2 * time.Second

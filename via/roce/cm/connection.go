@@ -155,11 +155,20 @@ func (m *Manager) expire(c *connection, now time.Duration) {
 		m.timers.set(c)
 	default:
 		m.counters.Retransmitted++
-		c.interval = min(2*c.interval, m.maxInterval())
+		c.interval = min(2*c.interval, m.longestInterval(c))
 		c.retransmitAt = now + c.interval
 		m.timers.set(c)
 		m.transmit(c)
 	}
+}
+
+// longestInterval returns the longest wait between two repetitions of a
+// connection. A requester finds a peer that was away soon.
+func (m *Manager) longestInterval(c *connection) time.Duration {
+	if c.state == reqSent && !c.proven {
+		return max(requestInterval, m.cfg.Interval)
+	}
+	return m.maxInterval()
 }
 
 // maxInterval returns the longest wait between two repetitions.

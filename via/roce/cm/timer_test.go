@@ -33,11 +33,13 @@ func (s *script) watch(d time.Duration) string {
 }
 
 // repeats returns the times at which the Manager repeats an unanswered message
-// within 8 s.
-func repeats(message string) string {
+// within 8 s, whose waits double up to a limit.
+func repeats(message string, limit time.Duration) string {
 	var all []string
-	for _, at := range []string{"50ms", "150ms", "350ms", "750ms", "1.55s", "2.55s", "3.55s", "4.55s", "5.55s", "6.55s", "7.55s"} {
-		all = append(all, at+" "+message)
+	wait := 50 * time.Millisecond
+	for at := wait; at < 8*time.Second; at += wait {
+		all = append(all, fmt.Sprint(at, " ", message))
+		wait = min(2*wait, limit)
 	}
 	return strings.Join(all, "\n")
 }
@@ -47,9 +49,9 @@ func TestSilentPeer(t *testing.T) {
 		name, want string
 		way        func(*script)
 	}{
-		{"req-sent", repeats("REQ") + "\n8s REJ 4, timed-out, time-wait\n10s released, gone", (*script).asking},
+		{"req-sent", repeats("REQ", 200*time.Millisecond) + "\n8s REJ 4, timed-out, time-wait\n10s released, gone", (*script).asking},
 		{"rep-sent", "50ms REP\n150ms rep-sent\n8s timed-out, time-wait\n10s released, gone", (*script).answered},
-		{"dreq-sent", repeats("DREQ") + "\n8s disconnected, time-wait\n10s released, gone", (*script).disconnecting},
+		{"dreq-sent", repeats("DREQ", time.Second) + "\n8s disconnected, time-wait\n10s released, gone", (*script).disconnecting},
 		// Half of the peer's timeout; three times the MRA's service timeout
 		// plus the peer's timeout.
 		{"req-received", "2.147s MRA\n2m2.407s REJ 4, timed-out, time-wait\n2m4.407s released, gone", (*script).requested},
