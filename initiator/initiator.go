@@ -336,7 +336,7 @@ func (d *Device) NewQueue(depth int) (block.Queue, error) {
 		taken := errors.As(err, &refused) && refused.answer.Reason == wire.ReasonConn
 		switch {
 		case taken && try < indexTries:
-		case d.reconnector == nil || s.err() == nil && !unanswered(err):
+		case d.reconnector == nil || s.err() == nil && !unanswered(err) && !s.noteForgotten(err):
 			return nil, fmt.Errorf("open queue: %w", err)
 		default: // a session that ended is followed by another one
 			d.cfg.Scheduler.Wait(ctx, openPoll, s.ended)

@@ -127,13 +127,15 @@ func (r *redialer) reconnect(ctx context.Context) reconnectResult {
 		if err != nil {
 			return reconnectResult{err: err, inside: r.inside}
 		}
+		keys := s.keys.Load()
 		answer, err := r.relogin(ctx, s)
 		if err == nil {
 			return reconnectResult{session: s, answer: answer, inside: r.inside}
 		}
 		cfg.Log.Debug("connection not restored", "event", "reconnect_failed", "conn", r.index, "error", err)
 		r.inside = errors.Join(r.inside, r.carrier.Disconnect())
-		if s.err() != nil {
+		replaced := s.keys.Load() != keys // it joined by others
+		if !replaced && s.noteForgotten(err) || s.err() != nil {
 			r.lost = s
 			continue
 		}

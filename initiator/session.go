@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/viablk/viablk/internal/handshake"
 	"github.com/viablk/viablk/internal/sched"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/via"
@@ -61,6 +62,7 @@ type session struct {
 	heard      atomic.Uint64 // messages on the control connection
 	draining   atomic.Bool   // the target goes down: no command is sent any more
 	superseded atomic.Bool   // the reconnector replaces it: answers do not count
+	forgotten  atomic.Bool   // the target does not know it any more
 
 	// conflicts counts the sessions so far before which another client wrote:
 	// requests of before such a session fail. It is set before other goroutines
@@ -260,6 +262,21 @@ func (s *session) beginDrain() {
 	}
 }
 
+// noteForgotten has the reconnector replace a session that the target does not
+// know any more, if err says so, the refusal of a connection for I/O: the
+// target was started again, and the control connection may not notice for long.
+func (s *session) noteForgotten(err error) bool {
+	unknown := errors.Is(err, handshake.ErrRejected)
+	if refused := new(refusedError); errors.As(err, &refused) {
+		unknown = refused.answer.Reason == wire.ReasonSession || refused.answer.Reason == wire.ReasonGeneration
+	}
+	if unknown {
+		s.forgotten.Store(true)
+		s.lost.Set()
+	}
+	return unknown
+}
+
 // failed reports whether an error ended the session.
 func (s *session) failed() bool {
 	s.mu.Lock()
@@ -267,7 +284,7 @@ func (s *session) failed() bool {
 	return s.cause != nil
 }
 
-// close logs out and waits until the control connection is released. Further
+// close logs out, and waits until the control connection is released. Further
 // calls wait for the first and return its result.
 func (s *session) close() error {
 	s.mu.Lock()
@@ -282,14 +299,17 @@ func (s *session) close() error {
 	return s.closeErr
 }
 
-// release logs out and waits until routineControl has released the control
-// connection.
+// release logs out, unless the target forgot the session, and waits until
+// routineControl has released the control connection.
 func (s *session) release() error {
 	ctx, cancel := s.cfg.Scheduler.WithTimeout(context.Background(), s.cfg.Timeout)
 	defer cancel()
-	var a wire.LogoutResponse
-	err := s.request(ctx, &wire.Logout{PathEpoch: pathEpoch}, &a)
-	s.durable = err == nil && a.Durable
+	var err error
+	if !s.forgotten.Load() {
+		var a wire.LogoutResponse
+		err = s.request(ctx, &wire.Logout{PathEpoch: pathEpoch}, &a)
+		s.durable = err == nil && a.Durable
+	}
 	s.quit.Set()
 	s.wakeControl()
 	s.cfg.Scheduler.Wait(context.Background(), -1, s.ended)
