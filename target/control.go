@@ -185,8 +185,9 @@ func (k *controller) discover(msg []byte) error {
 	if err := q.Decode(msg); err != nil {
 		return err
 	}
-	a := wire.DiscoverResponse{ID: q.ID, PathEpoch: k.login.epoch, Generation: 1}
-	list := k.server.exports.visible(k.login.identity)
+	exports := k.server.exports.current.Load()
+	a := wire.DiscoverResponse{ID: q.ID, PathEpoch: k.login.epoch, Generation: exports.generation}
+	list := exports.visible(k.login.identity)
 	if int(q.Cursor) > len(list) {
 		a.Status = wire.StatusInvalid
 		return k.send(&a)
@@ -197,7 +198,7 @@ func (k *controller) discover(msg []byte) error {
 			info.Features |= block.ReadOnly
 		}
 		a.Entries = append(a.Entries, wire.ExportEntry{
-			Kind: wire.EntryExport, Default: x.Default, UUID: x.identity.UUID(), Size: uint64(info.Size),
+			Kind: wire.EntryExport, Default: exports.isDefault(x), UUID: x.identity.UUID(), Size: uint64(info.Size),
 			Features: uint32(info.Features), Name: x.Name, Description: x.Description,
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,69 +47,101 @@ type exported struct {
 	overdue time.Duration            // as checkAge found it last; guarded by exportTable.mu
 }
 
-// exportTable finds exports by name. The list is immutable.
+// exportTable finds exports by name. The list is replaced as a whole.
 type exportTable struct {
-	list   []*exported
-	byName map[string]*exported
-
 	scheduler sched.Scheduler
+	current   atomic.Pointer[exportList]
+
 	epoch     time.Time // of clock
 	ioTimeout time.Duration
 	log       *slog.Logger
 
-	mu sync.Mutex // guards the exports
+	mu sync.Mutex // guards what the exports say
+}
+
+// exportList is the exports at a time. It is immutable.
+type exportList struct {
+	generation uint32 // tells lists apart
+	list       []*exported
+	byName     map[string]*exported // with the default as ""
 }
 
 func newExportTable(cfg *Config) (*exportTable, error) {
-	list, scheduler := cfg.Exports, cfg.Scheduler
-	t := &exportTable{
-		byName: make(map[string]*exported), scheduler: scheduler, epoch: scheduler.Now(), ioTimeout: cfg.IOTimeout, log: cfg.Log,
-	}
+	t := &exportTable{scheduler: cfg.Scheduler, epoch: cfg.Scheduler.Now(), ioTimeout: cfg.IOTimeout, log: cfg.Log}
+	t.current.Store(new(exportList))
+	return t, t.set(cfg.Exports)
+}
+
+// set replaces the list, or changes nothing. An export with the disk and the
+// settings of one before is that one. One goroutine at a time calls it.
+func (t *exportTable) set(list []Export) error {
+	old := t.current.Load()
+	l := &exportList{generation: old.generation + 1, byName: make(map[string]*exported)}
 	for _, e := range list {
 		switch {
 		case e.Device == nil:
-			return nil, fmt.Errorf("export %q has no device", e.Name)
+			return fmt.Errorf("export %q has no device", e.Name)
 		case len(e.Name) > wire.MaxName:
-			return nil, fmt.Errorf("export name of %d bytes (limit %d)", len(e.Name), wire.MaxName)
-		case t.byName[e.Name] != nil:
-			return nil, fmt.Errorf("two exports are named %q", e.Name)
+			return fmt.Errorf("export name of %d bytes (limit %d)", len(e.Name), wire.MaxName)
+		case l.byName[e.Name] != nil:
+			return fmt.Errorf("two exports are named %q", e.Name)
 		}
-		x := &exported{Export: e, life: lifeOf(e.Device), ages: make(map[*requestAge]struct{})}
-		if x.Reservations == nil {
-			x.Reservations = reserve.New(e.Device, scheduler)
+		x := old.byName[e.Name]
+		if x == nil || !x.equals(&e) {
+			x = t.newExported(e)
 		}
-		x.identity = x.Reservations.Identity()
-		x.readOnly = e.ReadOnly || e.Device.Info().Features&block.ReadOnly != 0
-		t.list = append(t.list, x)
-		t.byName[e.Name] = x
+		l.list = append(l.list, x)
+		l.byName[e.Name] = x
 	}
-	return t, t.chooseDefault()
+	if err := l.chooseDefault(); err != nil {
+		return err
+	}
+	t.current.Store(l)
+	return nil
+}
+
+// equals reports whether an export is that of e. Reservations name the disk.
+func (x *exported) equals(e *Export) bool {
+	return x.Reservations == e.Reservations && x.Name == e.Name && x.Description == e.Description &&
+		x.Default == e.Default && x.ReadOnly == e.ReadOnly && reflect.DeepEqual(x.Rights, e.Rights)
+}
+
+func (t *exportTable) newExported(e Export) *exported {
+	x := &exported{Export: e, life: lifeOf(e.Device), ages: make(map[*requestAge]struct{})}
+	if x.Reservations == nil {
+		x.Reservations = reserve.New(e.Device, t.scheduler)
+	}
+	x.identity = x.Reservations.Identity()
+	x.readOnly = e.ReadOnly || e.Device.Info().Features&block.ReadOnly != 0
+	return x
 }
 
 // chooseDefault makes the empty name mean the marked export, or the only one.
-func (t *exportTable) chooseDefault() error {
-	if t.byName[""] != nil {
+func (l *exportList) chooseDefault() error {
+	if l.byName[""] != nil {
 		return nil
 	}
-	for _, x := range t.list {
-		if !x.Default && len(t.list) > 1 {
+	for _, x := range l.list {
+		if !x.Default && len(l.list) > 1 {
 			continue
 		}
-		if t.byName[""] != nil {
+		if l.byName[""] != nil {
 			return errors.New("two exports are marked default")
 		}
-		x.Default = true
-		t.byName[""] = x
+		l.byName[""] = x
 	}
 	return nil
 }
+
+// isDefault reports whether the empty name means the export.
+func (l *exportList) isDefault(x *exported) bool { return x.Default || l.byName[""] == x }
 
 // find returns the export of a name, if the client may use it in a mode. A
 // hidden export and none are the same to the client, in the answer and in the
 // work it takes; why is for the log.
 func (t *exportTable) find(i access.Identity, name string, m access.Mode) (x *exported, v access.Verdict, why string) {
 	rights := access.Unlisted
-	if x = t.byName[name]; x != nil {
+	if x = t.current.Load().byName[name]; x != nil {
 		rights = x.Rights
 	}
 	v = access.Admits(i, rights, m)
@@ -124,9 +157,9 @@ func (t *exportTable) find(i access.Identity, name string, m access.Mode) (x *ex
 }
 
 // visible returns the exports that a client sees.
-func (t *exportTable) visible(i access.Identity) []*exported {
+func (l *exportList) visible(i access.Identity) []*exported {
 	var list []*exported
-	for _, x := range t.list {
+	for _, x := range l.list {
 		if access.Admits(i, x.Rights, access.List) == access.Granted {
 			list = append(list, x)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/sched"
 	"github.com/viablk/viablk/regcache"
+	"github.com/viablk/viablk/target/reserve"
 	"github.com/viablk/viablk/via"
 )
 
@@ -100,6 +101,28 @@ func (m *mappings) open(x *exported, d block.FileMapped) (cache *regcache.Cache,
 	p.arena, p.refused = m.cache.Adopt(d.Mapping())
 	m.mapped[x] = p
 	return m.cache, p, false, p.refused
+}
+
+// forget ends the mapping of a disk, none of which is leased.
+func (m *mappings) forget(disk *reserve.Disk) error {
+	m.mu.Lock()
+	var arenas []*regcache.Arena
+	for x, p := range m.mapped {
+		if x.Reservations != disk {
+			continue
+		}
+		delete(m.mapped, x)
+		if p.arena != nil {
+			arenas = append(arenas, p.arena)
+		}
+	}
+	m.mu.Unlock()
+	for _, a := range arenas {
+		if err := a.Close(); err != nil {
+			return fmt.Errorf("end registrations of a mapped file: %w", err)
+		}
+	}
+	return nil
 }
 
 // invalidate ends the registrations of a connection's tag, none of which is

@@ -74,10 +74,11 @@ func (s *Server) Status() Status {
 	st.Sessions = len(s.sessions.byID)
 	s.sessions.mu.Unlock()
 	st.SessionList, st.Security = s.Sessions(), s.security()
-	for _, x := range s.exports.list {
+	exports := s.exports.current.Load()
+	for _, x := range exports.list {
 		e := ExportStatus{
 			Name: x.Name, Description: x.Description, UUID: block.FormatUUID(x.identity.UUID()), Size: x.info().Size,
-			Default: x.Default, ReadOnly: x.readOnly,
+			Default: exports.isDefault(x), ReadOnly: x.readOnly,
 		}
 		if _, ok := x.Device.(block.FileMapped); ok {
 			e.Mapping = &MappingStatus{Off: s.mappings.disabledReason(x)}
@@ -89,12 +90,13 @@ func (s *Server) Status() Status {
 		cost := s.cost
 		st.Copy.Calibration = &cost
 	}
-	s.count(&st)
+	s.count(&st, exports.list)
 	return st
 }
 
-// count fills in what changes while connections work.
-func (s *Server) count(st *Status) {
+// count fills in what changes while connections work. The list is that of
+// st.Exports.
+func (s *Server) count(st *Status, list []*exported) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st.Draining, st.Connections, st.Accepted, st.Refused = s.draining, len(s.conns), s.started, s.refused
@@ -103,7 +105,7 @@ func (s *Server) count(st *Status) {
 	s.exports.mu.Lock()
 	defer s.exports.mu.Unlock()
 	place := make(map[*exported]*ExportStatus)
-	for i, x := range s.exports.list {
+	for i, x := range list {
 		e := &st.Exports[i]
 		e.Clients, e.Stats = x.Reservations.Clients(), x.counts
 		e.Opens = len(e.Clients)
@@ -121,6 +123,9 @@ func (s *Server) count(st *Status) {
 		for i := range queues {
 			q := &queues[i]
 			e, w := place[q.export], &q.mapping
+			if e == nil {
+				continue // no export any more, and still open
+			}
 			e.Connections++
 			e.Stats.add(&q.counts)
 			to := e.Mapping

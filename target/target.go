@@ -18,6 +18,7 @@ import (
 	"github.com/viablk/viablk/internal/sched"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/regcache"
+	"github.com/viablk/viablk/target/reserve"
 	"github.com/viablk/viablk/via"
 )
 
@@ -196,6 +197,15 @@ func New(cfg Config) (*Server, error) {
 	}
 	return s, nil
 }
+
+// SetExports replaces the exports, or returns an error and changes nothing.
+// Exports with the reservations and the settings of one before go on; sessions
+// keep what they have open. One goroutine at a time calls it.
+func (s *Server) SetExports(exports []Export) error { return s.exports.set(exports) }
+
+// Forget ends what the server keeps of a disk that is not exported any more,
+// and that no client has. Then the disk may be closed.
+func (s *Server) Forget(disk *reserve.Disk) error { return s.mappings.forget(disk) }
 
 // Listen listens at a host address of the NIC. Initiators may connect from now
 // on and are served by Serve.

@@ -56,9 +56,7 @@ func openDisks(e config.Effective, log *slog.Logger) ([]disk, error) {
 	var disks []disk
 	state := stateFolder(e.Config.Target.StateFolder)
 	for _, x := range e.Config.Target.Exports {
-		device, err := backend.Open(x.Backend, backend.Options{
-			ReadOnly: x.ReadOnly, StateFolder: state, Log: log.With("export", x.Name),
-		})
+		d, err := openDisk(x, state, log)
 		if err != nil {
 			err = fmt.Errorf("export %q: %w", x.Name, err)
 			if errors.Is(err, backend.ErrUsage) && originOf(e, "target.exports") == config.FromFlag {
@@ -66,20 +64,29 @@ func openDisks(e config.Effective, log *slog.Logger) ([]disk, error) {
 			}
 			return nil, errors.Join(err, closeDisks(disks))
 		}
-		adjusted, err := block.Adjust(device, adjustments(x))
-		if err != nil {
-			err = fmt.Errorf("export %q: %w", x.Name, err)
-			return nil, errors.Join(&exit{exitUsage, err}, device.Close(), closeDisks(disks))
-		}
-		limited, err := limitDisk(x, adjusted)
-		if err != nil {
-			err = fmt.Errorf("export %q: %w", x.Name, err)
-			return nil, errors.Join(&exit{exitUsage, err}, adjusted.Close(), closeDisks(disks))
-		}
-		limited.reservations = reserve.New(limited.device, nil)
-		disks = append(disks, limited)
+		disks = append(disks, d)
 	}
 	return disks, nil
+}
+
+// openDisk opens the disk of an export. The caller closes it.
+func openDisk(x config.Export, state string, log *slog.Logger) (disk, error) {
+	device, err := backend.Open(x.Backend, backend.Options{
+		ReadOnly: x.ReadOnly, StateFolder: state, Log: log.With("export", x.Name),
+	})
+	if err != nil {
+		return disk{}, err
+	}
+	adjusted, err := block.Adjust(device, adjustments(x))
+	if err != nil {
+		return disk{}, errors.Join(&exit{exitUsage, err}, device.Close())
+	}
+	d, err := limitDisk(x, adjusted)
+	if err != nil {
+		return disk{}, errors.Join(&exit{exitUsage, err}, adjusted.Close())
+	}
+	d.reservations = reserve.New(d.device, nil)
+	return d, nil
 }
 
 // limitDisk returns the disk of an export, behind its limits if it has any.
@@ -147,8 +154,7 @@ func originOf(e config.Effective, key string) config.Origin {
 }
 
 // nbdExports returns the disks as NBD serves them.
-func nbdExports(disks []disk) (nbd.Exports, error) {
-	var exports []nbd.Export
+func nbdExports(disks []disk) (exports []nbd.Export, err error) {
 	for _, d := range disks {
 		rights, err := d.Rights()
 		if err != nil {
@@ -163,7 +169,7 @@ func nbdExports(disks []disk) (nbd.Exports, error) {
 		}
 		exports = append(exports, x)
 	}
-	return nbd.NewExports(exports...)
+	return exports, nil
 }
 
 // reserveNBD reserves the disk for an NBD connection.

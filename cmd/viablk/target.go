@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/viablk/viablk/config"
+	"github.com/viablk/viablk/internal/nbd"
 )
 
 func (a *app) targetCommand() *cobra.Command {
@@ -22,7 +24,10 @@ limit:iops=N,bandwidth=SIZE,burst=TIME: limits the requests per second of the
 disk, and session-iops, session-bandwidth and session-burst those of one client. The first SIGTERM lets requests finish, a second one stops at once.
 
 A listener that other hosts reach authenticates them, VIA with --certificates, NBD with
---tls require, or is refused without --insecure.`,
+--tls require, or is refused without --insecure.
+
+SIGHUP reads certificates and the exports of --config again. Clients of an export that
+is removed keep it until they leave. A file with a mistake changes nothing.`,
 		Example: `  viablk target --listen via+roce://192.0.2.1/ --certificates pki --export disk0=file:/srv/disk0.img
   viablk target --listen nbd://localhost/ --listen 'nbd+unix:///?socket=/run/d.sock' \
       --export disk0=memory:1GiB --export disk1=file:/dev/vg0/disk1
@@ -41,14 +46,16 @@ A listener that other hosts reach authenticates them, VIA with --certificates, N
 		if err != nil {
 			return err
 		}
-		return a.target(cmd.Context(), e, in)
+		load := func() (config.Effective, error) { return a.load(options.file, options.given()) }
+		return a.target(cmd.Context(), e, in, load)
 	}
 	return cmd
 }
 
 // target serves the configured disks until it is told to end. It takes the
-// entrance that it was started with, which may be nil.
-func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners) (err error) {
+// entrance that it was started with, which may be nil, and what reads the
+// configuration again.
+func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, load func() (config.Effective, error)) (err error) {
 	defer func() { in.close() }()
 	c := e.Config
 	overNBD, overVIA, err := listenURIs(c.Target.Listen)
@@ -75,14 +82,16 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners) 
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, closeDisks(disks)) }()
+	set := &exportSet{log: log, config: c, load: load, disks: disks}
+	defer func() { err = errors.Join(err, set.close()) }()
 
 	again := &certificates{log: log}
 	server, err := newNBD(c, disks, again, log)
 	if err != nil {
 		return err
 	}
-	if in, err = in.open(ctx, overNBD, server.TLS, guestsOf(disks)); err != nil {
+	guests := guestsOf(disks)
+	if in, err = in.open(ctx, overNBD, server.TLS, guests); err != nil {
 		return err
 	}
 	if err := checkExposure(c, in, overVIA, disks, log); err != nil {
@@ -97,21 +106,34 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners) 
 	}
 	defer func() { err = errors.Join(err, remote.close()) }()
 	defer svc.release() // before devices and disks close
-
-	status := newStatus("target")
-	for _, d := range disks {
-		x := exportStatus{Name: d.Name, Size: d.device.Info().Size, ReadOnly: d.isReadOnly(), URIs: in.uris(d.Name)}
-		for _, u := range overVIA {
-			x.URIs = append(x.URIs, withExport(u.Peer(), d.Name))
+	set.overNBD, set.overVIA = server.Exports.(*nbd.ExportTable), remote
+	set.check = func(c config.Config, disks []disk) error {
+		for _, uid := range guestsOf(disks) {
+			if !slices.Contains(guests, uid) {
+				return fmt.Errorf("uid %d is new on the lists of clients: the sockets open to it at the next start", uid)
+			}
 		}
-		status.Exports = append(status.Exports, x)
+		return checkExposure(c, in, overVIA, disks, log)
 	}
+	exports := func() (all []exportStatus) {
+		for _, d := range set.current() {
+			x := exportStatus{Name: d.Name, Size: d.device.Info().Size, ReadOnly: d.isReadOnly(), URIs: in.uris(d.Name)}
+			for _, u := range overVIA {
+				x.URIs = append(x.URIs, withExport(u.Peer(), d.Name))
+			}
+			all = append(all, x)
+		}
+		return all
+	}
+	status := newStatus("target")
+	status.Exports = exports()
 	admin, err := svc.startAdmin(ctx, c.Admin, status, sessionEnder{server, remote}, func(s *processStatus) {
 		if in.serves() {
 			now := server.Status()
 			s.NBD = &now
 		}
-		s.Targets, s.Disks, s.Limits = remote.status(), diskReports(disks), limitReports(disks)
+		disks := set.current()
+		s.Exports, s.Targets, s.Disks, s.Limits = exports(), remote.status(), diskReports(disks), limitReports(disks)
 	})
 	if err != nil {
 		return err
@@ -125,8 +147,13 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners) 
 	if err := a.printReady(readyReport{processStatus: status, Admin: admin, Metrics: url}, in); err != nil {
 		return err
 	}
-	svc.reload = again.reload
 	again.attach(svc)
+	svc.reload = func() {
+		again.reload()
+		if err := set.reload(); err != nil {
+			log.Error("configuration not read again: exports stay as they are", "event", "configuration_kept", "error", err)
+		}
+	}
 	return svc.wait(in.left)
 }
 

@@ -12,7 +12,11 @@ import (
 // newNBD returns the NBD server of the disks. Its certificates, if it has any,
 // are among those that are read again.
 func newNBD(c config.Config, disks []disk, again *certificates, log *slog.Logger) (*nbd.Server, error) {
-	exports, err := nbdExports(disks)
+	list, err := nbdExports(disks)
+	if err != nil {
+		return nil, err
+	}
+	exports, err := nbd.NewExports(list...)
 	if err != nil {
 		return nil, err
 	}

@@ -75,8 +75,8 @@ func (v viaServers) listen(c config.Config, u config.URI, disks []disk, by *seal
 		if err != nil {
 			return err
 		}
-		cfg, err := targetConfig(c.Target, nic, disks, log)
-		if err != nil {
+		cfg := targetConfig(c.Target, nic, log)
+		if cfg.Exports, err = viaExports(disks); err != nil {
 			return errors.Join(err, nic.Close())
 		}
 		if c.Seals(u) {
@@ -105,7 +105,7 @@ func (v viaServers) listen(c config.Config, u config.URI, disks []disk, by *seal
 
 // targetConfig translates the configuration. There zero stands for the default
 // and a negative duration for none.
-func targetConfig(c config.Target, nic *via.NIC, disks []disk, log *slog.Logger) (target.Config, error) {
+func targetConfig(c config.Target, nic *via.NIC, log *slog.Logger) target.Config {
 	t := target.Config{
 		NIC:            nic,
 		Depth:          c.Depth,
@@ -124,17 +124,36 @@ func targetConfig(c config.Target, nic *via.NIC, disks []disk, log *slog.Logger)
 	if t.BusyPoll == 0 {
 		t.BusyPoll = -1
 	}
+	return t
+}
+
+// viaExports returns the disks as VIA serves them.
+func viaExports(disks []disk) (exports []target.Export, err error) {
 	for _, d := range disks {
 		rights, err := d.Rights()
 		if err != nil {
-			return t, err
+			return nil, err
 		}
-		t.Exports = append(t.Exports, target.Export{
+		exports = append(exports, target.Export{
 			Name: d.Name, Description: d.Description, Device: d.device,
 			Default: d.Default, ReadOnly: d.ReadOnly, Rights: rights, Reservations: d.reservations,
 		})
 	}
-	return t, nil
+	return exports, nil
+}
+
+// setExports replaces the exports of all servers, or fails.
+func (v viaServers) setExports(disks []disk) error {
+	exports, err := viaExports(disks)
+	if err != nil {
+		return err
+	}
+	for _, s := range v {
+		if err := s.server.SetExports(exports); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // parts serves the URIs. Each server is drained once.

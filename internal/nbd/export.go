@@ -3,7 +3,9 @@ package nbd
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"unicode/utf8"
 
 	"github.com/viablk/viablk/internal/access"
@@ -63,18 +65,41 @@ type Exports interface {
 	List() []Export
 }
 
-// staticExports is a list of exports that never changes.
-type staticExports struct {
-	list   []Export
-	byName map[string]*Export
+// ExportTable is the exports of a list that can be replaced as a whole.
+type ExportTable struct {
+	current atomic.Pointer[exportList]
 }
 
-// NewExports returns exports that never change. Names must be valid and
-// distinct, and every device one that the protocol can describe. A single
-// export is the default even if it does not say so.
-func NewExports(exports ...Export) (Exports, error) {
-	s := &staticExports{
-		list:   append([]Export(nil), exports...),
+// exportList is the exports at a time. It is immutable.
+type exportList struct {
+	list   []Export
+	byName map[string]*Export // with the default as ""
+}
+
+// NewExports returns a table of exports, see [ExportTable.Set].
+func NewExports(exports ...Export) (*ExportTable, error) {
+	t := new(ExportTable)
+	if err := t.Set(exports...); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// Set replaces the exports, or returns an error and changes nothing. Names must
+// be valid and distinct, and every device one that the protocol can describe. A
+// single export is the default even if it does not say so. Clients keep what
+// they have. It is safe for concurrent use with the other methods.
+func (t *ExportTable) Set(exports ...Export) error {
+	l, err := newExportList(exports)
+	if err == nil {
+		t.current.Store(l)
+	}
+	return err
+}
+
+func newExportList(exports []Export) (*exportList, error) {
+	s := &exportList{
+		list:   slices.Clone(exports),
 		byName: make(map[string]*Export, len(exports)+1),
 	}
 	var standard *Export
@@ -109,17 +134,15 @@ func NewExports(exports ...Export) (Exports, error) {
 }
 
 // Export implements [Exports].
-func (s *staticExports) Export(name string) (*Export, error) {
-	if e := s.byName[name]; e != nil {
+func (t *ExportTable) Export(name string) (*Export, error) {
+	if e := t.current.Load().byName[name]; e != nil {
 		return e, nil
 	}
 	return nil, ErrUnknownExport
 }
 
 // List implements [Exports].
-func (s *staticExports) List() []Export {
-	return append([]Export(nil), s.list...)
-}
+func (t *ExportTable) List() []Export { return slices.Clone(t.current.Load().list) }
 
 // validate reports why the export cannot be served.
 func (e *Export) validate() error {

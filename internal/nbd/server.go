@@ -40,7 +40,9 @@ type Server struct {
 	conns     map[*conn]struct{}
 	// +checklocks:mu
 	exports map[string]*exportCounters
-	idle    chan struct{} // closed when a drained server has no connection left
+	// +checklocks:mu
+	forgotten counterSet    // of exports that are none any more
+	idle      chan struct{} // closed when a drained server has no connection left
 	// +checklocks:mu
 	accepted uint64
 	// +checklocks:mu

@@ -96,7 +96,8 @@ func (s *Server) Status() Status {
 			sums[c.counters] = sum
 		}
 	}
-	var total counterSet
+	s.forgetExportsLocked()
+	total := s.forgotten
 	for name, x := range s.exports {
 		sum := sums[x]
 		sum.add(&x.retired)
@@ -127,6 +128,25 @@ func (c *conn) statusLocked(counts *counterSet) ConnectionStatus {
 
 // idText returns the ID of the connection as text.
 func (c *conn) idText() string { return fmt.Sprintf("%016x", c.id) }
+
+// forgetExportsLocked forgets the exports that are none any more and have no
+// connection, but for the sum of their counts.
+//
+// +checklocks:s.mu
+func (s *Server) forgetExportsLocked() {
+	if s.Exports == nil {
+		return
+	}
+	for name, x := range s.exports {
+		if x.connections > 0 {
+			continue
+		}
+		if _, err := s.Exports.Export(name); err != nil {
+			s.forgotten.add(&x.retired)
+			delete(s.exports, name)
+		}
+	}
+}
 
 // exportCounters are what a server keeps of an export, guarded by Server.mu.
 type exportCounters struct {

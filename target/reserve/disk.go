@@ -16,6 +16,7 @@ package reserve
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,6 +49,9 @@ var (
 	// ErrPreempting means that the clients in the way are being ended: the
 	// caller tries again.
 	ErrPreempting = errors.New("the disk is being taken from another client")
+
+	// ErrRetired means that the disk is not served any more.
+	ErrRetired = errors.New("the disk is not exported any more")
 
 	// ErrConflict means that another writer was there since the client left.
 	ErrConflict = errors.New("another writer was there in between")
@@ -90,6 +94,11 @@ type Disk struct {
 	preemptorName string
 	// +checklocks:mu
 	until time.Time // of preemptor
+
+	// +checklocks:mu
+	retired bool
+	// +checklocks:mu
+	idle func() // called when no client has the retired disk; nil afterwards
 
 	// writer advanced the generation in this process, and no other had the disk
 	// for writing since; nil if there is none. The kept writer alone does not
@@ -148,6 +157,9 @@ func (d *Disk) reserve(q *Request) (r *Reservation, inTheWay []*Reservation, err
 	defer contain.Shared()
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.retired {
+		return nil, nil, ErrRetired
+	}
 	if d.preemptor != nil && d.scheduler.Now().After(d.until) {
 		d.preemptor = nil
 	}
@@ -225,15 +237,45 @@ func (r *Reservation) Generation() uint64 { return r.disk.identity.Writer().Gene
 // may be called more than once.
 func (r *Reservation) Release() {
 	defer contain.Shared()
-	d := r.disk
+	if idle := r.disk.release(r); idle != nil {
+		idle()
+	}
+}
+
+// release removes a reservation. It returns what is to be called without the
+// lock.
+func (d *Disk) release(r *Reservation) (idle func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for i, other := range d.held {
-		if other == r {
-			d.held = append(d.held[:i], d.held[i+1:]...)
-			return
-		}
+	d.held = slices.DeleteFunc(d.held, func(other *Reservation) bool { return other == r })
+	return d.idleLocked()
+}
+
+// Retire refuses all later reservations with [ErrRetired]. It calls idle once,
+// when no client has the disk: before it returns, or in the Release of the last
+// one, which idle must not block. It returns the clients that have the disk
+// now. It is called once.
+func (d *Disk) Retire(idle func()) []Client {
+	defer contain.Shared()
+	d.mu.Lock()
+	d.retired, d.idle = true, idle
+	call := d.idleLocked()
+	d.mu.Unlock()
+	if call != nil {
+		call()
+		return nil
 	}
+	return d.Clients()
+}
+
+// idleLocked returns what Retire was given, once, if no client has the disk.
+//
+// +checklocks:d.mu
+func (d *Disk) idleLocked() (idle func()) {
+	if len(d.held) == 0 {
+		idle, d.idle = d.idle, nil
+	}
+	return idle
 }
 
 // Client is a client of a disk as status shows it.

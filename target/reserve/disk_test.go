@@ -229,3 +229,39 @@ func TestPreemptorHasToCome(t *testing.T) {
 		t.Errorf("another client after that: %v", err)
 	}
 }
+
+// TestRetire: a retired disk gets no client more, and is idle once, when the
+// last client has left.
+func TestRetire(t *testing.T) {
+	d, idle := newDisk(), 0
+	if left := d.Retire(func() { idle++ }); idle != 1 || len(left) != 0 {
+		t.Errorf("idle %d times without a client; left are %v", idle, left)
+	}
+	d, idle = newDisk(), 0
+	a, err := d.Reserve(Request{Client: "a", Name: "alice", Mode: ReadWrite})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := d.Reserve(Request{Client: "b", Name: "bob", Mode: ReadOnly})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left := d.Retire(func() { idle++ }); len(left) != 2 || left[0].Name != "alice" {
+		t.Errorf("left are %v", left)
+	}
+	for _, q := range []Request{{Client: "a", Mode: ReadOnly}, {Client: "c", Mode: ReadOnly}, {Client: "c", Mode: Exclusive, Preempt: true}} {
+		if _, err := d.Reserve(q); !errors.Is(err, ErrRetired) {
+			t.Errorf("%+v of a retired disk: %v", q, err)
+		}
+	}
+	a.Release()
+	a.Release()
+	if idle != 0 {
+		t.Error("idle although a client has it")
+	}
+	b.Release()
+	b.Release()
+	if idle != 1 {
+		t.Errorf("idle %d times", idle)
+	}
+}

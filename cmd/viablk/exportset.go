@@ -1,0 +1,181 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"slices"
+	"sync"
+
+	"github.com/viablk/viablk/config"
+	"github.com/viablk/viablk/internal/nbd"
+	"github.com/viablk/viablk/target/reserve"
+)
+
+// exportSet is the disks that a target exports, which reload replaces by those
+// of the configuration as it is then. A disk goes through these states:
+//
+//	opened ─▶ exported ─▶ retired: no client gets it ─▶ closed when none has it
+//
+// One goroutine at a time calls reload and close.
+type exportSet struct {
+	log     *slog.Logger
+	config  config.Config                     // in effect
+	load    func() (config.Effective, error)  // the configuration as it is now
+	check   func(config.Config, []disk) error // what listeners and disks allow together
+	overNBD *nbd.ExportTable
+	overVIA viaServers
+
+	closing sync.WaitGroup // of disks that no client has any more
+
+	mu sync.Mutex
+	// +checklocks:mu
+	disks []disk // in the order of the configuration; the slice is not changed
+}
+
+// current returns the disks that are exported. The caller does not change the
+// slice.
+func (s *exportSet) current() []disk {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.disks
+}
+
+// reload exports what the configuration says now, or returns an error and
+// changes nothing.
+func (s *exportSet) reload() error {
+	e, err := s.load()
+	if err != nil {
+		return err
+	}
+	next := s.config
+	next.Target.Exports = e.Config.Target.Exports
+	if len(next.Target.Exports) == 0 {
+		return errors.New("target.exports: nothing to export")
+	}
+	if err := next.Validate(); err != nil {
+		return err
+	}
+	before := s.current()
+	disks, opened, err := s.merge(before, next)
+	if err != nil {
+		return err
+	}
+	if err = s.check(next, disks); err == nil {
+		err = s.publish(before, disks)
+	}
+	if err != nil {
+		return errors.Join(err, closeDisks(opened))
+	}
+	s.mu.Lock()
+	s.disks = disks
+	s.mu.Unlock()
+	s.config = next
+	removed := 0
+	for _, d := range before {
+		if !slices.ContainsFunc(disks, d.same) {
+			s.retire(d)
+			removed++
+		}
+	}
+	s.log.Info("configuration read again", "event", "configuration_read", "exports", len(disks), "added", len(opened), "removed", removed)
+	if e.Config.Target.Exports = next.Target.Exports; !reflect.DeepEqual(e.Config, next) {
+		s.log.Warn("settings other than exports have changed: they take effect at the next start", "event", "configuration_waits")
+	}
+	return nil
+}
+
+// same reports whether two exports are of one open disk.
+func (d disk) same(other disk) bool { return d.reservations == other.reservations }
+
+// merge returns the disks of a configuration: those that are open already, with
+// the lists of clients that it has now, and others, which it opens.
+func (s *exportSet) merge(before []disk, c config.Config) (disks, opened []disk, err error) {
+	state := stateFolder(c.Target.StateFolder)
+	for _, x := range c.Target.Exports {
+		var d disk
+		if i := slices.IndexFunc(before, func(d disk) bool { return d.Name == x.Name }); i >= 0 {
+			d, err = before[i].with(x)
+		} else if d, err = openDisk(x, state, s.log); err == nil {
+			opened = append(opened, d)
+		}
+		if err != nil {
+			return nil, nil, errors.Join(fmt.Errorf("export %q: %w", x.Name, err), closeDisks(opened))
+		}
+		disks = append(disks, d)
+	}
+	return disks, opened, nil
+}
+
+// with returns the disk under other settings. Only those that concern clients
+// can change while it is open.
+func (d disk) with(x config.Export) (disk, error) {
+	if reflect.DeepEqual(d.Export, x) {
+		return d, nil
+	}
+	fixed := x
+	fixed.Description, fixed.Default, fixed.Clients, fixed.ClientsReadOnly = d.Description, d.Default, d.Clients, d.ClientsReadOnly
+	if !reflect.DeepEqual(d.Export, fixed) {
+		return d, errors.New("only description, default, clients and clients_read_only change while it is exported: remove it, reload, and add it")
+	}
+	d.Export = x
+	return d, nil
+}
+
+// publish has all servers export the disks, or those of before.
+func (s *exportSet) publish(before, disks []disk) error {
+	err := s.setExports(disks)
+	if err != nil {
+		_ = s.setExports(before) // they were exported already
+	}
+	return err
+}
+
+func (s *exportSet) setExports(disks []disk) error {
+	exports, err := nbdExports(disks)
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.overNBD.Set(exports...), s.overVIA.setExports(disks))
+}
+
+// retire has no further client get a disk, and closes it when none has it.
+func (s *exportSet) retire(d disk) {
+	clients := d.reservations.Retire(func() {
+		s.closing.Go(func() { // the last client does not wait for the disk
+			if err := s.closeRetired(d); err != nil {
+				s.log.Error("removed export not closed", "event", "release_failed", "export", d.Name, "error", err)
+				return
+			}
+			s.log.Info("removed export closed", "event", "export_closed", "export", d.Name)
+		})
+	})
+	if len(clients) > 0 {
+		s.log.Warn("export removed: it stays open until its clients leave", "event", "export_removed", "export", d.Name, "clients", clientNames(clients))
+	}
+}
+
+func clientNames(clients []reserve.Client) (names []string) {
+	for _, c := range clients {
+		names = append(names, c.Name)
+	}
+	return names
+}
+
+// closeRetired closes a disk that no client has.
+func (s *exportSet) closeRetired(d disk) error {
+	for _, v := range s.overVIA {
+		if err := v.server.Forget(d.reservations); err != nil {
+			return err // its memory is in use: it stays open
+		}
+	}
+	return d.device.Close()
+}
+
+// close closes the disks. No client has any.
+func (s *exportSet) close() error {
+	err := closeDisks(s.current())
+	s.closing.Wait()
+	return err
+}
