@@ -130,7 +130,7 @@ func TestRevokedInitiator(t *testing.T) {
 	}
 
 	// Without its folder, for a moment, it may have another reason to wait.
-	const refusal = `the target is there and refuses: requests wait" host=127.77.42.1:4791 reason="authentication failed`
+	const refusal = `the target is there and refuses: requests wait" event=target_refuses host=127.77.42.1:4791 reason="authentication failed`
 	logged(t, bob, refusal)
 	testbed.Must(t, os.RemoveAll(at("bob")))
 	testbed.Must(t, pki.Issue(at("ca"), pki.Client, []string{"bob"}, at("bob"), time.Hour))
