@@ -37,11 +37,36 @@ const stateDraining = "draining"
 
 // faces returns the exports of the process by the ways in which it serves them.
 func (p *processStatus) faces() []faceStatus {
-	return slices.Concat(p.overNBD(), p.overVIA())
+	x := p.byExport()
+	return slices.Concat(p.overNBD(x), p.overVIA(x))
+}
+
+// byExport finds what a status has of an export: there may be thousands.
+type byExport struct {
+	served    map[string]*exportStatus
+	entered   map[string]*nbd.ExportStatus // by NBD clients
+	throttled map[string]uint64            // requests, over any face
+}
+
+// byExport indexes the status.
+func (p *processStatus) byExport() byExport {
+	x := byExport{make(map[string]*exportStatus), make(map[string]*nbd.ExportStatus), make(map[string]uint64)}
+	for i := range p.Exports {
+		x.served[p.Exports[i].Name] = &p.Exports[i]
+	}
+	if p.NBD != nil {
+		for i := range p.NBD.Exports {
+			x.entered[p.NBD.Exports[i].Name] = &p.NBD.Exports[i]
+		}
+	}
+	for _, l := range p.Limits {
+		x.throttled[l.Export] = l.Throttled
+	}
+	return x
 }
 
 // overNBD returns the exports as NBD clients and the kernel see them.
-func (p *processStatus) overNBD() []faceStatus {
+func (p *processStatus) overNBD(x byExport) []faceStatus {
 	if p.NBD == nil {
 		return nil
 	}
@@ -49,7 +74,7 @@ func (p *processStatus) overNBD() []faceStatus {
 	for i, e := range p.Exports {
 		f := faceStatus{
 			Export: e.Name, Size: e.Size, Face: e.face(), State: string(initiator.StateConnected),
-			Throttled: p.throttled(e.Name), Places: []string{},
+			Throttled: x.throttled[e.Name], Places: []string{},
 		}
 		for _, u := range e.URIs {
 			if strings.HasPrefix(u, "nbd") {
@@ -65,10 +90,9 @@ func (p *processStatus) overNBD() []faceStatus {
 		if p.NBD.Draining {
 			f.State = stateDraining
 		}
-		if k := slices.IndexFunc(p.NBD.Exports, func(x nbd.ExportStatus) bool { return x.Name == e.Name }); k >= 0 {
-			x := &p.NBD.Exports[k]
-			f.Connections = x.Connections
-			f.ExportCounts = target.ExportCounts{Counts: countsOf(&x.Counters), Errors: x.Errors}
+		if c := x.entered[e.Name]; c != nil {
+			f.Connections = c.Connections
+			f.ExportCounts = target.ExportCounts{Counts: countsOf(&c.Counters), Errors: c.Errors}
 		}
 		faces = append(faces, f)
 	}
@@ -99,13 +123,13 @@ func (f *faceStatus) addInitiator(i *initiator.Status) {
 }
 
 // overVIA returns the exports as initiators see them.
-func (p *processStatus) overVIA() []faceStatus {
+func (p *processStatus) overVIA(by byExport) []faceStatus {
 	var faces []faceStatus
 	for _, t := range p.Targets {
 		for _, x := range t.Exports {
 			f := faceStatus{
 				Export: x.Name, Size: x.Size, Face: "via+" + t.Provider, State: string(initiator.StateConnected),
-				Connections: x.Connections, ExportCounts: x.Stats, Throttled: p.throttled(x.Name), Places: []string{},
+				Connections: x.Connections, ExportCounts: x.Stats, Throttled: by.throttled[x.Name], Places: []string{},
 			}
 			if t.Security != nil {
 				f.Security = t.Security.Cipher
@@ -113,9 +137,9 @@ func (p *processStatus) overVIA() []faceStatus {
 			if t.Draining {
 				f.State = stateDraining
 			}
-			for _, e := range p.Exports {
+			if e := by.served[x.Name]; e != nil {
 				for _, u := range e.URIs {
-					if e.Name == x.Name && strings.HasPrefix(u, f.Face+":") {
+					if strings.HasPrefix(u, f.Face+":") {
 						f.Places = append(f.Places, u)
 					}
 				}
@@ -124,17 +148,6 @@ func (p *processStatus) overVIA() []faceStatus {
 		}
 	}
 	return faces
-}
-
-// throttled returns how many requests to an export had to wait for its limits,
-// whichever way they came.
-func (p *processStatus) throttled(export string) uint64 {
-	for _, l := range p.Limits {
-		if l.Export == export {
-			return l.Throttled
-		}
-	}
-	return 0
 }
 
 // healthy reports whether the disk answers requests.
