@@ -79,7 +79,7 @@ var arrows = map[string][]string{
 	"integration/vm/interop/end": {"via/roce/interop", "via/roce/interop/oob", "via", "via/roce"},
 
 	"initiator": {"via", "regcache", "internal/carrier", "internal/handshake", "internal/seal", "internal/wire", "internal/block", "internal/ratelog", "internal/ring", "internal/sched", "internal/contain"},
-	"target":    {"via", "regcache", "internal/access", "internal/carrier", "internal/handshake", "internal/seal", "internal/wire", "internal/block", "internal/loop", "internal/spin", "internal/ratelog", "internal/ring", "internal/sched", "internal/contain", "target/reserve"},
+	"target":    {"via", "regcache", "internal/access", "internal/carrier", "internal/handshake", "internal/latency", "internal/seal", "internal/wire", "internal/block", "internal/loop", "internal/spin", "internal/ratelog", "internal/ring", "internal/sched", "internal/contain", "target/reserve"},
 	"regcache":  {"via", "internal/buddy"},
 
 	"via":          {"internal/buddy", "internal/eventfd", "internal/prefetch"},
@@ -108,7 +108,7 @@ var arrows = map[string][]string{
 	"target/backend/backendtest": {"internal/block"},
 	"target/backend/uring":       {},
 
-	"internal/nbd":         {"internal/access", "internal/block", "internal/contain", "internal/loop", "internal/spin", "internal/ratelog", "internal/eventfd"},
+	"internal/nbd":         {"internal/access", "internal/block", "internal/contain", "internal/latency", "internal/loop", "internal/spin", "internal/ratelog", "internal/eventfd"},
 	"internal/nbd/nbdtest": {},
 	"internal/nbdkernel":   {},
 	"internal/pki":         {},
@@ -129,7 +129,8 @@ var arrows = map[string][]string{
 	"internal/seal":        {},
 	"internal/access":      {"internal/contain"},
 	"internal/wire":        {},
-	"internal/metrics":     {},
+	"internal/metrics":     {"internal/latency"},
+	"internal/latency":     {},
 	"internal/bytesize":    {},
 	"config":               {"internal/access", "internal/bytesize"},
 

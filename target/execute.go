@@ -7,6 +7,7 @@ import (
 
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/carrier"
+	"github.com/viablk/viablk/internal/latency"
 	"github.com/viablk/viablk/internal/ring"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/regcache"
@@ -32,8 +33,7 @@ type executor struct {
 	awaitMemory ring.Ring[*request]
 	held        heldRanges
 	timer       readTimer
-	clock       func() int64 // of the export table
-	now         int64        // on the clock, in this iteration; 0: not read
+	stopwatch   *latency.Stopwatch // by the clock of the export table
 	reaped      [64]*block.Request
 	aborted     bool // the backend gets nothing any more
 
@@ -165,11 +165,8 @@ func (x *executor) pulled(r *request) error {
 func (x *executor) submit(r *request) error {
 	r.state = running
 	q := r.handle.queue
-	if x.now == 0 {
-		x.now = x.clock()
-	}
-	if r.began = x.now; q.active == 0 {
-		q.age.since.Store(x.now)
+	if r.given = x.stopwatch.Now(); q.active == 0 {
+		q.age.since.Store(int64(r.given))
 	}
 	if !q.queue.Submit(&r.block) {
 		// The queue has one entry for each slot.

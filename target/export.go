@@ -11,6 +11,7 @@ import (
 
 	"github.com/viablk/viablk/internal/access"
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/latency"
 	"github.com/viablk/viablk/internal/sched"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/target/reserve"
@@ -38,6 +39,8 @@ type exported struct {
 	readOnly bool // it or its disk
 	identity block.Identity
 	life     uint64 // of what Flush does not cover; see verifier
+
+	latency latency.Set // of the requests to it
 
 	copied       atomic.Bool  // the warning of a failed registration was logged
 	mappingStats MappingStats // of closed queues; guarded by exportTable.mu

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/viablk/viablk/internal/carrier"
+	"github.com/viablk/viablk/internal/latency"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/via"
 )
@@ -27,12 +28,13 @@ import (
 // rings one doorbell. It reports whether it did any work.
 func (w *worker) iterate() bool {
 	if w.iterations++; w.iterations%publishIterations == 0 {
+		now := w.sleeper.scheduler.Now()
 		w.publish()
 		w.measureAges()
-		w.tendRekey(w.sleeper.scheduler.Now())
+		w.exports.lag(w.conn.server.exports.at(now), 0)
+		w.tendRekey(now)
 	}
 	n := w.carrier.Poll(w.done[:])
-	w.execute.now = 0
 	for i := range w.done[:n] {
 		if w.failure != nil {
 			break // completions after a protocol error are ignored
@@ -49,6 +51,7 @@ func (w *worker) iterate() bool {
 		w.retry()
 		w.carrier.Doorbell()
 	}
+	w.stopwatch.Expire()
 	return worked
 }
 
@@ -115,6 +118,7 @@ func (w *worker) command(rc *carrier.Receive, length uint32, stashed bool) {
 	if r == nil {
 		return // stashed
 	}
+	r.began, r.given = w.stopwatch.Now(), latency.NotGiven
 	w.execute.timer.discard()
 	switch {
 	case status != wire.StatusOK:
@@ -137,6 +141,7 @@ func (w *worker) command(rc *carrier.Receive, length uint32, stashed bool) {
 // connection. The receive that an answered request holds is reposted first.
 func (w *worker) proceed(r *request, err error) {
 	if err == nil && r.state == awaitAnswer {
+		w.answered(r)
 		err = w.receive.releaseReceive(r)
 	}
 	if err == nil && (r.state == awaitPull || r.state == awaitAnswer) {
@@ -146,6 +151,21 @@ func (w *worker) proceed(r *request, err error) {
 		w.fail(err)
 	}
 }
+
+// answered notes that a request to an export is answered.
+func (w *worker) answered(r *request) {
+	if r.handle == nil || r.handle.queue.recorder == nil {
+		return
+	}
+	kind := latency.Other
+	if int(r.command.Opcode) < len(kinds) {
+		kind = kinds[r.command.Opcode]
+	}
+	w.stopwatch.End(r.handle.queue.recorder, kind, r.began, r.given)
+}
+
+// kinds are the operations as they are counted; the others are latency.Other.
+var kinds = [...]latency.Operation{wire.OpRead: latency.Read, wire.OpWrite: latency.Write, wire.OpFlush: latency.Flush}
 
 // logout goes on with a logout: it drops the commands that have not begun, and
 // answers it after all of them.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/carrier"
+	"github.com/viablk/viablk/internal/latency"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/via"
 )
@@ -32,6 +33,8 @@ type exportQueue struct {
 	age     *requestAge
 	handles int
 	counts  ExportCounts // of the requests through this queue
+
+	recorder *latency.Recorder // of the export; nil once the queue is retired
 }
 
 // handleTable owns the exports that a connection uses, and their queues.
@@ -41,6 +44,7 @@ type handleTable struct {
 	published *publishedStats
 	log       *slog.Logger
 	carrier   *carrier.Carrier
+	stopwatch *latency.Stopwatch
 	login     login
 	slots     int // of the connection
 
@@ -176,6 +180,7 @@ func (t *handleTable) openQueue(x *exported) (*exportQueue, error) {
 		return nil, err
 	}
 	q := &exportQueue{export: x, queue: queue, age: t.server.exports.addAge(x), copies: t.server.cfg.NIC.Limits().PostsCopy}
+	q.recorder = x.latency.Acquire()
 	t.queues = append(t.queues, q)
 	if t.carrier.Sealed() {
 		return q, nil // payload is opened and sealed in the pool

@@ -21,8 +21,11 @@ type requestAge struct {
 	since atomic.Int64 // on the clock of the export table; 0: none
 }
 
-// clock returns nanoseconds since shortly before the table was made.
-func (t *exportTable) clock() int64 { return int64(t.scheduler.Now().Sub(t.epoch)) + 1 }
+// clock returns the time since shortly before the table was made, which is
+// never 0, and at that of a reading of the scheduler.
+func (t *exportTable) clock() time.Duration { return t.at(t.scheduler.Now()) }
+
+func (t *exportTable) at(now time.Time) time.Duration { return now.Sub(t.epoch) + 1 }
 
 // addAge makes the age of a new queue known, and removeAge ends that.
 func (t *exportTable) addAge(x *exported) *requestAge {
@@ -44,13 +47,13 @@ func (t *exportTable) removeAge(x *exported, a *requestAge) {
 //
 // +checklocks:t.mu
 func (t *exportTable) oldestLocked(x *exported) time.Duration {
-	now, oldest := t.clock(), int64(0)
+	now, oldest := t.clock(), time.Duration(0)
 	for a := range x.ages {
-		if since := a.since.Load(); since != 0 {
+		if since := time.Duration(a.since.Load()); since != 0 {
 			oldest = max(oldest, now-since)
 		}
 	}
-	return time.Duration(oldest)
+	return oldest
 }
 
 // checkAge logs when a disk becomes overdue, and when it has answered. It
@@ -105,14 +108,14 @@ func (w *worker) measureAges() {
 		if q.active == 0 {
 			continue
 		}
-		oldest := int64(math.MaxInt64)
+		oldest := time.Duration(math.MaxInt64)
 		for i := range w.receive.requests {
 			if r := &w.receive.requests[i]; r.state == running && r.handle.queue == q {
-				oldest = min(oldest, r.began)
+				oldest = min(oldest, r.given)
 			}
 		}
 		if oldest != math.MaxInt64 {
-			q.age.since.Store(oldest)
+			q.age.since.Store(int64(oldest))
 		}
 	}
 }

@@ -1,6 +1,8 @@
 package target
 
 import (
+	"time"
+
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/carrier"
 	"github.com/viablk/viablk/internal/wire"
@@ -35,7 +37,8 @@ type request struct {
 	used   bool   // a command was run in this slot
 	status wire.Status
 
-	began        int64 // when it was given to the backend; see exportTable.clock
+	began        time.Duration // by the worker's stopwatch
+	given        time.Duration // to the backend
 	command      wire.Command
 	handle       *handle // nil while none is known
 	block        block.Request

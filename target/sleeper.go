@@ -70,6 +70,7 @@ func (w *worker) busyPoll() bool {
 		return false
 	}
 	s.busyPolls++
+	w.stopwatch.Flush()
 	for s.idle.Continue() {
 		if w.iterate() {
 			s.pollHits++
@@ -83,8 +84,11 @@ func (w *worker) busyPoll() bool {
 // sleep waits for the VI, a backend, a signal, or the end of the watch's
 // interval.
 func (w *worker) sleep() {
-	w.publish()
 	now := w.sleeper.scheduler.Now()
+	elapsed := w.conn.server.exports.at(now)
+	w.stopwatch.At(elapsed)
+	w.stopwatch.Expire()
+	w.publish()
 	if w.execute.held.count > 0 || w.exports.inDisk() {
 		w.watch.within(now, w.conn.server.cfg.KeepAlive)
 	}
@@ -100,6 +104,7 @@ func (w *worker) sleep() {
 	if signals := &w.conn.signals; !ok || signals.recheck.Load() || signals.halt.Load() != 0 && w.finished() {
 		return
 	}
+	wait = w.exports.lag(elapsed, wait)
 	if err := w.sleeper.sleep(now, wait); err != nil {
 		w.fail(err)
 	}

@@ -112,6 +112,20 @@ func (w *worker) publish() {
 	}, w.receive.busy)
 }
 
+// lag publishes what the recorders have counted, if that was long ago, and
+// returns how long the worker may sleep.
+func (t *handleTable) lag(now, wait time.Duration) time.Duration {
+	for _, q := range t.queues {
+		if q.recorder == nil {
+			continue
+		}
+		if lag := q.recorder.Lag(now); lag >= 0 {
+			wait = min(wait, lag)
+		}
+	}
+	return wait
+}
+
 // publish publishes a connection's counters with those of its queues, and how
 // many of its requests are in flight.
 func (t *handleTable) publish(stats *ConnStats, busy int) {
@@ -140,6 +154,11 @@ func (t *handleTable) publish(stats *ConnStats, busy int) {
 // counted exactly once.
 func (t *handleTable) retire(q *exportQueue) {
 	defer contain.Shared()
+	if q.recorder != nil {
+		t.stopwatch.Flush() // what it has of the recorder's
+		q.export.latency.Release(q.recorder)
+		q.recorder = nil
+	}
 	t.closed.Add(&q.counts.Counts)
 	var mapping MappingStats
 	if q.mapping != nil {

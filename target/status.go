@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/latency"
 	"github.com/viablk/viablk/regcache"
 	"github.com/viablk/viablk/target/reserve"
 )
@@ -52,8 +53,9 @@ type ExportStatus struct {
 	// OldestRequest is how long the oldest request has been in the disk.
 	OldestRequest float64 `json:"oldest_request_seconds"`
 
-	Stats   ExportCounts   `json:"stats"`             // of all connections ever
-	Mapping *MappingStatus `json:"mapping,omitempty"` // absent if it is no mapped file
+	Stats   ExportCounts    `json:"stats"`             // of all connections ever
+	Mapping *MappingStatus  `json:"mapping,omitempty"` // absent if it is no mapped file
+	Latency *latency.Status `json:"latency,omitempty"` // absent before the first connection
 }
 
 // MappingStatus describes the mapping of a file.
@@ -78,7 +80,7 @@ func (s *Server) Status() Status {
 	for _, x := range exports.list {
 		e := ExportStatus{
 			Name: x.Name, Description: x.Description, UUID: block.FormatUUID(x.identity.UUID()), Size: x.info().Size,
-			Default: exports.isDefault(x), ReadOnly: x.readOnly,
+			Default: exports.isDefault(x), ReadOnly: x.readOnly, Latency: x.latency.Read(),
 		}
 		if _, ok := x.Device.(block.FileMapped); ok {
 			e.Mapping = &MappingStatus{Off: s.mappings.disabledReason(x)}

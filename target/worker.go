@@ -10,6 +10,7 @@ import (
 
 	"github.com/viablk/viablk/internal/carrier"
 	"github.com/viablk/viablk/internal/handshake"
+	"github.com/viablk/viablk/internal/latency"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/via"
 )
@@ -36,6 +37,7 @@ type worker struct {
 	send    sender      // RDMA and answers
 
 	watch      peerWatch
+	stopwatch  latency.Stopwatch
 	sleeper    sleeper
 	iterations uint32
 	failure    error // why the connection ends
@@ -45,7 +47,9 @@ type worker struct {
 func newWorker(c *conn) *worker {
 	w := &worker{conn: c, log: c.log, sleeper: newSleeper(c.server.cfg.Scheduler, c.server.cfg.BusyPoll)}
 	w.exports = handleTable{server: c.server, conn: c, published: &c.published, log: c.log}
-	w.execute.timer.scheduler, w.execute.clock = c.server.cfg.Scheduler, c.server.exports.clock
+	w.execute.timer.scheduler = c.server.cfg.Scheduler
+	w.stopwatch.Start(c.server.exports.clock)
+	w.exports.stopwatch, w.execute.stopwatch = &w.stopwatch, &w.stopwatch
 	w.control = controller{server: c.server, conn: c, signals: &c.signals, log: c.log}
 	return w
 }
@@ -121,6 +125,7 @@ func (w *worker) loop() {
 			w.tendRekey(w.sleeper.scheduler.Now())
 			w.exports.closeUnused()
 			w.logout()
+			w.stopwatch.Expire() // this may have taken long
 		}
 		if w.conn.signals.halt.Load() == stopDrain {
 			w.tendDrain()

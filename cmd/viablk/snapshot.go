@@ -91,6 +91,7 @@ func (p *processStatus) nbdMetrics() []metrics.Face {
 			c = x
 		}
 		t.Connections, t.Errors, t.BytesRead, t.BytesWritten = c.Connections, c.Errors, c.BytesRead, c.BytesWritten
+		t.Latency = c.Latency
 		t.Requests = []metrics.Count{
 			{Operation: "read", N: c.Reads},
 			{Operation: "write", N: c.Writes},
@@ -122,7 +123,7 @@ func viaMetrics(t *target.Status) metrics.Face {
 		x := &t.Exports[i]
 		f.Exports = append(f.Exports, metrics.Traffic{
 			Export: x.Name, Connections: x.Connections, Requests: blockMetrics(&x.Stats.Counts), Errors: x.Stats.Errors,
-			BytesRead: x.Stats.BytesRead, BytesWritten: x.Stats.BytesWritten,
+			BytesRead: x.Stats.BytesRead, BytesWritten: x.Stats.BytesWritten, Latency: x.Latency,
 		})
 	}
 	return f

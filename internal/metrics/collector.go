@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/viablk/viablk/internal/latency"
 )
 
 // MaximumExports is how many exports have series each. With more, only those
@@ -36,7 +38,7 @@ func (c *collector) Describe(to chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(to chan<- prometheus.Metric) {
 	s := c.snapshot
-	all := &series{values: make(map[seriesKey]float64), each: len(s.Exports) <= MaximumExports, selected: c.selected}
+	all := &series{values: make(map[seriesKey]float64), durations: make(map[seriesKey]*latency.Distribution), each: len(s.Exports) <= MaximumExports, selected: c.selected}
 	all.addProcess(s)
 	for i := range s.Exports {
 		all.addExport(&s.Exports[i])
@@ -58,6 +60,10 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	for _, k := range all.order {
 		n := strings.Count(k.labels, separator)
 		labels := strings.SplitN(k.labels, separator, n+1)[:n]
+		if d := all.durations[k]; d != nil {
+			to <- &durations{k.family, labels, s.Started, d}
+			continue
+		}
 		to <- prometheus.MustNewConstMetric(k.family.desc, k.family.kind, all.values[k], labels...)
 	}
 }
@@ -75,20 +81,41 @@ type seriesKey struct {
 // series sums samples by series: names of exports may become one label, and
 // several parts of a process may have one face.
 type series struct {
-	values   map[seriesKey]float64
-	order    []seriesKey
-	each     bool // all exports have series
-	selected map[string]bool
+	values    map[seriesKey]float64
+	durations map[seriesKey]*latency.Distribution
+	order     []seriesKey
+	each      bool // all exports have series
+	selected  map[string]bool
 }
 
-// add adds to the series of a family with the label values.
-func (s *series) add(f *family, value float64, labels ...string) {
+// newKey returns the key of a family with the label values.
+func newKey(f *family, labels []string) seriesKey {
 	var b strings.Builder
 	for _, l := range labels {
 		b.WriteString(strings.ToValidUTF8(l, "\ufffd"))
 		b.WriteString(separator)
 	}
-	k := seriesKey{f, b.String()}
+	return seriesKey{f, b.String()}
+}
+
+// observe adds to a histogram, unless there is nothing to add.
+func (s *series) observe(f *family, d *latency.Distribution, labels ...string) {
+	if d.Count == 0 {
+		return
+	}
+	k := newKey(f, labels)
+	sum := s.durations[k]
+	if sum == nil {
+		s.order = append(s.order, k)
+		sum = new(latency.Distribution)
+		s.durations[k] = sum
+	}
+	sum.Merge(d)
+}
+
+// add adds to the series of a family with the label values.
+func (s *series) add(f *family, value float64, labels ...string) {
+	k := newKey(f, labels)
 	if _, there := s.values[k]; !there {
 		s.order = append(s.order, k)
 	}
@@ -149,6 +176,12 @@ func (s *series) addFace(f *Face) {
 		s.count(failures, t.Errors, f.Name, name)
 		s.count(transferred, t.BytesRead, f.Name, name, "read")
 		s.count(transferred, t.BytesWritten, f.Name, name, "written")
+		for o, op := range latency.Names {
+			if t.Latency != nil {
+				s.observe(requestTime, &t.Latency.Requests[o], f.Name, name, op)
+				s.observe(backendTime, &t.Latency.Backend[o], f.Name, name, op)
+			}
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -18,6 +19,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"github.com/viablk/viablk/internal/latency"
 )
 
 // fullSnapshot returns a snapshot with something in every field, of exports
@@ -32,11 +35,19 @@ func fullSnapshot(names ...string) *Snapshot {
 		Certificates: []Certificate{{"server-cert.pem", time.Unix(1800000000, 0)}, {"server-cert.pem", time.Unix(1750000000, 0)}},
 		Reloads:      Reloads{Succeeded: 2, Failed: 1, Last: time.Unix(1700000001, 0)},
 	}
+	var set latency.Set
+	recorder := set.Acquire()
+	for i := range 100 { // 20 µs to 2 ms
+		recorder.Add(latency.Request, latency.Read, time.Duration(i+1)*20*time.Microsecond)
+		recorder.Add(latency.Backend, latency.Write, 3*time.Second)
+	}
+	set.Release(recorder)
 	for _, name := range []string{"nbd", "via+shm"} {
 		f := Face{Name: name, Accepted: 3, Refused: 1, Waits: []Wait{{"memory", 1}}}
 		for i, x := range names {
 			f.Exports = append(f.Exports, Traffic{
 				Export: x, Connections: 1, Requests: []Count{{"read", uint64(i)}, {"write", 1}}, Errors: 1, BytesRead: 512, BytesWritten: 1024,
+				Latency: set.Read(),
 			})
 		}
 		s.Faces = append(s.Faces, f)
@@ -162,6 +173,52 @@ func TestNamesOfExportsAreLabels(t *testing.T) {
 	}
 	if len(seen) != 6 || seen["a\ufffdb"] != 3<<20 {
 		t.Errorf("got %v", seen)
+	}
+}
+
+// A histogram is both classic and native, and its quantiles are those of the
+// durations.
+func TestHistograms(t *testing.T) {
+	names := []string{"a", "b"}
+	for i := range MaximumExports { // so that a and b are sums
+		names = append(names, fmt.Sprint(i))
+	}
+	all := gather(t, fullSnapshot(names...))
+	if n := len(all["viablk_request_duration_seconds"].GetMetric()); n != 2 {
+		t.Fatalf("two faces have %d histograms", n)
+	}
+	h := all["viablk_request_duration_seconds"].GetMetric()[0].GetHistogram()
+	exports := uint64(len(names))
+	if h.GetSampleCount() != 100*exports || math.Abs(h.GetSampleSum()/float64(exports)-0.101) > 1e-9 {
+		t.Errorf("%d requests of %v s", h.GetSampleCount(), h.GetSampleSum())
+	}
+	if len(h.GetBucket()) != classicCount {
+		t.Errorf("%d classic buckets", len(h.GetBucket()))
+	}
+	for _, b := range h.GetBucket() {
+		want := min(100, b.GetUpperBound()/20e-6) // requests of an export
+		if got := float64(b.GetCumulativeCount()) / float64(exports); math.Abs(got-want) > want/8+1 {
+			t.Errorf("%v requests took at most %v s, not %v", got, b.GetUpperBound(), want)
+		}
+	}
+	var count, sum int64
+	if h.GetSchema() != nativeSchema || len(h.GetPositiveSpan()) == 0 {
+		t.Fatal("there is no native histogram")
+	}
+	for _, delta := range h.GetPositiveDelta() {
+		count += delta
+		sum += count
+	}
+	if sum != int64(100*exports) {
+		t.Errorf("the native histogram has %d requests", sum)
+	}
+	slow := all["viablk_backend_duration_seconds"].GetMetric()[0].GetHistogram()
+	if last := slow.GetBucket()[classicCount-1]; last.GetCumulativeCount() != 0 || slow.GetSampleCount() != 100*exports {
+		t.Errorf("3 s are not longer than %v s", last.GetUpperBound())
+	}
+	// (2^(6/4), 2^(7/4)] has the seconds from 2.83 to 3.36.
+	if s := slow.GetPositiveSpan(); len(s) != 1 || s[0].GetOffset() != 7 || s[0].GetLength() != 1 {
+		t.Errorf("3 s are in %v", s)
 	}
 }
 

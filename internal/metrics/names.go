@@ -19,6 +19,11 @@ func counter(name, help string, labels ...string) *family {
 	return define(prometheus.CounterValue, name, help, labels)
 }
 
+// histogram defines one of durations, see type durations.
+func histogram(name, help string, labels ...string) *family {
+	return define(prometheus.UntypedValue, name, help, labels)
+}
+
 func define(kind prometheus.ValueType, name, help string, labels []string) *family {
 	f := &family{prometheus.NewDesc("viablk_"+name, help, labels, nil), kind}
 	families = append(families, f)
@@ -54,6 +59,8 @@ var (
 	refused     = counter("connections_refused_total", "Connections refused: over a limit, or while draining.", "face")
 	handshakes  = gauge("nbd_handshakes", "NBD clients that have not chosen an export.")
 	displaced   = counter("nbd_handshakes_dropped_total", "NBD handshakes closed for newer ones.")
+	requestTime = histogram("request_duration_seconds", "Time from the arrival of a request to its answer.", "face", "export", "op")
+	backendTime = histogram("backend_duration_seconds", "Time of a request in the backend: a disk, or the target of a remote one.", "face", "export", "op")
 	waits       = counter("waits_total", "Times that requests waited for a resource of their connection.", "face", "reason")
 )
 

@@ -8,7 +8,11 @@
 // only those have series of their own that the caller selected.
 package metrics
 
-import "time"
+import (
+	"time"
+
+	"github.com/viablk/viablk/internal/latency"
+)
 
 // Snapshot is the state of a process. Elements with equal names are summed.
 type Snapshot struct {
@@ -66,6 +70,8 @@ type Traffic struct {
 	Errors      uint64
 
 	BytesRead, BytesWritten uint64
+
+	Latency *latency.Status // nil before the first request
 }
 
 // Count is a number of requests by operation.

@@ -11,6 +11,7 @@ func (t *transmission) busyPoll() (bool, error) {
 	}
 	t.counts[countBusyPolls]++
 	for t.spinner.Continue() {
+		t.timing.At(t.spinner.Latest().Sub(t.epoch))
 		t.in.wouldBlock = false
 		progress, err := t.iterate()
 		if progress || err != nil {

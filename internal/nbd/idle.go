@@ -179,6 +179,7 @@ func (t *transmission) releaseIdle() {
 		t.finished = nil
 	}
 	t.secure.releaseBuffers()
+	t.timing.stop()
 }
 
 // finishedLists are the lists for Reap that no connection has now, cleared.
@@ -194,6 +195,7 @@ func (t *transmission) acquireBuffers() {
 	if t.finished == nil {
 		t.finished = finishedLists.Get().(*[64]*block.Request)
 	}
+	t.timing.start(t.sinceEpoch)
 }
 
 // quiescent reports whether the client has begun nothing that is not ended.

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/latency"
 )
 
 // phase is what the loop expects next from the client. All ends of a request
@@ -273,6 +274,7 @@ func (t *transmission) begin() (bool, error) {
 		return false, fmt.Errorf("%w: bad request magic", errProtocol)
 	}
 	in.r += size
+	s.began, s.given = t.timing.Now(), latency.NotGiven
 	in.current = s
 	in.receiveLimit = bufferSize
 	t.counts[commandCounter(h.command)]++
@@ -435,6 +437,7 @@ func (t *transmission) submit(s *entry) bool {
 		t.in.phase = awaitQueue
 		return false
 	}
+	s.given = t.timing.Now()
 	t.inQueue++
 	t.unkicked = true
 	t.in.phase = awaitHeader

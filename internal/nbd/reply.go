@@ -85,6 +85,7 @@ func (t *transmission) reply(s *entry, errno syscall.Errno) {
 	if errno != 0 {
 		t.counts[countErrors]++
 	}
+	t.timing.answered(s)
 	switch {
 	case t.terms.replyMode == simple:
 		t.replySimple(s, errno)

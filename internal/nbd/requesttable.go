@@ -2,6 +2,7 @@ package nbd
 
 import (
 	"sync"
+	"time"
 
 	"github.com/viablk/viablk/internal/block"
 )
@@ -11,6 +12,8 @@ type entry struct {
 	req     block.Request
 	header  header
 	payload int64                  // bytes counted in flight
+	began   time.Duration          // when its header was there
+	given   time.Duration          // to the queue
 	why     string                 // text of an error reply, if there is one
 	reply   [maximumChunkHead]byte // header of the reply
 	heads   []byte                 // headers of a reply in several chunks

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/viablk/viablk/internal/latency"
 )
 
 // Counters are sums since the server started. They lag behind by less than 64
@@ -37,6 +39,9 @@ type ExportStatus struct {
 	Name        string `json:"name"`
 	Connections int    `json:"connections"` // now
 	Counters
+
+	// Latency is how long requests took; nil without any.
+	Latency *latency.Status `json:"latency,omitempty"`
 }
 
 // ConnectionStatus is a connection that is open.
@@ -69,8 +74,19 @@ type Status struct {
 
 // Status returns a snapshot.
 func (s *Server) Status() Status {
+	status, latencies := s.snapshot()
+	for i := range status.Exports {
+		x := &status.Exports[i]
+		x.Latency = latencies[x.Name].Read()
+	}
+	return status
+}
+
+// snapshot returns the status without latencies, and those by export.
+func (s *Server) snapshot() (Status, map[string]*latency.Set) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	latencies := make(map[string]*latency.Set, len(s.exports))
 	status := Status{
 		Draining:   s.draining.Load(),
 		Accepted:   s.accepted,
@@ -104,11 +120,12 @@ func (s *Server) Status() Status {
 		total.add(&sum)
 		status.Exports = append(status.Exports,
 			ExportStatus{Name: name, Connections: x.connections, Counters: sum.counters()})
+		latencies[name] = &x.latency
 	}
 	status.Total = total.counters()
 	slices.SortFunc(status.Exports, func(a, b ExportStatus) int { return cmp.Compare(a.Name, b.Name) })
 	slices.SortFunc(status.Connections, func(a, b ConnectionStatus) int { return a.Since.Compare(b.Since) })
-	return status
+	return status, latencies
 }
 
 // statusLocked describes the connection. The caller holds Server.mu.
@@ -152,6 +169,8 @@ func (s *Server) forgetExportsLocked() {
 type exportCounters struct {
 	connections int        // in the export now
 	retired     counterSet // of connections that left
+
+	latency latency.Set // has a lock of its own
 }
 
 // The counters by index.

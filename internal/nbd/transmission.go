@@ -59,6 +59,7 @@ type transmission struct {
 	receives   stall
 	sends      stall
 	counts     counterSet
+	timing     timing
 	iterations uint // since the counters were published
 	epoch      time.Time
 	idleTime   time.Duration // slept without anything to do
@@ -88,6 +89,7 @@ func newTransmission(c *conn, s *session) *transmission {
 	if s.followSize {
 		t.sizeSource = s.export
 	}
+	t.timing.set = &c.counters.latency
 	t.idleReleaser, _ = s.queue.(block.IdleReleaser)
 	t.parkDelay = minParkDelay
 	t.in.receiveLimit = bufferSize
@@ -111,6 +113,7 @@ func (t *transmission) run() error {
 		}
 		if t.iterations++; t.iterations%64 == 0 {
 			t.publish()
+			t.timing.recorder.Publish()
 		}
 		if progress {
 			continue
@@ -160,18 +163,24 @@ func (t *transmission) iterate() (bool, error) {
 		t.in.closeDrained(t.terms.replyMode.requestSize())
 	}
 	sent, err := t.send()
+	t.timing.Expire()
 	return filled || parsed || reaped || sent, err
 }
 
 // publish makes the counters visible, the requests in flight, and that the
 // client was active if a request was counted since the last time.
 func (t *transmission) publish() {
-	if t.conn.published.store(&t.counts) {
-		t.conn.active.Store(time.Now().UnixNano())
-	}
 	if n := int32(t.inQueue); t.conn.inFlight.Load() != n {
 		t.conn.inFlight.Store(n)
 	}
+	if !t.conn.published.store(&t.counts) {
+		return
+	}
+	now := time.Now()
+	if t.timing.recorder != nil {
+		now = t.epoch.Add(t.timing.Now()) // without another reading
+	}
+	t.conn.active.Store(now.UnixNano())
 }
 
 // sending reports whether something waits for the socket to have room.
@@ -217,7 +226,12 @@ func (t *transmission) sleep() error {
 	if client.Events != 0 || t.in.phase != ended { // else a hang-up would wake for nothing
 		client.Fd = int32(t.sock)
 	}
-	if t.slice.Due(time.Now()) {
+	now := time.Now()
+	t.timing.At(now.Sub(t.epoch))
+	if lag := t.timing.recorder.Lag(t.timing.Now()); lag >= 0 && (wait < 0 || wait > lag) {
+		wait = lag
+	}
+	if t.slice.Due(now) {
 		loop.Yield()
 		t.counts[countYields]++
 	}
@@ -225,6 +239,7 @@ func (t *transmission) sleep() error {
 	t.counts[countSyscalls]++
 	t.publish()
 	t.addIdleTime(wait, ppoll(fds[:], wait))
+	t.timing.Expire()
 
 	gone := client.Revents & (unix.POLLHUP | unix.POLLERR)
 	if gone != 0 && t.in.phase != ended && !t.needsInput() {

@@ -104,6 +104,9 @@ func (s *Spinner) Continue() bool {
 	return true
 }
 
+// Latest returns when Continue returned true for the last time.
+func (s *Spinner) Latest() time.Time { return s.start.Add(s.last) }
+
 // Hit ends a spin that found work.
 func (s *Spinner) Hit() {
 	s.misses = 0

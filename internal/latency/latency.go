@@ -1,0 +1,205 @@
+// Package latency counts how long requests take, by operation.
+//
+// A [Recorder] has one owner at a time, the loop of a connection, which counts
+// without a lock, an atomic operation or an allocation. A [Set] has the
+// recorders of an export; a loop that ends leaves its recorder, with what it
+// has counted, to the next one.
+//
+// Durations are counted in buckets, 4 to each power of two from 1 µs on, so
+// that quantiles are exact to 1/4.
+package latency
+
+import (
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Operation is a kind of request.
+type Operation uint8
+
+// The operations.
+const (
+	Read Operation = iota
+	Write
+	Flush
+	Other
+	Operations // their number
+)
+
+// Names of the operations.
+var Names = [Operations]string{"read", "write", "flush", "other"}
+
+// Buckets: 4 of 256 ns, then 4 for each power of two of ns from the 10th to the
+// 34th, 17 to 34 s. The last has all that is longer, too.
+const (
+	subBits = 2
+	first   = 10 // power of two of the first octave
+	last    = 34
+	buckets = 1<<subBits + (last-first+1)<<subBits
+)
+
+// bucketOf returns the bucket of a duration.
+func bucketOf(d time.Duration) int {
+	n := uint64(max(d, 0))
+	if n < 1<<first {
+		return int(n >> (first - subBits))
+	}
+	power := bits.Len64(n) - 1
+	if power > last {
+		return buckets - 1
+	}
+	// The leading bit of n>>(power-subBits) counts as the octave before it.
+	return (power-first)<<subBits + int(n>>(power-subBits))
+}
+
+// boundOf returns the end of a bucket.
+func boundOf(bucket int) time.Duration {
+	if bucket < 1<<subBits {
+		return time.Duration(bucket+1) << (first - subBits)
+	}
+	octave := bucket>>subBits - 1
+	return time.Duration(bucket-octave<<subBits+1) << (octave + first - subBits)
+}
+
+// Part is a part of the way of a request.
+type Part uint8
+
+// The parts.
+const (
+	Request Part = iota // from arrival to answer
+	Backend             // in the backend
+	parts
+)
+
+// histograms of a recorder: one for each part and operation.
+const histograms = int(parts) * int(Operations)
+
+// Recorder is the counts of one loop at a time. An atomic store costs more than
+// all else: the loop counts in unpublished, whose few changes Publish makes
+// visible.
+type Recorder struct {
+	// Of the owner.
+	unpublished [histograms * buckets]uint8
+	changed     [64]uint16 // elements of unpublished that are not 0
+	changes     int
+	sums        [histograms]uint64 // ns
+	published   time.Duration      // when Lag published last, by its owner
+
+	// Of the owner, for readers.
+	counts [histograms * buckets]atomic.Uint64
+	totals [histograms]atomic.Uint64 // ns
+}
+
+// Add counts a part of a request. Only the owner calls it.
+func (r *Recorder) Add(p Part, o Operation, d time.Duration) {
+	h := int(p)*int(Operations) + int(o)
+	i := h*buckets + bucketOf(d)
+	n := r.unpublished[i] + 1
+	r.unpublished[i] = n
+	r.sums[h] += uint64(max(d, 0))
+	if n == 1 {
+		r.changed[r.changes] = uint16(i)
+		r.changes++
+	}
+	if n == 255 || r.changes == len(r.changed) {
+		r.Publish()
+	}
+}
+
+// publishInterval is how far the counts of a loop may lag behind.
+const publishInterval = 10 * time.Millisecond
+
+// Lag publishes if the last time was long ago by the clock of the owner, which
+// it tells now. It returns how long the owner may sleep before it asks again,
+// or a negative duration if there is nothing to publish. A loop that sleeps
+// after each request pays for publication once in publishInterval.
+func (r *Recorder) Lag(now time.Duration) time.Duration {
+	if r.changes == 0 {
+		return -1
+	}
+	if due := r.published + publishInterval - now; due > 0 {
+		return due
+	}
+	r.published = now
+	r.Publish()
+	return -1
+}
+
+// Publish makes the counts visible to readers. Only the owner calls it.
+func (r *Recorder) Publish() {
+	for _, i := range r.changed[:r.changes] {
+		c := &r.counts[i]
+		c.Store(c.Load() + uint64(r.unpublished[i])) // nothing else stores
+		r.unpublished[i] = 0
+	}
+	if r.changes == 0 {
+		return
+	}
+	r.changes = 0
+	for h, sum := range r.sums {
+		if sum != 0 {
+			r.totals[h].Store(r.totals[h].Load() + sum)
+			r.sums[h] = 0
+		}
+	}
+}
+
+// Set is the recorders of an export. The zero value has none. Its methods are
+// safe for concurrent use.
+type Set struct {
+	mu sync.Mutex
+	// +checklocks:mu
+	all []*Recorder
+	// +checklocks:mu
+	free []*Recorder
+}
+
+// Acquire returns a recorder for the caller alone, until Release.
+func (s *Set) Acquire() *Recorder {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.free); n > 0 {
+		r := s.free[n-1]
+		s.free = s.free[:n-1]
+		r.published = 0
+		return r
+	}
+	r := new(Recorder)
+	s.all = append(s.all, r)
+	return r
+}
+
+// Release gives a recorder back, with its counts.
+func (s *Set) Release(r *Recorder) {
+	r.Publish()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.free = append(s.free, r)
+}
+
+// Read returns the sums of all recorders, nil if there are none.
+func (s *Set) Read() *Status {
+	s.mu.Lock()
+	all := s.all[:len(s.all):len(s.all)]
+	s.mu.Unlock()
+	if len(all) == 0 {
+		return nil
+	}
+	status := &Status{Requests: new(Durations), Backend: new(Durations)}
+	for _, r := range all {
+		for o := range Operations {
+			status.Requests[o].add(r, Request, o)
+			status.Backend[o].add(r, Backend, o)
+		}
+	}
+	return status
+}
+
+// Recorders returns how many there are: the most that were acquired at a time.
+func (s *Set) Recorders() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.all)
+}
