@@ -188,7 +188,8 @@ func (q *Queue) fail(err error) {
 	if q.failure != nil {
 		return
 	}
-	q.failure, q.poster.staged, q.armed = err, false, false
+	q.armed = false // the carrier is the redialer's from here on
+	q.failure, q.poster.staged = err, false
 	q.quarantine(q.carrier.Disconnect())
 	level, busy := q.device.cfg.lossLevel(), q.requests.inFlight()
 	if busy == 0 {
