@@ -45,7 +45,12 @@ func Connect(t testing.TB, uri string) *client {
 			k.answers <- lines.Text()
 		}
 	}()
-	t.Cleanup(k.Disconnect)
+	t.Cleanup(func() {
+		if t.Failed() {
+			k.Kill() // it may wait for an answer that comes late or never
+		}
+		k.Disconnect()
+	})
 	k.Expect("ok")
 	return k
 }
