@@ -169,7 +169,10 @@ func FuzzStatus(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	for _, b := range [][]byte{body, []byte("{}"), []byte("null"), []byte("[]"), []byte(`{"exports":[{}],"targets":[{}],"initiators":[{"security":{}}],"nbd":{},"limits":[{}]}`)} {
+	for _, b := range [][]byte{
+		body, []byte("{}"), []byte("null"), []byte("[]"), []byte(`{"exports":[{}],"targets":[{}],"initiators":[{"security":{}}],"nbd":{},"limits":[{}]}`),
+		[]byte(`{"faces":[{"export":"a","face":"via+x"}],"targets":[{"provider":"x","exports":[{"name":"a","latency":{}}]}]}`),
+	} {
 		f.Add(fmt.Appendf(nil, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(b), b))
 		f.Add(fmt.Appendf(nil, "HTTP/1.0 200 OK\r\n\r\n%s", b))
 	}
@@ -201,7 +204,7 @@ func FuzzStatus(f *testing.F) {
 		if err != nil {
 			return
 		}
-		for _, output := range []string{"table", "wide", "json"} {
+		for _, output := range []string{"table", "wide", "latency", "json"} {
 			var out strings.Builder
 			var code *exit
 			a := &app{stdout: &out, stderr: io.Discard, output: output}

@@ -145,7 +145,7 @@ func TestCompletion(t *testing.T) {
 		{"up --tls |", "off on require :4"},
 		{"list -o |", "table json :4"},
 		{"bench reg -o |", "table json markdown :4"},
-		{"status -o |", "table json wide udev :4"},
+		{"status -o |", "table json wide latency udev :4"},
 		{"bench via --mode |", "pingpong window rdma-write rdma-read post-rate pollscale udp tcp :4"},
 		{"bench policy --charge ucx,|", "ucx,nothing ucx,cibr :4"},
 		{"bench via --wait |", "poll spin sleep :4"},

@@ -45,14 +45,16 @@ whose process is gone has a line too.
 The exit code is 2 if a disk waits or has failed, and 75 if no process is there. With
 -o wide there are the exact counters, the command of the process, the URIs, THROTTLED:
 requests that waited for the limits of the export, whichever way they came, and
-SECURITY: the cipher of sessions over VIA. With -o json there is everything, such as
-the names of the peers, until when their certificates are valid, and the generation
-of keys.
+SECURITY: the cipher of sessions over VIA. With -o latency there is a line for each
+operation: the mean time of requests since the process started, from arrival to answer,
+IN-BACKEND: the mean of the part in the disk, and percentiles. With -o json there is
+everything, such as the names of the peers, until when their certificates are valid,
+and the generation of keys.
 
 Of a block device of the kernel, /dev/nbdN, show what it is attached to and which
 process serves it. The exit code is 2 if none does. With -o udev, print properties for
 a rule of udev.`,
-		Annotations: map[string]string{moreOutputs: "wide udev"},
+		Annotations: map[string]string{moreOutputs: "wide latency udev"},
 	}
 	options := addOptions(cmd, adminOption)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -84,6 +86,8 @@ func (a *app) printStatus(r *statusReport) error {
 	var err error
 	if a.output == "json" {
 		err = a.printJSON(r)
+	} else if a.output == "latency" {
+		err = a.printTable(r.latencyRows())
 	} else if err = a.printTable(r.rows(a.output == "wide")); err == nil {
 		for _, line := range r.notes() {
 			if _, err = fmt.Fprintln(a.stdout, line); err != nil {

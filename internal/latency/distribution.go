@@ -1,10 +1,6 @@
 package latency
 
-import (
-	"encoding/json"
-	"fmt"
-	"time"
-)
+import "time"
 
 // Status is how long requests took.
 type Status struct {
@@ -23,8 +19,7 @@ func (s *Status) Add(o *Status) {
 	}
 }
 
-// Durations are distributions by operation. In JSON they are percentiles of
-// those operations that there were.
+// Durations are distributions by operation.
 type Durations [Operations]Distribution
 
 // Distribution is the durations of requests.
@@ -54,6 +49,21 @@ func (d *Distribution) Merge(o *Distribution) {
 	}
 	d.Count += o.Count
 	d.Sum += o.Sum
+}
+
+// Since returns the requests after those of an earlier reading, or all if it is
+// not one of these.
+func (d *Distribution) Since(earlier *Distribution) Distribution {
+	x := *d
+	for i, n := range earlier.counts {
+		if n > x.counts[i] {
+			return *d
+		}
+		x.counts[i] -= n
+	}
+	x.Count -= min(x.Count, earlier.Count)
+	x.Sum -= min(x.Sum, earlier.Sum)
+	return x
 }
 
 // Quantile returns a duration that the part q of the requests does not exceed,
@@ -86,49 +96,3 @@ func (d *Distribution) Buckets(f func(begin, end time.Duration, n uint64)) {
 		begin = end
 	}
 }
-
-// percentiles are a distribution as JSON has it.
-type percentiles struct {
-	Count uint64  `json:"count"`
-	Mean  float64 `json:"mean_us"`
-	P50   float64 `json:"p50_us"`
-	P99   float64 `json:"p99_us"`
-	P999  float64 `json:"p99_9_us"`
-}
-
-// MarshalJSON implements json.Marshaler.
-func (d *Durations) MarshalJSON() ([]byte, error) {
-	all := make(map[string]percentiles)
-	for o := range d {
-		x := &d[o]
-		if x.Count == 0 {
-			continue
-		}
-		all[Names[o]] = percentiles{
-			Count: x.Count, Mean: micros(x.Sum) / float64(x.Count),
-			P50: micros(x.Quantile(0.5)), P99: micros(x.Quantile(0.99)), P999: micros(x.Quantile(0.999)),
-		}
-	}
-	b, err := json.Marshal(all)
-	if err != nil {
-		return nil, fmt.Errorf("encode durations: %w", err)
-	}
-	return b, nil
-}
-
-// UnmarshalJSON implements json.Unmarshaler. Percentiles are no distribution:
-// only counts and sums are known then.
-func (d *Durations) UnmarshalJSON(b []byte) error {
-	var all map[string]percentiles
-	if err := json.Unmarshal(b, &all); err != nil {
-		return fmt.Errorf("decode durations: %w", err)
-	}
-	*d = Durations{}
-	for o, name := range Names {
-		d[o].Count = all[name].Count
-		d[o].Sum = time.Duration(all[name].Mean * float64(all[name].Count) * float64(time.Microsecond))
-	}
-	return nil
-}
-
-func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

@@ -114,24 +114,93 @@ func TestJSON(t *testing.T) {
 		r.Add(Request, Read, 100*time.Microsecond)
 	}
 	r.Add(Request, Read, time.Second)
+	r.Add(Backend, Read, time.Second)
 	r.Publish()
 	b, err := json.Marshal(s.Read())
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got struct {
-		Requests, Backend map[string]map[string]float64
+		Requests, Backend map[string]map[string]any
 	}
 	if err := json.Unmarshal(b, &got); err != nil {
 		t.Fatal(err)
 	}
-	x := got.Requests["read"]
-	if len(got.Requests) != 1 || len(got.Backend) != 0 || x["count"] != 1001 || math.Abs(x["p50_us"]-100) > 25 || math.Abs(x["p99_us"]-100) > 25 || math.Abs(x["mean_us"]-1099) > 1 {
+	x, disk := got.Requests["read"], got.Backend["read"]
+	number := func(name string) float64 { f, _ := x[name].(float64); return f }
+	if len(got.Requests) != 1 || number("count") != 1001 || math.Abs(number("p50_us")-100) > 25 || math.Abs(number("p99_us")-100) > 25 || math.Abs(number("mean_us")-1099) > 1 {
+		t.Errorf("got %s", b)
+	}
+	if len(got.Backend) != 1 || disk["count"] != 1. || disk["buckets"] != nil {
 		t.Errorf("got %s", b)
 	}
 	var back Status
-	if err := json.Unmarshal(b, &back); err != nil || back.Requests[Read].Count != 1001 {
-		t.Errorf("got %+v, %v", back.Requests, err)
+	if err := json.Unmarshal(b, &back); err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range []float64{0.5, 0.99, 0.9995} {
+		if got, want := back.Requests[Read].Quantile(q), s.Read().Requests[Read].Quantile(q); got != want {
+			t.Errorf("%v is %v there, %v here", q, got, want)
+		}
+	}
+	if b := &back.Requests[Read]; b.Count != 1001 || b.Sum != 1000*100*time.Microsecond+time.Second {
+		t.Errorf("got %d requests of %v", b.Count, b.Sum)
+	}
+}
+
+// Documents of others do not panic, whatever the numbers are.
+func TestJSONOfOthers(t *testing.T) {
+	for _, text := range []string{`{"read":{"count":1,"mean_us":1e300,"buckets":[[1e300,1e300],[-1,-1],[0,0]]}}`, `{"none":{}}`, `{}`} {
+		var d Durations
+		if err := json.Unmarshal([]byte(text), &d); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+		if x := d[Read].Quantile(0.99); x < 0 {
+			t.Errorf("%s: %v", text, x)
+		}
+	}
+	var s Status
+	if err := json.Unmarshal([]byte(`{}`), &s); err != nil || s.Requests == nil || s.Backend == nil {
+		t.Errorf("nothing: %+v, %v", s, err)
+	}
+	for _, text := range []string{`[]`, `{"requests":[]}`} {
+		if err := json.Unmarshal([]byte(text), &s); err == nil {
+			t.Errorf("%s is taken", text)
+		}
+	}
+}
+
+// The requests between two readings are those of the difference; a process that
+// has begun anew has all of them.
+func TestSince(t *testing.T) {
+	var s Set
+	r := s.Acquire()
+	add := func(n int, d time.Duration) *Distribution {
+		for range n {
+			r.Add(Request, Write, d)
+		}
+		r.Publish()
+		return &s.Read().Requests[Write]
+	}
+	first := add(1000, time.Millisecond)
+	second := add(10, 4*time.Second)
+	x := second.Since(first)
+	if x.Count != 10 || x.Sum != 40*time.Second || x.Quantile(0.01) < 3*time.Second {
+		t.Errorf("got %d requests of %v, the fastest %v", x.Count, x.Sum, x.Quantile(0.01))
+	}
+	if x := first.Since(second); x != *first {
+		t.Errorf("got %d requests of %v", x.Count, x.Sum)
+	}
+}
+
+func TestText(t *testing.T) {
+	for want, d := range map[string]time.Duration{
+		"0.0us": 0, "9.9us": 9900, "10us": 9950, "999us": 999_499, "1.0ms": 999_500, "9.9ms": 9_949_999, "999ms": 999_499_999,
+		"1.0s": 999_500_000, "120s": 2 * time.Minute,
+	} {
+		if got := Text(d); got != want {
+			t.Errorf("%d ns is %q, not %q", d, got, want)
+		}
 	}
 }
 
