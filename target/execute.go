@@ -73,6 +73,7 @@ func (x *executor) start(r *request, alone bool) error {
 		}
 		r.state = awaitMemory
 		x.waitsForMemory++
+		r.countWait()
 		x.awaitMemory.Push(r)
 		return nil
 	default:

@@ -37,9 +37,13 @@ func TestPoolOfOneTransfer(t *testing.T) {
 					t.Fatalf("round %d: other data than written", round)
 				}
 			}
-			stats := r.server.Status().Stats
+			status := r.server.Status()
+			stats, x := &status.Stats, &status.Exports[0].Stats
 			if stats.WaitsForMemory == 0 {
 				t.Error("no command ever waited for memory: the test proves nothing")
+			}
+			if x.Waits < stats.WaitsForMemory || x.Waits > x.Reads+x.Writes {
+				t.Errorf("%d of %d commands waited, %d of them for memory", x.Waits, x.Reads+x.Writes, stats.WaitsForMemory)
 			}
 		})
 	}

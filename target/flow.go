@@ -118,7 +118,7 @@ func (w *worker) command(rc *carrier.Receive, length uint32, stashed bool) {
 	if r == nil {
 		return // stashed
 	}
-	r.began, r.given = w.stopwatch.Now(), latency.NotGiven
+	r.began, r.given, r.waited = w.stopwatch.Now(), latency.NotGiven, false
 	w.execute.timer.discard()
 	switch {
 	case status != wire.StatusOK:

@@ -30,6 +30,7 @@ type exportQueue struct {
 	ranges  *block.Ranges
 	copies  bool // the provider copies when a work request is posted
 	active  int  // requests submitted
+	busy    int  // requests in flight
 	age     *requestAge
 	handles int
 	counts  ExportCounts // of the requests through this queue
@@ -64,6 +65,7 @@ func (t *handleTable) check(r *request) wire.Status {
 	}
 	r.handle = h
 	h.busy++
+	h.queue.busy++
 	op, flags := opOf[cmd.Opcode], blockFlags(cmd.Flags)
 	info := h.opened.info
 	info.Size = h.opened.size.Load()
@@ -89,6 +91,7 @@ func (t *handleTable) finished(r *request) {
 		return
 	}
 	r.handle = nil
+	h.queue.busy--
 	if h.busy--; h.busy == 0 && h.opened.closed.Load() {
 		t.closeHandle(h)
 	}

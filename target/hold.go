@@ -30,6 +30,7 @@ type heldRanges struct {
 func (h *heldRanges) acquire(r *request) bool {
 	if !r.handle.queue.ranges.TryAcquire(r.block.Offset, r.block.Length, r.block.Op != block.Read) {
 		h.taken++
+		r.countWait()
 		return false
 	}
 	r.holdsRange = true

@@ -56,6 +56,7 @@ func TestTransfersWaitForTheirRange(t *testing.T) {
 				if !bytes.Equal(content[row.off:][:n], before) {
 					t.Error("the disk changed while the range was held")
 				}
+				waitFor(t, "the request in flight", func() bool { return r.server.Status().Exports[0].InFlight == 1 })
 			}
 			if !row.waits {
 				st, _, err := s.io.status()
@@ -78,7 +79,11 @@ func TestTransfersWaitForTheirRange(t *testing.T) {
 		})
 	}
 	// An odd write never bypasses the queue, so its range is never busy.
-	waitFor(t, "the counter of ranges", func() bool { return r.server.Status().Stats.RangesTaken == 3 })
+	waitFor(t, "the counters of ranges", func() bool {
+		s := r.server.Status()
+		x := &s.Exports[0]
+		return s.Stats.RangesTaken == 3 && x.Stats.Waits == 3 && x.InFlight == 0
+	})
 }
 
 // TestPeersThatDieLeaveNoRange, and no block of which only a part is written,

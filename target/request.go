@@ -39,6 +39,7 @@ type request struct {
 
 	began        time.Duration // by the worker's stopwatch
 	given        time.Duration // to the backend
+	waited       bool          // counted in ExportCounts.Waits
 	command      wire.Command
 	handle       *handle // nil while none is known
 	block        block.Request
@@ -58,6 +59,14 @@ type request struct {
 
 	extents     []block.Extent // of a block-status; memory from the first one on
 	extentBytes uint32         // encoded in memory
+}
+
+// countWait counts a request that waits, once.
+func (r *request) countWait() {
+	if !r.waited && r.handle != nil {
+		r.waited = true
+		r.handle.queue.counts.Waits++
+	}
 }
 
 // span returns a range of the request's payload.

@@ -40,6 +40,7 @@ func (x *sender) submit(r *request) error {
 	if x.awaitSends.Empty() && x.fits(r) {
 		return x.start(r)
 	}
+	r.countWait()
 	x.awaitSends.Push(r)
 	return nil
 }

@@ -30,16 +30,17 @@ type ConnStats struct {
 	Mappings MappingStats `json:"mappings"`
 }
 
-// ExportCounts are the requests to an export, and those of them that were
-// answered with an error.
+// ExportCounts are the requests to an export.
 type ExportCounts struct {
 	block.Counts
-	Errors uint64 `json:"errors"`
+	Errors uint64 `json:"errors"` // answered with an error
+	Waits  uint64 `json:"waits"`  // that waited for memory, sends or a range
 }
 
 func (s *ExportCounts) add(o *ExportCounts) {
 	s.Counts.Add(&o.Counts)
 	s.Errors += o.Errors
+	s.Waits += o.Waits
 }
 
 // MappingStats count Reads of mapped files by how they moved.
@@ -92,6 +93,7 @@ type publishedStats struct {
 type publishedQueue struct {
 	export  *exported
 	counts  ExportCounts
+	busy    int              // requests in flight
 	mapping publishedMapping // zero if the disk is not mapped
 }
 
@@ -136,7 +138,7 @@ func (t *handleTable) publish(stats *ConnStats, busy int) {
 	p.queues = p.queues[:0]
 	for _, q := range t.queues {
 		stats.Counts.Add(&q.counts.Counts)
-		shown := publishedQueue{export: q.export, counts: q.counts}
+		shown := publishedQueue{export: q.export, counts: q.counts, busy: q.busy}
 		if w := q.mapping; w != nil {
 			boundary, _ := w.policy.Boundaries()
 			shown.mapping = publishedMapping{w.counts(), boundary, w.refused}

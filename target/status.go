@@ -49,6 +49,7 @@ type ExportStatus struct {
 	Opens       int              `json:"opens"`
 	Clients     []reserve.Client `json:"clients"`     // of every face
 	Connections int              `json:"connections"` // that have sent it requests
+	InFlight    int              `json:"in_flight"`   // requests
 
 	// OldestRequest is how long the oldest request has been in the disk.
 	OldestRequest float64 `json:"oldest_request_seconds"`
@@ -129,6 +130,7 @@ func (s *Server) count(st *Status, list []*exported) {
 				continue // no export any more, and still open
 			}
 			e.Connections++
+			e.InFlight += q.busy
 			e.Stats.add(&q.counts)
 			to := e.Mapping
 			if to == nil {

@@ -22,6 +22,7 @@ type faceStatus struct {
 	Quarantine     string  `json:"quarantine,omitempty"` // what a target that is gone may still access
 	Size           int64   `json:"size"`                 // bytes
 	Connections    int     `json:"connections"`
+	InFlight       int     `json:"in_flight"` // requests
 
 	target.ExportCounts // of all connections ever
 
@@ -45,18 +46,24 @@ func (p *processStatus) faces() []faceStatus {
 type byExport struct {
 	served    map[string]*exportStatus
 	entered   map[string]*nbd.ExportStatus // by NBD clients
+	inFlight  map[string]int               // requests of NBD clients
 	throttled map[string]uint64            // requests, over any face
 }
 
 // byExport indexes the status.
 func (p *processStatus) byExport() byExport {
-	x := byExport{make(map[string]*exportStatus), make(map[string]*nbd.ExportStatus), make(map[string]uint64)}
+	x := byExport{make(map[string]*exportStatus), make(map[string]*nbd.ExportStatus), make(map[string]int), make(map[string]uint64)}
 	for i := range p.Exports {
 		x.served[p.Exports[i].Name] = &p.Exports[i]
 	}
 	if p.NBD != nil {
 		for i := range p.NBD.Exports {
 			x.entered[p.NBD.Exports[i].Name] = &p.NBD.Exports[i]
+		}
+		for i := range p.NBD.Connections {
+			if c := &p.NBD.Connections[i]; c.InExport {
+				x.inFlight[c.Export] += c.InFlight
+			}
 		}
 	}
 	for _, l := range p.Limits {
@@ -91,8 +98,8 @@ func (p *processStatus) overNBD(x byExport) []faceStatus {
 			f.State = stateDraining
 		}
 		if c := x.entered[e.Name]; c != nil {
-			f.Connections = c.Connections
-			f.ExportCounts = target.ExportCounts{Counts: countsOf(&c.Counters), Errors: c.Errors}
+			f.Connections, f.InFlight = c.Connections, x.inFlight[e.Name]
+			f.ExportCounts = target.ExportCounts{Counts: countsOf(&c.Counters), Errors: c.Errors, Waits: c.Waits}
 		}
 		faces = append(faces, f)
 	}
@@ -129,7 +136,7 @@ func (p *processStatus) overVIA(by byExport) []faceStatus {
 		for _, x := range t.Exports {
 			f := faceStatus{
 				Export: x.Name, Size: x.Size, Face: "via+" + t.Provider, State: string(initiator.StateConnected),
-				Connections: x.Connections, ExportCounts: x.Stats, Throttled: by.throttled[x.Name], Places: []string{},
+				Connections: x.Connections, InFlight: x.InFlight, ExportCounts: x.Stats, Throttled: by.throttled[x.Name], Places: []string{},
 			}
 			if t.Security != nil {
 				f.Security = t.Security.Cipher

@@ -38,7 +38,7 @@ func (p *processStatus) sessions() []sessionStatus {
 			s := sessionStatus{
 				ID: c.ID, Face: "nbd", Peer: c.Client, Identity: c.Identity, Exports: []string{c.Export}, Connections: 1,
 				Opened: c.Since, LastActive: c.LastActive,
-				ExportCounts: target.ExportCounts{Counts: countsOf(&c.Counters), Errors: c.Errors},
+				ExportCounts: target.ExportCounts{Counts: countsOf(&c.Counters), Errors: c.Errors, Waits: c.Waits},
 			}
 			if c.Kernel {
 				s.Face, s.Peer, s.Identity = "device", "kernel", "kernel"

@@ -53,6 +53,37 @@ func TestLatency(t *testing.T) {
 	})
 }
 
+// A request that waits for bytes in flight is counted once, however often it is
+// tried; what is in the disk is told from it.
+func TestWaits(t *testing.T) {
+	const length = 64 << 10
+	m := newMemory(1 << 20)
+	m.later, m.hold = true, make(chan struct{})
+	f := serve(t, Limits{InFlight: 2 * length}, Export{Device: m})
+	p := f.connectExport("", simple)
+	state := func() (inFlight int, waits uint64) {
+		s := f.server.Status()
+		return s.Connections[0].InFlight, s.Exports[0].Waits
+	}
+	for i := range uint64(4) {
+		p.put(p.request(0, cmdRead, i, 0, length))
+	}
+	for inFlight, waits := state(); inFlight != 2 || waits != 1; inFlight, waits = state() {
+		time.Sleep(time.Millisecond)
+	}
+	close(m.hold)
+	for range 4 {
+		p.get(simpleReplySize + length)
+	}
+	p.want(0, 0, cmdFlush, 0, 0)
+	for inFlight, _ := state(); inFlight != 0; inFlight, _ = state() {
+		time.Sleep(time.Millisecond)
+	}
+	if _, waits := state(); waits > 2 {
+		t.Errorf("%d of 2 requests waited", waits)
+	}
+}
+
 // A connection that is parked has no recorder, its counts are visible, and
 // another one goes on with its recorder.
 func TestLatencyOfParkedClients(t *testing.T) {

@@ -243,15 +243,24 @@ func (t *transmission) step() (bool, error) {
 	case awaitHeader:
 		return t.begin()
 	case awaitMemory:
-		return t.reserve(), nil
+		return t.countWait(t.reserve()), nil
 	case awaitPayload:
 		return t.receivePayload(), nil
 	case awaitQueue:
-		return t.submit(t.in.current), nil
+		return t.countWait(t.submit(t.in.current)), nil
 	case discarding:
 		return t.discard(), nil
 	}
 	return false, nil
+}
+
+// countWait counts a request that cannot go on now, once.
+func (t *transmission) countWait(progress bool) bool {
+	if s := t.in.current; !progress && !s.waited {
+		s.waited = true
+		t.counts[countWaits]++
+	}
+	return progress
 }
 
 // begin takes the next header from the buffer and decides what becomes of the
@@ -274,7 +283,7 @@ func (t *transmission) begin() (bool, error) {
 		return false, fmt.Errorf("%w: bad request magic", errProtocol)
 	}
 	in.r += size
-	s.began, s.given = t.timing.Now(), latency.NotGiven
+	s.began, s.given, s.waited = t.timing.Now(), latency.NotGiven, false
 	in.current = s
 	in.receiveLimit = bufferSize
 	t.counts[commandCounter(h.command)]++

@@ -14,6 +14,7 @@ type entry struct {
 	payload int64                  // bytes counted in flight
 	began   time.Duration          // when its header was there
 	given   time.Duration          // to the queue
+	waited  bool                   // for memory or the queue
 	why     string                 // text of an error reply, if there is one
 	reply   [maximumChunkHead]byte // header of the reply
 	heads   []byte                 // headers of a reply in several chunks

@@ -22,6 +22,7 @@ type Counters struct {
 	BlockStatus  uint64 `json:"block_status"`  //
 	Others       uint64 `json:"others"`        // commands that the server does not have
 	Errors       uint64 `json:"errors"`        // of these, answered with an error
+	Waits        uint64 `json:"waits"`         // of these, that waited for memory or the queue
 	BytesRead    uint64 `json:"bytes_read"`    // payload sent
 	BytesWritten uint64 `json:"bytes_written"` // payload received and stored
 	Receives     uint64 `json:"receives"`      // system calls that received something
@@ -184,6 +185,7 @@ const (
 	countStatuses
 	countOthers
 	countErrors
+	countWaits
 	countBytesRead
 	countBytesWritten
 	countReceives
@@ -218,6 +220,7 @@ func (t *counterSet) counters() Counters {
 		BlockStatus:  t[countStatuses],
 		Others:       t[countOthers],
 		Errors:       t[countErrors],
+		Waits:        t[countWaits],
 		BytesRead:    t[countBytesRead],
 		BytesWritten: t[countBytesWritten],
 		Receives:     t[countReceives],
