@@ -1,9 +1,17 @@
 package nbd
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"net"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/viablk/viablk/internal/block"
 )
 
 // T-18 the queue of a client that is gone is aborted while its requests are in
@@ -53,5 +61,70 @@ func TestGoneClientIsAborted(t *testing.T) {
 				close(m.hold)
 			})
 		}
+	}
+}
+
+// A request that the queue drops, since its client sends no more, gets no
+// reply: an error would be one of the disk.
+func TestDroppedRequestsGetNoReply(t *testing.T) {
+	for _, mode := range []replyMode{simple, structured} {
+		m := newMemory(1 << 20)
+		m.later, m.hold = true, make(chan struct{})
+		f := serve(t, Limits{}, Export{Device: m})
+		p := f.connectExport("", mode)
+		p.put(p.request(0, cmdWrite, 1, 0, 4096), pattern(4096, 1), p.request(0, cmdRead, 2, 0, 4096))
+		f.withWrites(1)
+		if err := p.Conn.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		for m.aborts.Load() == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		m.failWith(func(r *block.Request) error {
+			if r.Op == block.Write {
+				return nil // it had begun
+			}
+			return syscall.ECANCELED
+		})
+		close(m.hold)
+		if a := p.answer(func(uint64) int { return 0 }); a.cookie != 1 || a.errno != 0 {
+			t.Errorf("mode %v: the request that had begun: %+v", mode, a)
+		}
+		p.wantEnd()
+	}
+}
+
+// Requests of the kernel that arrived before its device is left are executed
+// and answered.
+func TestDeviceThatIsLeft(t *testing.T) {
+	m := newMemory(1 << 20)
+	m.later, m.hold = true, make(chan struct{})
+	server, client := pair(t)
+	file, err := server.(*net.UnixConn).File() // as nbdkernel has another descriptor
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	s := &Server{}
+	ended := make(chan error, 1)
+	go func() { ended <- s.ServeConn(t.Context(), server, &Export{Device: m}, nil) }()
+	p := newPeer(t, client)
+	for i := range 3 {
+		p.put(p.request(0, cmdWrite, uint64(i), uint64(i)*4096, 4096), pattern(4096, byte(i+1)))
+	}
+	if err := unix.Shutdown(int(file.Fd()), unix.SHUT_RD); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Write([]byte{0}); !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("a later request: %v", err)
+	}
+	close(m.hold)
+	for range 3 {
+		if a := p.answer(func(uint64) int { return 0 }); a.errno != 0 {
+			t.Errorf("a request that had arrived: %+v", a)
+		}
+	}
+	if err := <-ended; !errors.Is(err, io.EOF) || m.aborts.Load() != 0 {
+		t.Errorf("%d aborts, %v", m.aborts.Load(), err)
 	}
 }

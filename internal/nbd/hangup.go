@@ -44,3 +44,11 @@ func (s socket) unsent() int {
 	}
 	return n
 }
+
+// hungUp reports whether the client has closed the connection, or shut both
+// directions of it down.
+func (s socket) hungUp() bool {
+	fds := []unix.PollFd{{Fd: int32(s)}}
+	ppoll(fds, 0)
+	return fds[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
+}

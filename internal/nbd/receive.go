@@ -42,6 +42,7 @@ type inbound struct {
 	total      uint64 // bytes received
 	left       int    // requests that may begin while the server drains
 	closed     bool   // no request begins any more
+	abandoned  bool   // the queue drops requests
 
 	buffer       []byte // private: what is in it cannot change after it was validated
 	r, w         int    // buffer[r:w] is received and not parsed
@@ -152,6 +153,9 @@ func (t *transmission) fill() (bool, error) {
 		return false, nil
 	case e != 0:
 		return false, fmt.Errorf("receive: %w", e)
+	case n == 0 && t.conn.kernel && !t.sock.hungUp(): // this process leaves the device
+		t.finish(t.endOfStream())
+		return true, nil
 	case n == 0:
 		t.abandon(t.endOfStream())
 		return true, nil
@@ -203,9 +207,11 @@ func (t *transmission) decrypt() (bool, error) {
 }
 
 // abandon is finish for a client that left without a DISC: it has died, or
-// takes replies and sends no more. The queue drops what it has not begun.
+// takes replies and sends no more. The queue drops what it has not begun, which
+// gets no reply: an error would be the disk's.
 func (t *transmission) abandon(end error) {
 	t.finish(end)
+	t.in.abandoned = true
 	t.queue.Abort()
 }
 

@@ -2,6 +2,7 @@ package nbd
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"syscall"
 
@@ -56,6 +57,10 @@ func (t *transmission) reap() bool {
 		for _, r := range t.finished[:n] {
 			t.inQueue--
 			s := t.requests.entryOf(r)
+			if t.in.abandoned && errors.Is(r.Err, syscall.ECANCELED) {
+				t.releaseEntry(s)
+				continue
+			}
 			errno := syscall.Errno(0)
 			if r.Err != nil {
 				errno = replyErrno(r)
