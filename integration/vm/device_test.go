@@ -178,13 +178,13 @@ func (b *deviceBed) refused(t *testing.T, code int, text string, args ...string)
 const fill = "dd if=/dev/urandom of=/mnt/file bs=64k count=128 conv=fsync 2>/dev/null && sha256sum /mnt/file > /sum; "
 
 // testRefusals are mistakes, each answered by one line. At first the kernel has
-// no driver.
+// no driver, and the machine none that a newer kernel could load on demand.
 func (b *deviceBed) testRefusals(t *testing.T) {
 	attach := []string{"viablk", "attach", diskURI("disk"), "--device"}
-	b.run(t, "rmmod", "nbd")
+	b.script(t, "rmmod nbd && mv /usr/lib/modules/nbd.ko /nbd.ko")
 	b.refused(t, 78, "the kernel has no nbd driver: load it with modprobe nbd", append(attach, "auto")...)
 	b.refused(t, 78, "the kernel has no nbd driver", "viablk", "detach", "/dev/nbd0")
-	b.run(t, "modprobe", "nbd", "nbds_max=4")
+	b.script(t, "mv /nbd.ko /usr/lib/modules/nbd.ko && modprobe nbd nbds_max=4")
 	b.refused(t, 64, "out of range: the last device of the nbd driver is /dev/nbd32767", append(attach, "/dev/nbd32768")...)
 	b.refused(t, 64, "is neither /dev/nbdN nor auto", append(attach, "/dev/sda")...)
 	b.refused(t, 64, "the kernel takes 4096 bytes at most", append(attach, "auto", "--minimum-block", "8k")...)
