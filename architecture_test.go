@@ -110,6 +110,7 @@ var arrows = map[string][]string{
 
 	"internal/nbd":         {"internal/access", "internal/block", "internal/contain", "internal/latency", "internal/loop", "internal/spin", "internal/ratelog", "internal/eventfd"},
 	"internal/nbd/nbdtest": {},
+	"internal/nbdclient":   {"internal/block", "internal/contain", "internal/eventfd", "internal/nbd", "internal/ring"},
 	"internal/nbdkernel":   {},
 	"internal/pki":         {},
 	"internal/block":       {"internal/buddy", "internal/contain", "internal/eventfd", "internal/loop", "internal/ring"},
@@ -171,6 +172,7 @@ var testArrows = map[string][]string{
 	"target":             {"via/shm", "via/hook", "target/backend"},
 	"internal/handshake": {"internal/pki"},
 	"internal/nbd":       {"target/backend", "internal/nbd/nbdtest", "internal/pki"},
+	"internal/nbdclient": {"target/backend", "target/backend/backendtest", "internal/pki"},
 	"internal/block":     {"target/backend/backendtest"},
 	"target/backend":     {"target/backend/backendtest", "internal/nbd", "initiator", "target", "target/reserve", "via", "via/viatest/loopback"},
 	"target/limit":       {"target/backend", "target/backend/backendtest"},

@@ -140,7 +140,7 @@ var keys = []term{
 // names. Outside of its homes a word would have a second meaning.
 var meanings = []term{
 	{"window|windows", "messages or packets in flight at most", []string{"via/roce/rc", "cmd/viablk", "cmd/viablk/internal/bench"}},
-	{"slot|slots", "the place of a command in its connection", []string{"internal/wire", "target", "initiator"}},
+	{"slot|slots", "the place of a command in its connection", []string{"internal/wire", "internal/nbdclient", "target", "initiator"}},
 	{"driver|drivers", "the right to make progress on completion queues; of the kernel's nbd", []string{"via", "via/viatest", "internal/nbdkernel", "cmd/viablk"}},
 	{"hazard|hazards", "a registration that a peer may still use", []string{"via/shm"}},
 	{"lingering|linger", "a closed link whose peer may still be inside a copy", []string{"via/shm"}},
@@ -157,7 +157,7 @@ var meanings = []term{
 	{"shard|shards", "one UDP socket of an endpoint and its links", []string{"via/roce", "via/roce/port", "via/roce/port/porttest", "via/roce/ethernet"}},
 	{"granule|granules", "the unit of registration, or of a table of ranges", []string{"regcache", "internal/block", "target", "cmd/viablk/internal/regbench"}},
 	{"credit|credits", "a posted receive; the right to send one message", []string{"via/roce/rc", "via/roce/wire", "internal/wire", "target", "initiator", "via/viatest", "cmd/viablk/internal/bench"}},
-	{"kick|kicked", "start submitted requests", []string{"internal/block", "internal/nbd", "initiator", "target", "target/backend", "target/limit", "integration/simulation"}},
+	{"kick|kicked", "start submitted requests", []string{"internal/block", "internal/nbd", "internal/nbdclient", "initiator", "target", "target/backend", "target/limit", "integration/simulation"}},
 	{"verifier", "a number that changes when unflushed writes may be lost", []string{"internal/wire", "internal/block", "target", "target/backend", "target/identity", "initiator", "integration/simulation"}},
 	{"fence|fences|fenced", "no request of an old path executes any more", []string{"internal/wire", "via/roce/rc", "via", "via/viatest"}},
 	{"bounce", "copied through registered memory", []string{"regcache", "cmd/viablk/internal/regbench", "target/backend", "via/verbs"}},

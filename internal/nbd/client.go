@@ -92,7 +92,7 @@ func (c Client) List(ctx context.Context, conn net.Conn) ([]ExportInfo, error) {
 		}
 		list = exports
 		for i := range list {
-			told, err := h.info(list[i].Name)
+			told, err := h.describe(optInfo, list[i].Name)
 			if refused := (*RefusedError)(nil); errors.As(err, &refused) {
 				list[i].Error = refused.Error()
 				continue
@@ -123,7 +123,7 @@ func (c Client) Info(ctx context.Context, conn net.Conn, name string) (ExportInf
 		return told, err
 	}
 	err := c.haggle(ctx, conn, func(h *haggler) (err error) {
-		if told, err = h.info(name); err != nil {
+		if told, err = h.describe(optInfo, name); err != nil {
 			return fmt.Errorf("ask for export %q: %w", name, err)
 		}
 		return nil
@@ -133,9 +133,11 @@ func (c Client) Info(ctx context.Context, conn net.Conn, name string) (ExportInf
 
 // haggler is the client's side of option haggling.
 type haggler struct {
-	conn  io.ReadWriter
-	data  []byte // of the reply at hand
-	total int    // bytes of data of all replies so far
+	conn   io.ReadWriter
+	secure *secure // nil without TLS
+	flags  uint16  // of the handshake, which both sides agree on
+	data   []byte  // of the reply at hand
+	total  int     // bytes of data of all replies so far
 }
 
 // haggle opens the handshake, runs f, and leaves in peace.
@@ -144,7 +146,10 @@ func (c Client) haggle(ctx context.Context, conn net.Conn, f func(*haggler) erro
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	h := &haggler{conn: conn}
-	err := h.open(conn, c.TLS)
+	err := h.greet(conn, c.TLS)
+	if err == nil {
+		_, err = h.ask(optStructuredReply)
+	}
 	if err == nil {
 		if err = f(h); err == nil {
 			// The exports are known: what the server makes of the ABORT is
@@ -158,10 +163,8 @@ func (c Client) haggle(ctx context.Context, conn net.Conn, f func(*haggler) erro
 	return err
 }
 
-// open exchanges the flags of both sides, starts TLS if that is wanted, and
-// asks for structured replies, so that what a server offers only with them is
-// told.
-func (h *haggler) open(conn net.Conn, config *tls.Config) error {
+// greet exchanges the flags of both sides, and starts TLS if that is wanted.
+func (h *haggler) greet(conn net.Conn, config *tls.Config) error {
 	b := make([]byte, greetingSize)
 	if _, err := io.ReadFull(h.conn, b); err != nil {
 		return fmt.Errorf("read greeting: %w", err)
@@ -173,7 +176,8 @@ func (h *haggler) open(conn net.Conn, config *tls.Config) error {
 	if binary.BigEndian.Uint64(b[8:]) != magicOption || flags&flagFixedNewstyle == 0 {
 		return errors.New("server does not speak fixed newstyle negotiation")
 	}
-	if _, err := h.conn.Write(binary.BigEndian.AppendUint32(nil, uint32(flags&handshakeFlags))); err != nil {
+	h.flags = flags & handshakeFlags
+	if _, err := h.conn.Write(binary.BigEndian.AppendUint32(nil, uint32(h.flags))); err != nil {
 		return fmt.Errorf("write client flags: %w", err)
 	}
 	if config != nil {
@@ -181,14 +185,24 @@ func (h *haggler) open(conn net.Conn, config *tls.Config) error {
 			return fmt.Errorf("start TLS: %w", err)
 		}
 	}
-	if err := h.send(optStructuredReply, nil); err != nil {
-		return err
+	return nil
+}
+
+// ask sends an option without data, and reports whether the server agrees. A
+// client asks for structured replies early: a server that offers something only
+// with them tells it only then.
+func (h *haggler) ask(option uint32) (bool, error) {
+	if err := h.send(option, nil); err != nil {
+		return false, err
 	}
-	_, _, err := h.receive(optStructuredReply)
+	kind, _, err := h.receive(option)
 	if refused := (*RefusedError)(nil); errors.As(err, &refused) {
-		return nil
+		return false, nil
 	}
-	return err
+	if err == nil && kind != repAck {
+		err = fmt.Errorf("unexpected reply %d to option %d", kind, option)
+	}
+	return err == nil, err
 }
 
 // startTLS sends STARTTLS. There is no way on without it.
@@ -202,11 +216,11 @@ func (h *haggler) startTLS(conn net.Conn, config *tls.Config) error {
 	case kind != repAck:
 		return fmt.Errorf("unexpected reply %d", kind)
 	}
-	c := tls.Client(conn, config)
-	if err := c.Handshake(); err != nil {
+	s := newSecureClient(conn, config)
+	if err := s.Handshake(); err != nil {
 		return err
 	}
-	h.conn = c
+	h.conn, h.secure = s, s
 	return nil
 }
 
@@ -237,8 +251,8 @@ func (h *haggler) list() ([]ExportInfo, error) {
 	return nil, fmt.Errorf("more than %d replies", maximumReplies)
 }
 
-// info sends INFO for one export and asks for everything.
-func (h *haggler) info(name string) (ExportInfo, error) {
+// describe sends INFO or GO for one export and asks for everything.
+func (h *haggler) describe(option uint32, name string) (ExportInfo, error) {
 	b := binary.BigEndian.AppendUint32(nil, uint32(len(name)))
 	b = append(b, name...)
 	b = binary.BigEndian.AppendUint16(b, 3)
@@ -246,12 +260,12 @@ func (h *haggler) info(name string) (ExportInfo, error) {
 		b = binary.BigEndian.AppendUint16(b, id)
 	}
 	e := ExportInfo{Name: name}
-	if err := h.send(optInfo, b); err != nil {
+	if err := h.send(option, b); err != nil {
 		return e, err
 	}
 	told := false
 	for range maximumReplies {
-		kind, data, err := h.receive(optInfo)
+		kind, data, err := h.receive(option)
 		switch {
 		case err != nil:
 			return e, err

@@ -77,6 +77,13 @@ func newSecure(conn net.Conn, config *tls.Config) *secure {
 	return &secure{Conn: tls.Server(w, config), wire: w, verified: verifies(config)}
 }
 
+// newSecureClient speaks TLS on conn, as a client; the handshake is still to
+// come.
+func newSecureClient(conn net.Conn, config *tls.Config) *secure {
+	w := &wire{Conn: conn}
+	return &secure{Conn: tls.Client(w, config), wire: w}
+}
+
 // verifies reports whether a handshake succeeds only if a trusted authority
 // signed the certificate of the client.
 func verifies(config *tls.Config) bool {

@@ -1,0 +1,213 @@
+package nbdclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/nbd"
+)
+
+// Config is an export and how to reach it.
+type Config struct {
+	// Connect connects to the server and opens the export.
+	Connect func(ctx context.Context) (*nbd.Opened, error)
+
+	// Name is the export in messages.
+	Name string
+
+	// ReadOnly refuses everything that changes the disk.
+	ReadOnly bool
+
+	// Reconnect is how long requests wait for a lost server. 0: the disk fails.
+	Reconnect time.Duration
+
+	// Durable says that the server keeps what it has answered, whatever happens
+	// to it, and drops what it has not when it loses the connection. Without it
+	// the disk fails if the server is lost with writes that are not flushed.
+	Durable bool
+
+	// Timeout bounds one attempt to connect. 0 means 10 s.
+	Timeout time.Duration
+
+	// Log gets what a person should know. Nil discards it.
+	Log *slog.Logger
+}
+
+// Device is an export of a server. It implements [block.Device].
+type Device struct {
+	cfg         Config
+	opened      nbd.ExportInfo // at first
+	info        block.Info
+	size        atomic.Int64
+	pieces      pieces
+	ranges      *block.Ranges
+	generations generations
+	shared      *shared // nil if each queue has a connection
+
+	mu sync.Mutex
+	// +checklocks:mu
+	first *connection // of Open, for the first queue
+}
+
+// Open opens an export.
+func Open(ctx context.Context, cfg Config) (*Device, error) {
+	if cfg.Timeout == 0 {
+		cfg.Timeout = 10 * time.Second
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	d := &Device{cfg: cfg, ranges: block.NewRanges()}
+	d.generations.durable = cfg.Durable
+	c, err := d.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d.opened = c.opened.ExportInfo
+	if d.info, d.pieces, err = describe(c.opened, cfg.ReadOnly); err == nil && !c.opened.CanMultiConn {
+		d.shared, err = newShared(d, c)
+		c = nil
+	}
+	if err != nil {
+		if c != nil {
+			disconnect(c.opened.Stream, c.opened.Extended)
+		}
+		return nil, fmt.Errorf("open %s: %w", cfg.Name, err)
+	}
+	d.size.Store(d.info.Size)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.first = c
+	return d, nil
+}
+
+// dial opens a connection.
+func (d *Device) dial(ctx context.Context) (*connection, error) {
+	generation, failure := d.generations.current()
+	if failure != nil {
+		return nil, &failedError{failure}
+	}
+	ctx, cancel := context.WithTimeout(ctx, d.cfg.Timeout)
+	defer cancel()
+	opened, err := d.cfg.Connect(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", d.cfg.Name, err)
+	}
+	return &connection{opened, generation}, nil
+}
+
+// reconnect opens another connection to the export that was opened first.
+func (d *Device) reconnect(ctx context.Context) (*connection, error) {
+	c, err := d.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.checkSame(c.opened); err != nil {
+		disconnect(c.opened.Stream, c.opened.Extended)
+		return nil, d.fail(err)
+	}
+	return c, nil
+}
+
+// checkSame returns an error unless an export is what was opened first, as far
+// as that can be told. It may have become longer.
+func (d *Device) checkSame(o *nbd.Opened) error {
+	info, p, err := describe(o, d.cfg.ReadOnly)
+	size := d.size.Load()
+	switch {
+	case err != nil:
+		return err
+	case info.Size < size:
+		return fmt.Errorf("the server is back, but the export has %d bytes and had %d", info.Size, size)
+	case info.MinimumBlock != d.info.MinimumBlock || p.payload < d.pieces.payload:
+		return fmt.Errorf("the server is back, but the export has blocks of %d to %d bytes and had those of %d to %d",
+			info.MinimumBlock, p.payload, d.info.MinimumBlock, d.pieces.payload)
+	case info.Features&^block.Rotational != d.info.Features&^block.Rotational || o.CanMultiConn != d.opened.CanMultiConn:
+		return fmt.Errorf("the server is back, but the export can do other things than before: features %#x were %#x",
+			uint32(info.Features), uint32(d.info.Features))
+	}
+	d.size.CompareAndSwap(size, info.Size)
+	return nil
+}
+
+// lost notes the loss of a connection. It returns why the disk failed, or nil:
+// then the queue connects again.
+func (d *Device) lost(generation uint64, writes bool, cause error) error {
+	failure, first := d.generations.lose(generation, writes, cause)
+	if failure == nil && d.cfg.Reconnect == 0 {
+		failure = d.generations.fail(cause)
+	}
+	switch {
+	case !first:
+	case failure != nil:
+		d.cfg.Log.Error("the server is lost: requests fail with EIO", "event", "disk_failed", "server", d.cfg.Name, "error", failure)
+	default:
+		d.cfg.Log.Warn("the server is lost: requests wait for it", "event", "server_lost", "server", d.cfg.Name, "error", cause, "timeout", d.cfg.Reconnect)
+	}
+	return failure
+}
+
+// fail makes the disk fail for good, and returns why it has.
+func (d *Device) fail(cause error) error {
+	failure := d.generations.fail(cause)
+	if errors.Is(failure, cause) {
+		d.cfg.Log.Error("the disk has failed: requests fail with EIO", "event", "disk_failed", "server", d.cfg.Name, "error", failure)
+	}
+	return failure
+}
+
+// failure returns why the disk has failed, or nil.
+func (d *Device) failure() error {
+	_, failure := d.generations.current()
+	return failure
+}
+
+// Info implements [block.Device].
+func (d *Device) Info() block.Info {
+	i := d.info
+	i.Size = d.size.Load()
+	return i
+}
+
+// NewQueue implements [block.Device]. It connects.
+func (d *Device) NewQueue(depth int) (block.Queue, error) {
+	if depth < 1 || depth > block.MaximumDepth {
+		return nil, fmt.Errorf("open a queue of %d requests: %w", depth, syscall.EINVAL)
+	}
+	if d.shared != nil {
+		return d.shared.newQueue(depth)
+	}
+	d.mu.Lock()
+	c := d.first
+	d.first = nil
+	d.mu.Unlock()
+	if c == nil {
+		var err error
+		if c, err = d.reconnect(context.Background()); err != nil {
+			return nil, err
+		}
+	}
+	return newQueue(d, depth, c)
+}
+
+// Close implements [block.Device].
+func (d *Device) Close() error {
+	if d.shared != nil {
+		return d.shared.close()
+	}
+	d.mu.Lock()
+	c := d.first
+	d.first = nil
+	d.mu.Unlock()
+	if c != nil {
+		disconnect(c.opened.Stream, c.opened.Extended)
+	}
+	return nil
+}

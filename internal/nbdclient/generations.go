@@ -1,0 +1,103 @@
+package nbdclient
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+)
+
+// generations is what a device knows of its server: which process of it the
+// connections are to, as far as that can be told, and whether answered writes
+// may be lost with it.
+//
+// NBD has no number that changes when a server forgets writes. So every loss of
+// a connection begins another generation, all connections of the one before are
+// given up, and if a write was not flushed, the disk fails for good.
+type generations struct {
+	durable bool // the server keeps what it answered
+
+	mu sync.Mutex
+	// +checklocks:mu
+	generation uint64
+	// +checklocks:mu
+	answered uint64 // writes, of all queues
+	// +checklocks:mu
+	flushed uint64 // of answered
+	// +checklocks:mu
+	failure error
+}
+
+// errUnflushed is the loss of a server that had writes which were not flushed.
+var errUnflushed = errors.New("the server was lost, and writes that were not flushed may be lost with it: check the disk and attach it again")
+
+// failedError is the answer to requests of a disk that has failed.
+type failedError struct{ cause error }
+
+func (e *failedError) Error() string { return fmt.Sprintf("the disk has failed: %v", e.cause) }
+func (e *failedError) Unwrap() []error {
+	return []error{e.cause, syscall.EIO}
+}
+
+// current returns the generation that new connections belong to, or why there
+// are none.
+func (l *generations) current() (uint64, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.generation, l.failure
+}
+
+// count counts writes that a connection of a generation answered. If it returns
+// false, the connection is not to be used: the answers count as not given.
+func (l *generations) count(generation uint64, writes int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if generation != l.generation || l.failure != nil {
+		return false
+	}
+	l.answered += uint64(writes)
+	return true
+}
+
+// covers returns which writes a flush covers that is sent now.
+func (l *generations) covers() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.answered
+}
+
+// flush notes that writes are durable.
+func (l *generations) flush(generation, covered uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if generation == l.generation {
+		l.flushed = max(l.flushed, covered)
+	}
+}
+
+// lose notes that a connection of a generation is lost, and whether writes that
+// it had sent were not answered: their effect is not known, and may come late.
+// It returns why the disk failed, or nil, and whether that or the loss is new.
+func (l *generations) lose(generation uint64, writes bool, cause error) (failure error, first bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	dirty := writes
+	if first = generation == l.generation; first {
+		l.generation++
+		dirty = dirty || l.answered != l.flushed
+	}
+	if dirty && !l.durable && l.failure == nil {
+		l.failure, first = fmt.Errorf("%w (%w)", errUnflushed, cause), true
+	}
+	return l.failure, first
+}
+
+// fail makes the disk fail for good. The first cause stays.
+func (l *generations) fail(cause error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.failure == nil {
+		l.failure = cause
+	}
+	return l.failure
+}
