@@ -71,8 +71,9 @@ func openDisks(e config.Effective, log *slog.Logger) ([]disk, error) {
 
 // openDisk opens the disk of an export. The caller closes it.
 func openDisk(x config.Export, state string, log *slog.Logger) (disk, error) {
+	log = log.With("export", x.Name)
 	device, err := backend.Open(x.Backend, backend.Options{
-		ReadOnly: x.ReadOnly, StateFolder: state, Log: log.With("export", x.Name),
+		ReadOnly: x.ReadOnly, StateFolder: state, Log: log, NBD: openNBDBackend(log),
 	})
 	if err != nil {
 		return disk{}, err

@@ -8,6 +8,8 @@ import (
 	"io"
 	"net"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Opened is an export in the transmission phase, and what its server and the
@@ -44,8 +46,25 @@ func (c Client) Open(ctx context.Context, conn net.Conn, name string) (*Opened, 
 	if err != nil {
 		return nil, err
 	}
+	noticeSilence(sock)
 	o.Stream = newStream(sock, h.secure)
 	return o, nil
+}
+
+// silence is how long a host does not answer before its connection is lost.
+const silence = 10 * time.Second
+
+// noticeSilence has TCP end the connection to a host that is gone, whether data
+// is on its way to it or not. Best effort: other sockets have no such host.
+func noticeSilence(sock socket) {
+	for option, value := range map[int]int{
+		unix.TCP_USER_TIMEOUT: int(silence.Milliseconds()),
+		unix.TCP_KEEPIDLE:     int(silence.Seconds()) / 2,
+		unix.TCP_KEEPINTVL:    1,
+	} {
+		_ = unix.SetsockoptInt(int(sock), unix.IPPROTO_TCP, option, value)
+	}
+	_ = unix.SetsockoptInt(int(sock), unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 }
 
 // openExport goes from the greeting to the transmission phase.

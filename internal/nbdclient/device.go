@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -49,11 +48,11 @@ type Device struct {
 	pieces      pieces
 	ranges      *block.Ranges
 	generations generations
-	shared      *shared // nil if each queue has a connection
 
-	mu sync.Mutex
-	// +checklocks:mu
-	first *connection // of Open, for the first queue
+	// One of these is nil: the connection that all queues share, or what opens
+	// one for each queue.
+	shared    *shared
+	connector *connector
 }
 
 // Open opens an export.
@@ -71,20 +70,20 @@ func Open(ctx context.Context, cfg Config) (*Device, error) {
 		return nil, err
 	}
 	d.opened = c.opened.ExportInfo
-	if d.info, d.pieces, err = describe(c.opened, cfg.ReadOnly); err == nil && !c.opened.CanMultiConn {
-		d.shared, err = newShared(d, c)
-		c = nil
-	}
-	if err != nil {
-		if c != nil {
-			disconnect(c.opened.Stream, c.opened.Extended)
-		}
+	if d.info, d.pieces, err = describe(c.opened, cfg.ReadOnly); err != nil {
+		disconnect(c.opened.Stream, c.opened.Extended)
 		return nil, fmt.Errorf("open %s: %w", cfg.Name, err)
 	}
 	d.size.Store(d.info.Size)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.first = c
+	if c.opened.CanMultiConn {
+		d.connector = newConnector(d)
+		err = d.connector.keep(c)
+	} else {
+		d.shared, err = newShared(d, c)
+	}
+	if err != nil {
+		return nil, err
+	}
 	return d, nil
 }
 
@@ -92,7 +91,7 @@ func Open(ctx context.Context, cfg Config) (*Device, error) {
 func (d *Device) dial(ctx context.Context) (*connection, error) {
 	generation, failure := d.generations.current()
 	if failure != nil {
-		return nil, &failedError{failure}
+		return nil, failed(failure)
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.cfg.Timeout)
 	defer cancel()
@@ -114,6 +113,14 @@ func (d *Device) reconnect(ctx context.Context) (*connection, error) {
 		return nil, d.fail(err)
 	}
 	return c, nil
+}
+
+// connect opens a connection for a queue that lost its own.
+func (d *Device) connect(ctx context.Context) (*connection, error) {
+	if d.connector != nil {
+		return d.connector.connect(ctx)
+	}
+	return d.reconnect(ctx)
 }
 
 // checkSame returns an error unless an export is what was opened first, as far
@@ -141,7 +148,8 @@ func (d *Device) checkSame(o *nbd.Opened) error {
 // then the queue connects again.
 func (d *Device) lost(generation uint64, writes bool, cause error) error {
 	failure, first := d.generations.lose(generation, writes, cause)
-	if failure == nil && d.cfg.Reconnect == 0 {
+	var lie *errProtocol
+	if failure == nil && (d.cfg.Reconnect == 0 || errors.As(cause, &lie)) {
 		failure = d.generations.fail(cause)
 	}
 	switch {
@@ -184,15 +192,9 @@ func (d *Device) NewQueue(depth int) (block.Queue, error) {
 	if d.shared != nil {
 		return d.shared.newQueue(depth)
 	}
-	d.mu.Lock()
-	c := d.first
-	d.first = nil
-	d.mu.Unlock()
-	if c == nil {
-		var err error
-		if c, err = d.reconnect(context.Background()); err != nil {
-			return nil, err
-		}
+	c, err := d.connector.connect(context.Background())
+	if err != nil {
+		return nil, err
 	}
 	return newQueue(d, depth, c)
 }
@@ -202,12 +204,5 @@ func (d *Device) Close() error {
 	if d.shared != nil {
 		return d.shared.close()
 	}
-	d.mu.Lock()
-	c := d.first
-	d.first = nil
-	d.mu.Unlock()
-	if c != nil {
-		disconnect(c.opened.Stream, c.opened.Extended)
-	}
-	return nil
+	return d.connector.release()
 }

@@ -31,13 +31,18 @@ type generations struct {
 // errUnflushed is the loss of a server that had writes which were not flushed.
 var errUnflushed = errors.New("the server was lost, and writes that were not flushed may be lost with it: check the disk and attach it again")
 
-// failedError is the answer to requests of a disk that has failed.
-type failedError struct{ cause error }
-
-func (e *failedError) Error() string { return fmt.Sprintf("the disk has failed: %v", e.cause) }
-func (e *failedError) Unwrap() []error {
-	return []error{e.cause, syscall.EIO}
+// lostError is the answer to requests of a disk without a server: EIO, whatever
+// the cause has for an errno.
+type lostError struct {
+	text  string
+	cause error
 }
+
+func (e *lostError) Error() string   { return e.text + ": " + e.cause.Error() }
+func (e *lostError) Unwrap() []error { return []error{syscall.EIO, e.cause} }
+
+// failed is the answer to requests of a disk that has failed.
+func failed(cause error) error { return &lostError{"the disk has failed", cause} }
 
 // current returns the generation that new connections belong to, or why there
 // are none.

@@ -1,18 +1,26 @@
 package nbdclient
 
 import (
+	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/nbd"
+	"github.com/viablk/viablk/internal/pki"
 	"github.com/viablk/viablk/target/backend/backendtest"
 )
 
 // kit runs the device kit against a server.
 func kit(t *testing.T, server address, broken func(t testing.TB) address) {
 	t.Helper()
+	allocations := 0.0
+	if server.tls != nil {
+		allocations = 1 // of crypto/tls, for its records
+	}
 	backendtest.Run(t, server.open, backendtest.Options{
-		Broken: func(t testing.TB) block.Device { return broken(t).open(t) },
+		Allocations: allocations,
+		Broken:      func(t testing.TB) block.Device { return broken(t).open(t) },
 	})
 }
 
@@ -64,6 +72,27 @@ func TestQemu(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { kit(t, qemu(t, args...).address, brokenKit) })
 	}
+}
+
+// TestTLS runs the kit against the server of this module, with certificates on
+// both sides.
+func TestTLS(t *testing.T) {
+	folder := t.TempDir()
+	at := func(name string) string { return filepath.Join(folder, name) }
+	must(t, pki.Init(at("ca"), "test authority", time.Hour))
+	must(t, pki.Issue(at("ca"), pki.Server, []string{"localhost"}, at("server"), time.Hour))
+	must(t, pki.Issue(at("ca"), pki.Client, []string{"alice"}, at("alice"), time.Hour))
+	certificates, err := pki.NewServerCertificates(at("server"), true)
+	must(t, err)
+	client, err := pki.ClientConfig(at("alice"), "localhost", true)
+	must(t, err)
+	server := ours(t, "tcp", nbd.TLS{Config: certificates.Config(), Required: true}, inMemory(""))
+	if d, err := Open(t.Context(), server.config()); err == nil {
+		t.Errorf("an export opens without TLS")
+		must(t, d.Close())
+	}
+	server.tls = client
+	kit(t, server, brokenOurs("unix"))
 }
 
 // TestOurs runs the kit against the server of this module.

@@ -2,6 +2,7 @@ package nbdclient
 
 import (
 	"errors"
+	"io"
 
 	"github.com/viablk/viablk/internal/nbd"
 	"golang.org/x/sys/unix"
@@ -10,6 +11,7 @@ import (
 // Reasons to give up a connection.
 var (
 	errSuperseded = errors.New("another connection to the server was lost")
+	errEnded      = errors.New("the server closed the connection")
 	errSilent     = errors.New("the server does not answer")
 )
 
@@ -51,6 +53,9 @@ func (l *link) receive() error {
 		n, err := l.stream.Receive(first, rest)
 		if errors.Is(err, unix.EAGAIN) {
 			return nil
+		}
+		if errors.Is(err, io.EOF) {
+			return errEnded
 		}
 		if err != nil {
 			return err

@@ -42,6 +42,7 @@ type queue struct {
 	redial  redial
 	counted []uint16 // slots answered by what was received last
 	aborted bool
+	once    bool // the queue does not connect again
 	closed  bool
 	held    int              // requests submitted and not reaped
 	reaped  []*block.Request // of Close
@@ -364,7 +365,7 @@ func (q *queue) lose(err error) {
 			q.pending.Push(uint16(i))
 		}
 	}
-	if failure == nil && q.closed {
+	if failure == nil && (q.closed || q.once) {
 		failure = err
 	}
 	if failure != nil {
@@ -393,7 +394,7 @@ func (q *queue) Close() error {
 	q.closed = true
 	q.redial.stop()
 	deadline := time.Now().Add(closeTimeout)
-	for {
+	for q.link != nil && q.begun() {
 		q.Reap(q.reaped)
 		if q.link == nil || !q.begun() {
 			break

@@ -2,9 +2,7 @@ package nbdclient
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
-	"syscall"
 	"time"
 )
 
@@ -44,7 +42,7 @@ func (r *redial) routineConnect(ctx context.Context, d *Device, b *bell) {
 	defer close(r.ended)
 	var result redialed
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
-		result.connection, result.err = d.reconnect(ctx)
+		result.connection, result.err = d.connect(ctx)
 		if result.err == nil || d.failure() != nil || ctx.Err() != nil {
 			break
 		}
@@ -110,9 +108,9 @@ func (r *redial) fail(cause error) { r.expired, r.cause = true, cause }
 // err is the answer to requests that do not wait.
 func (r *redial) err(d *Device) error {
 	if r.ended == nil {
-		return &failedError{r.cause}
+		return failed(r.cause)
 	}
-	return fmt.Errorf("%s is away (%w): %w", d.cfg.Name, r.cause, syscall.EIO)
+	return &lostError{d.cfg.Name + " is away", r.cause}
 }
 
 // join waits for the end of the goroutine.

@@ -58,6 +58,8 @@ func (s *sender) send(stream *nbd.Stream, pending *ring.Ring[uint16]) (progress 
 		case errors.Is(err, unix.EAGAIN):
 			s.blocked = true
 			return progress, nil
+		case errors.Is(err, unix.EPIPE):
+			return progress, errEnded
 		case err != nil:
 			return progress, err
 		}

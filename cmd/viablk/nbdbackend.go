@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/viablk/viablk/config"
+	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/nbd"
+	"github.com/viablk/viablk/internal/nbdclient"
+	"github.com/viablk/viablk/target/backend"
+)
+
+// defaultReconnect is how long requests to an NBD server as a backend wait for
+// it when it is lost.
+const defaultReconnect = 30 * time.Second
+
+// nbdBackend is a backend that is an NBD URI, and its parameters beside
+// those of the URI.
+type nbdBackend struct {
+	uri       config.URI
+	reconnect time.Duration
+	durable   bool
+}
+
+// openNBDBackend returns what opens the backends that are NBD URIs.
+func openNBDBackend(log *slog.Logger) func(spec string, readOnly bool) (block.Device, error) {
+	return func(spec string, readOnly bool) (block.Device, error) {
+		b, err := parseNBDBackend(spec)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", backend.ErrUsage, err)
+		}
+		return b.open(context.Background(), readOnly, log)
+	}
+}
+
+// parseNBDBackend reads an NBD URI with parameters of the backend.
+func parseNBDBackend(spec string) (nbdBackend, error) {
+	b := nbdBackend{reconnect: defaultReconnect}
+	address, query, _ := strings.Cut(spec, "?")
+	var rest []string
+	for pair := range strings.SplitSeq(query, "&") {
+		name, value, _ := strings.Cut(pair, "=")
+		var err error
+		switch name {
+		case "reconnect":
+			if b.reconnect, err = time.ParseDuration(value); err == nil && b.reconnect < 0 {
+				err = fmt.Errorf("%v is negative", b.reconnect)
+			}
+		case "durable":
+			b.durable, err = strconv.ParseBool(value)
+		default:
+			if pair != "" {
+				rest = append(rest, pair)
+			}
+		}
+		if err != nil {
+			return b, fmt.Errorf("the parameter %s of %s: %w", name, address, err)
+		}
+	}
+	if len(rest) > 0 {
+		address += "?" + strings.Join(rest, "&")
+	}
+	var err error
+	b.uri, err = config.ParseURI(address)
+	return b, err
+}
+
+// open opens the export. The caller closes it.
+func (b nbdBackend) open(ctx context.Context, readOnly bool, log *slog.Logger) (*nbdclient.Device, error) {
+	device, err := nbdclient.Open(ctx, nbdclient.Config{
+		Name: b.uri.String(), ReadOnly: readOnly, Reconnect: b.reconnect, Durable: b.durable, Log: log,
+		Connect: func(ctx context.Context) (*nbd.Opened, error) {
+			conn, client, err := dialNBD(ctx, b.uri)
+			if err != nil {
+				return nil, err
+			}
+			return client.Open(ctx, conn, b.uri.Export)
+		},
+	})
+	if err != nil {
+		return nil, unreachable(about("open", b.uri, err))
+	}
+	return device, nil
+}
