@@ -27,9 +27,12 @@ type nbdBackend struct {
 	durable   bool
 }
 
-// openNBDBackend returns what opens the backends that are NBD URIs.
+// openNBDBackend returns what opens the backends that are NBD URIs or commands.
 func openNBDBackend(log *slog.Logger) func(spec string, readOnly bool) (block.Device, error) {
 	return func(spec string, readOnly bool) (block.Device, error) {
+		if command, ok := strings.CutPrefix(spec, "run:"); ok {
+			return openCommandBackend(command, readOnly, log)
+		}
 		b, err := parseNBDBackend(spec)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", backend.ErrUsage, err)
@@ -84,6 +87,41 @@ func (b nbdBackend) open(ctx context.Context, readOnly bool, log *slog.Logger) (
 	})
 	if err != nil {
 		return nil, unreachable(about("open", b.uri, err))
+	}
+	return device, nil
+}
+
+// commandTimeout is how long a command has until it serves its disk.
+const commandTimeout = time.Minute
+
+// openCommandBackend starts [COMMAND …], an NBD server, and opens its default
+// export. The server ends with the disk, and the disk fails with the server.
+func openCommandBackend(spec string, readOnly bool, log *slog.Logger) (block.Device, error) {
+	inside, opened := strings.CutPrefix(spec, "[")
+	inside, closed := strings.CutSuffix(inside, "]")
+	if !opened || !closed {
+		return nil, fmt.Errorf("%w: run:%s: write run:[COMMAND ARGUMENT …]", backend.ErrUsage, spec)
+	}
+	words, err := nbdclient.SplitCommand(inside)
+	if err != nil {
+		return nil, fmt.Errorf("%w: run:%s: %w", backend.ErrUsage, spec, err)
+	}
+	server, err := nbdclient.StartCommand(words, log)
+	if err != nil {
+		return nil, err
+	}
+	device, err := nbdclient.Open(context.Background(), nbdclient.Config{
+		Name: words[0], ReadOnly: readOnly, Timeout: commandTimeout, Log: log, Release: server.Close,
+		Connect: func(ctx context.Context) (*nbd.Opened, error) {
+			conn, err := server.Dial(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return nbd.Client{}.Open(ctx, conn, "")
+		},
+	})
+	if err != nil {
+		return nil, server.Abandon(err)
 	}
 	return device, nil
 }

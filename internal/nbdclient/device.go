@@ -32,6 +32,10 @@ type Config struct {
 	// the disk fails if the server is lost with writes that are not flushed.
 	Durable bool
 
+	// Release, if not nil, is called when the device is closed and has no
+	// connection.
+	Release func() error
+
 	// Timeout bounds one attempt to connect. 0 means 10 s.
 	Timeout time.Duration
 
@@ -200,9 +204,14 @@ func (d *Device) NewQueue(depth int) (block.Queue, error) {
 }
 
 // Close implements [block.Device].
-func (d *Device) Close() error {
+func (d *Device) Close() (err error) {
 	if d.shared != nil {
-		return d.shared.close()
+		err = d.shared.close()
+	} else {
+		err = d.connector.release()
 	}
-	return d.connector.release()
+	if d.cfg.Release != nil {
+		err = errors.Join(err, d.cfg.Release())
+	}
+	return err
 }

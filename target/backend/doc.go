@@ -8,7 +8,8 @@
 //	null:SIZE                        reads zeroes, forgets writes
 //	file:PATH[?OPTION=VALUE&…]       a regular file or a block device
 //	mmap:PATH[?OPTION=VALUE&…]       a file, read from the page cache
-//	nbd://HOST/EXPORT, …             an export of an NBD server, by Options.NBD
+//	nbd://HOST/EXPORT, …             an export, by Options.NBD
+//	run:[COMMAND …]                  a server that the disk starts, same
 //	delay:OP=TIME[,…]:SPEC           SPEC, slower
 //	fault:OP=FAULT[@WHEN…][,…]:SPEC  SPEC with faults
 //	volatile:SPEC                    SPEC behind a cache that a crash loses

@@ -29,8 +29,9 @@ type Options struct {
 	// writing, unless with identity=0.
 	StateFolder string
 
-	// NBD opens a disk that is a URI of an NBD server. Nil: there are none.
-	NBD func(uri string, readOnly bool) (block.Device, error)
+	// NBD opens a disk of an NBD server: a URI, or run:[COMMAND …]. Nil: there
+	// are none.
+	NBD func(spec string, readOnly bool) (block.Device, error)
 
 	// Log gets what a person should know of a disk. Nil discards it.
 	Log *slog.Logger
@@ -40,7 +41,7 @@ type Options struct {
 const depthOfSpec = 16
 
 // schemes are the kinds of disks, for the message about an unknown one.
-const schemes = "memory:, file:, mmap:, null:, nbd:, delay:, fault: and volatile:"
+const schemes = "memory:, file:, mmap:, null:, nbd:, run:, delay:, fault: and volatile:"
 
 // Open opens the disk that spec describes; see the package documentation. A
 // spec that begins with "/", "./" or "../" is a file. Errors wrap [ErrUsage],
@@ -77,7 +78,7 @@ func open(spec string, options Options, nested int) (block.Device, error) {
 			return nil, err
 		}
 		return NewVolatile(inner), nil
-	case "nbd", "nbds", "nbd+unix", "nbds+unix", "nbd+vsock", "nbds+vsock":
+	case "nbd", "nbds", "nbd+unix", "nbds+unix", "nbd+vsock", "nbds+vsock", "run":
 		if options.NBD != nil {
 			return options.NBD(spec, options.ReadOnly)
 		}
