@@ -31,7 +31,7 @@ func (w *worker) iterate() bool {
 		now := w.sleeper.scheduler.Now()
 		w.publish()
 		w.measureAges()
-		w.exports.lag(w.conn.server.exports.at(now), 0)
+		w.exports.publishLatency()
 		w.tendRekey(now)
 	}
 	n := w.carrier.Poll(w.done[:])

@@ -85,8 +85,7 @@ func (w *worker) busyPoll() bool {
 // interval.
 func (w *worker) sleep() {
 	now := w.sleeper.scheduler.Now()
-	elapsed := w.conn.server.exports.at(now)
-	w.stopwatch.At(elapsed)
+	w.stopwatch.At(w.conn.server.exports.at(now))
 	w.stopwatch.Expire()
 	w.publish()
 	if w.execute.held.count > 0 || w.exports.inDisk() {
@@ -104,7 +103,7 @@ func (w *worker) sleep() {
 	if signals := &w.conn.signals; !ok || signals.recheck.Load() || signals.halt.Load() != 0 && w.finished() {
 		return
 	}
-	wait = w.exports.lag(elapsed, wait)
+	w.exports.publishLatency()
 	if err := w.sleeper.sleep(now, wait); err != nil {
 		w.fail(err)
 	}

@@ -114,18 +114,13 @@ func (w *worker) publish() {
 	}, w.receive.busy)
 }
 
-// lag publishes what the recorders have counted, if that was long ago, and
-// returns how long the worker may sleep.
-func (t *handleTable) lag(now, wait time.Duration) time.Duration {
+// publishLatency publishes what the recorders have counted.
+func (t *handleTable) publishLatency() {
 	for _, q := range t.queues {
-		if q.recorder == nil {
-			continue
-		}
-		if lag := q.recorder.Lag(now); lag >= 0 {
-			wait = min(wait, lag)
+		if q.recorder != nil {
+			q.recorder.Publish()
 		}
 	}
-	return wait
 }
 
 // publish publishes a connection's counters with those of its queues, and how

@@ -72,6 +72,7 @@ const (
 // kernel.
 func (b *exerciseBed) testCounters(t *testing.T) {
 	target, err := b.Start(b.ctx, "env", "VIABLK_TARGET_BUSY_POLL=0", "viablk", "target", "--admin", countedTarget,
+		"--keepalive", "30s", // what is counted is requests
 		"--listen", "via+shm:///?socket="+countedSocket, "--export", "disk=memory:32MiB")
 	must(t, err)
 	must(t, target.Await(b.ctx, "via+shm"))
@@ -117,7 +118,7 @@ func compareCounters(t *testing.T, rw string, depth int, before, after pathCount
 	if after.Initiators[0].Registrations != before.Initiators[0].Registrations || j.RdmaReads != i.RdmaReads || j.RdmaWrites != i.RdmaWrites {
 		t.Errorf("%s: memory was registered or moved by RDMA: %+v, before %+v", what, after.Initiators, before.Initiators)
 	}
-	// Connections are kept alive, and both ends are asked for their counters.
+	// Both ends are asked for their counters, and timers expire.
 	idle := 8 * (2 + uint64(after.at.Sub(before.at)/time.Second))
 	calls, sleeps := writes*mostWriteCalls+reads*mostReadCalls, writes*mostWriteSleeps+reads*mostReadSleeps
 	if depth > 1 {

@@ -85,7 +85,6 @@ type Recorder struct {
 	changed     [64]uint16 // elements of unpublished that are not 0
 	changes     int
 	sums        [histograms]uint64 // ns
-	published   time.Duration      // when Lag published last, by its owner
 
 	// Of the owner, for readers.
 	counts [histograms * buckets]atomic.Uint64
@@ -108,26 +107,8 @@ func (r *Recorder) Add(p Part, o Operation, d time.Duration) {
 	}
 }
 
-// publishInterval is how far the counts of a loop may lag behind.
-const publishInterval = 10 * time.Millisecond
-
-// Lag publishes if the last time was long ago by the clock of the owner, which
-// it tells now. It returns how long the owner may sleep before it asks again,
-// or a negative duration if there is nothing to publish. A loop that sleeps
-// after each request pays for publication once in publishInterval.
-func (r *Recorder) Lag(now time.Duration) time.Duration {
-	if r.changes == 0 {
-		return -1
-	}
-	if due := r.published + publishInterval - now; due > 0 {
-		return due
-	}
-	r.published = now
-	r.Publish()
-	return -1
-}
-
-// Publish makes the counts visible to readers. Only the owner calls it.
+// Publish makes the counts visible to readers. Only the owner calls it: before
+// each sleep, which costs a multiple, and once in many iterations.
 func (r *Recorder) Publish() {
 	for _, i := range r.changed[:r.changes] {
 		c := &r.counts[i]
@@ -163,7 +144,6 @@ func (s *Set) Acquire() *Recorder {
 	if n := len(s.free); n > 0 {
 		r := s.free[n-1]
 		s.free = s.free[:n-1]
-		r.published = 0
 		return r
 	}
 	r := new(Recorder)

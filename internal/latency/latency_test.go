@@ -242,36 +242,6 @@ func BenchmarkRequest(b *testing.B) {
 	})
 }
 
-// A loop that asks at each sleep publishes once in an interval, and is told
-// when to ask again.
-func TestLag(t *testing.T) {
-	var s Set
-	r := s.Acquire()
-	count := func() uint64 { return s.Read().Requests[Read].Count }
-	if got := r.Lag(time.Hour); got >= 0 {
-		t.Errorf("without requests: %v", got)
-	}
-	r.Add(Request, Read, 1)
-	if got := r.Lag(time.Hour); got >= 0 || count() != 1 {
-		t.Errorf("the first request: %v, %d are published", got, count())
-	}
-	r.Add(Request, Read, 1)
-	if got := r.Lag(time.Hour + 3*time.Millisecond); got != 7*time.Millisecond || count() != 1 {
-		t.Errorf("soon after: %v, %d are published", got, count())
-	}
-	if got := r.Lag(time.Hour + publishInterval); got >= 0 || count() != 2 {
-		t.Errorf("after the interval: %v, %d are published", got, count())
-	}
-	s.Release(r)
-	if r = s.Acquire(); r.Lag(0) >= 0 {
-		t.Error("an owner with another clock has something to publish")
-	}
-	r.Add(Request, Read, 1)
-	if got := r.Lag(1); got > publishInterval {
-		t.Errorf("it waits for %v", got)
-	}
-}
-
 // A loop that publishes seldom publishes all the same, before its counts do not
 // fit any more.
 func TestManyRequestsUnpublished(t *testing.T) {

@@ -228,9 +228,6 @@ func (t *transmission) sleep() error {
 	}
 	now := time.Now()
 	t.timing.At(now.Sub(t.epoch))
-	if lag := t.timing.recorder.Lag(t.timing.Now()); lag >= 0 && (wait < 0 || wait > lag) {
-		wait = lag
-	}
 	if t.slice.Due(now) {
 		loop.Yield()
 		t.counts[countYields]++
@@ -238,6 +235,7 @@ func (t *transmission) sleep() error {
 	t.counts[countSleeps]++
 	t.counts[countSyscalls]++
 	t.publish()
+	t.timing.recorder.Publish()
 	t.addIdleTime(wait, ppoll(fds[:], wait))
 	t.timing.Expire()
 
