@@ -87,14 +87,15 @@ func (v *VM) Must(args ...string) string {
 //	v.Await(ctx, ":18515 ", "netstat", "-ltn")
 //	v.Await(ctx, "LISTEN", "rdma", "resource", "show", "cm_id")
 func (v *VM) Await(ctx context.Context, text string, args ...string) error {
-	for {
+	for last := (Result{}); ; {
 		r := v.Run(ctx, args...)
 		if r.OK() && strings.Contains(r.Stdout, text) {
 			return nil
 		}
 		if r.Err != nil {
-			return fmt.Errorf("wait for %q in the output of %v: %w", text, args, r.Err)
+			return fmt.Errorf("wait for %q in the output of %v: %w; before: %v", text, args, r.Err, last)
 		}
+		last = r
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done(): // Run says so

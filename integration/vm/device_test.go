@@ -402,7 +402,8 @@ func (b *deviceBed) testTargetReturns(t *testing.T) {
 		must(t, b.target.Signal(signal))
 		_ = b.target.Signal(syscall.SIGCONT) // of use to one that is not killed
 		b.target.Wait()
-		b.await(t, fmt.Sprintf(`"session_losses": %d`, i+1), "viablk", "status", "-o", "json")
+		// The exit code of a disk that waits is 2.
+		b.await(t, fmt.Sprintf(`"session_losses": %d`, i+1), "sh", "-c", "viablk status -o json; [ $? = 2 ]")
 		b.startTarget(t)
 		if r := writer.Wait(); !r.OK() {
 			t.Fatal(r)
