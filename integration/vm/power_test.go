@@ -209,6 +209,7 @@ func (b *powerBed) bootTarget(t *testing.T, disks []*losingDisk, isNew bool, pre
 		how = "?direct=1"
 	}
 	target, err := v.Start(b.ctx, append(prefix, "viablk", "target", "--insecure", "--listen", "via+roce://10.77.1.1/",
+		"--keepalive", "1s", // a host that is busy stops its machines for a second
 		"--export", "raw=file:/dev/vda"+how, "--export", "file=file:/mnt/disk"+how)...)
 	must(t, err)
 	must(t, target.Await(b.ctx, "via+roce"))
