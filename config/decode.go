@@ -107,17 +107,16 @@ var renamed = map[string]string{
 
 // renamedVariables complains about variables of keys that have another name:
 // without a key they would have no effect.
-func renamedVariables() error {
-	var bad complaints
+func renamedVariables() (bad complaints) {
 	for _, old := range slices.Sorted(maps.Keys(renamed)) {
 		if name := EnvironmentName(old); os.Getenv(name) != "" {
 			bad = append(bad, Problem{
 				Key: old, Origin: FromEnvironment, Source: name,
-				Message: "unknown key; did you mean " + EnvironmentName(renamed[old]) + "?",
+				Message: "unknown key; did you mean " + EnvironmentName(renamed[old]) + "?", unknown: true,
 			})
 		}
 	}
-	return bad.err()
+	return bad
 }
 
 // decodeProblems collects what the decoder complains about. The decoder wraps
@@ -148,10 +147,10 @@ func decodeProblems(bad complaints, key string, err error) complaints {
 	}
 	for name := range strings.SplitSeq(keys, ", ") {
 		if now, ok := renamed[prefix+name]; ok {
-			bad.add(prefix+name, "unknown key; did you mean %s?", now)
+			bad.addUnknown(prefix+name, "unknown key; did you mean %s?", now)
 			continue
 		}
-		bad.add(prefix+name, "unknown key; known here are %s", strings.Join(sectionKeys(sectionType(key)), ", "))
+		bad.addUnknown(prefix+name, "unknown key; known here are %s", strings.Join(sectionKeys(sectionType(key)), ", "))
 	}
 	return bad
 }

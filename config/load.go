@@ -62,9 +62,6 @@ func Load(path string, flags Flags) (Effective, error) {
 	if err := readFile(v, path); err != nil {
 		return Effective{}, err
 	}
-	if err := renamedVariables(); err != nil {
-		return Effective{}, err
-	}
 	v.SetEnvPrefix(strings.TrimSuffix(environmentPrefix, "_"))
 	v.SetEnvKeyReplacer(strings.NewReplacer(".", "_"))
 	v.AutomaticEnv()
@@ -74,13 +71,13 @@ func Load(path string, flags Flags) (Effective, error) {
 	origin := func(key string) (Origin, string) { return originOf(v, path, flags, key) }
 
 	var c Config
+	bad := renamedVariables()
 	if err := v.UnmarshalExact(&c, viper.DecodeHook(decodeHook)); err != nil {
-		return Effective{}, locate(decodeProblems(nil, "", err), origin)
+		bad = decodeProblems(bad, "", err)
 	}
-	if err := c.Validate(); err != nil {
-		var bad *Error
-		errors.As(err, &bad)
-		return Effective{}, locate(bad.Problems, origin)
+	bad = append(bad, c.complainBeside(bad)...)
+	if len(bad) > 0 {
+		return Effective{}, locate(bad, origin)
 	}
 	e := Effective{Config: c, Settings: settings(c)}
 	for i := range e.Settings {
@@ -88,6 +85,18 @@ func Load(path string, flags Flags) (Effective, error) {
 		s.Origin, s.Source = origin(s.Key)
 	}
 	return e, nil
+}
+
+// complainBeside returns what is wrong with the values of the keys that could
+// be read: all but those of unread.
+func (c Config) complainBeside(unread complaints) complaints {
+	var bad *Error
+	if !errors.As(c.Validate(), &bad) {
+		return nil
+	}
+	return slices.DeleteFunc(bad.Problems, func(p Problem) bool {
+		return slices.ContainsFunc(unread, func(u Problem) bool { return !u.unknown && topKey(u.Key) == topKey(p.Key) })
+	})
 }
 
 // readFile reads the configuration file into v.

@@ -25,6 +25,8 @@ type Problem struct {
 	Source  string `json:"source"`  // the flag, variable or file itself; empty for a default
 	Message string `json:"message"` // what is wrong and what would be right
 
+	unknown bool // there is no such key, and no value that could not be read
+
 	// each value is right, and together they give disks away
 	Unsafe bool `json:"unsafe,omitempty"`
 }
@@ -70,6 +72,11 @@ func (e *Error) FlagsOnly() bool {
 
 // complaints collects problems.
 type complaints []Problem
+
+// addUnknown appends a complaint about a key that there is not.
+func (c *complaints) addUnknown(key, format string, arguments ...any) {
+	*c = append(*c, Problem{Key: key, Message: fmt.Sprintf(format, arguments...), unknown: true})
+}
 
 // add appends a complaint about a key.
 func (c *complaints) add(key, format string, arguments ...any) {

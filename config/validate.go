@@ -173,7 +173,7 @@ func (n NBD) validate(bad *complaints, certificates string) {
 	bad.duration("nbd.progress_timeout", n.ProgressTimeout, minimumTimeout, maximumTimeout)
 	bad.duration("nbd.busy_poll", n.BusyPoll, 0, maximumBusyPoll)
 	bad.oneOf("nbd.tls", n.TLS, "off", "on", "require")
-	if n.TLS != "off" && certificates == "" {
+	if (n.TLS == "on" || n.TLS == "require") && certificates == "" {
 		bad.add("nbd.tls", "%s needs certificates: set nbd.tls_certificates to their folder; viablk pki makes one", n.TLS)
 	}
 }

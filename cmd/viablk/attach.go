@@ -58,7 +58,7 @@ func nameDisk(flags config.Flags, args []string, tab string) error {
 		return nil
 	}
 	if !isDevicePath(args[0]) {
-		flags["attach.uri"] = config.Flag{Name: "the URI argument", Value: args[0]}
+		flags["attach.uri"] = config.Flag{Name: uriArgument, Value: args[0]}
 		return nil
 	}
 	n, err := nbdkernel.ParseNode(args[0])

@@ -32,7 +32,7 @@ func (a *app) configCheckCommand() *cobra.Command {
 		Long: `Report everything that is wrong with a configuration file, as it would apply
 under the present environment. Nothing is opened but the file itself.`,
 		RunE: func(_ *cobra.Command, args []string) error {
-			_, err := config.Load(args[0], nil)
+			_, err := a.load(args[0], nil)
 			var bad *config.Error
 			if err != nil && !errors.As(err, &bad) {
 				return err
@@ -54,6 +54,9 @@ func (a *app) printCheck(result checkResult) error {
 	} else {
 		for _, p := range result.Problems {
 			fmt.Fprintln(a.stdout, p)
+		}
+		if len(result.Problems) == 0 {
+			fmt.Fprintf(a.stdout, "%s: ok\n", result.File)
 		}
 	}
 	if err == nil && len(result.Problems) > 0 {

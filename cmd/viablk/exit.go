@@ -118,18 +118,25 @@ func exitCode(err error) int {
 	return exitFailure
 }
 
-// report prints an error as one line and returns its exit code.
+// report prints an error as one line, or what is wrong with a configuration as
+// a line for each problem, and returns the exit code.
 func (a *app) report(err error) int {
 	code := exitCode(err)
 	var silent *exit
 	if errors.As(err, &silent) && silent.err == nil {
 		return code
 	}
-	message := strings.Join(strings.Fields(err.Error()), " ")
+	messages := []string{strings.Join(strings.Fields(err.Error()), " ")}
+	var configuration *config.Error
+	if errors.As(err, &configuration) {
+		messages = a.complaints(configuration)
+	}
 	if a.output == "json" {
-		line, _ := json.Marshal(map[string]any{"error": map[string]any{"code": code, "message": message}})
+		line, _ := json.Marshal(map[string]any{"error": map[string]any{"code": code, "message": strings.Join(messages, "; ")}})
 		fmt.Fprintf(a.stderr, "%s\n", line)
-	} else {
+		return code
+	}
+	for _, message := range messages {
 		fmt.Fprintf(a.stderr, "viablk: %s\n", message)
 	}
 	return code

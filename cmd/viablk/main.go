@@ -7,8 +7,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"runtime"
@@ -52,6 +54,7 @@ type app struct {
 	args    []string
 	output  string // table, json, or what moreOutputs says
 	entered bool   // the command line was understood
+	warned  bool   // of variables
 
 	monitorListener net.Listener // that the process was started with; may be nil
 }
@@ -118,8 +121,19 @@ where each value comes from.
 
 // load returns the configuration of a serving command.
 func (a *app) load(file string, flags config.Flags) (config.Effective, error) {
+	source := ""
 	if file == "" {
-		file = os.Getenv("VIABLK_CONFIG")
+		file, source = os.Getenv("VIABLK_CONFIG"), "VIABLK_CONFIG: "
 	}
-	return config.Load(file, flags)
+	if !a.warned {
+		a.warned = true
+		for _, warning := range misspeltVariables(os.Environ()) {
+			fmt.Fprintf(a.stderr, "viablk: warning: %s\n", warning)
+		}
+	}
+	e, err := config.Load(file, flags)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = &exit{exitConfiguration, fmt.Errorf("%s%w", source, err)}
+	}
+	return e, err
 }
