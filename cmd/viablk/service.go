@@ -43,6 +43,7 @@ type service struct {
 	hourly  func()         // may be nil
 	ticker  *time.Ticker   // for hours
 	hours   <-chan time.Time
+	clock   func() time.Time
 
 	ctx    context.Context // ends when the parts are to end at once
 	cancel context.CancelCauseFunc
@@ -70,7 +71,7 @@ const threadsBesides = 10_000
 
 // Causes of an end.
 var (
-	errSecondSignal = errors.New("stopped at once by a second signal: requests in flight were cut off")
+	errSecondSignal = errors.New("stopped at once by a second signal")
 	errDrainTimeout = errors.New("requests were cut off: they did not finish within drain_timeout")
 	errReleased     = errors.New("the process ends")
 )
@@ -80,6 +81,7 @@ func (a *app) newService(c config.Config, log *slog.Logger) *service {
 	s := &service{
 		log: log, timeout: c.DrainTimeout,
 		signals: make(chan os.Signal, 2), hangups: make(chan os.Signal, 1), failed: make(chan error, 1),
+		clock: time.Now,
 	}
 	// A busy connection has a thread, and the runtime ends a process that has
 	// more threads than this.
@@ -158,8 +160,9 @@ func (s *service) wait(done <-chan struct{}) error {
 	got, err := s.untilEnd(done)
 	s.draining.Store(true)
 	if got != nil {
-		s.log.Info("draining: requests in flight finish, another signal cuts them off",
-			"event", "draining", "signal", got.String(), "requests", s.inFlight(), "timeout", s.timeout)
+		n := s.inFlight()
+		s.log.Info(fmt.Sprintf("finishing %d requests, for %v at most; another signal cuts them off", n, s.timeout),
+			"event", "draining", "signal", got.String(), "requests", n, "timeout", s.timeout)
 		if err := notify(stateStopping); err != nil {
 			s.log.Warn("the service manager does not know that the process ends", "event", "notify_failed", "error", err)
 		}
@@ -215,8 +218,13 @@ func (s *service) untilEnd(done <-chan struct{}) (os.Signal, error) {
 	}
 }
 
+// sameSignal is how soon after the first signal another one is the same one:
+// timeout(1) signals a process and then its group.
+const sameSignal = 100 * time.Millisecond
+
 // drain ends the parts, until the time is over or a second signal comes.
 func (s *service) drain() error {
+	began := s.clock()
 	ctx, stop := context.WithTimeoutCause(s.ctx, s.timeout, errDrainTimeout)
 	defer stop()
 	finished := make(chan error, 1)
@@ -235,13 +243,21 @@ func (s *service) drain() error {
 		}
 		finished <- errors.Join(errs...)
 	}()
-	select {
-	case err := <-finished:
-		return err
-	case <-s.signals:
-		return errSecondSignal
-	case <-ctx.Done():
-		return errDrainTimeout
+	for {
+		select {
+		case err := <-finished:
+			return err
+		case <-s.signals:
+			if s.clock().Sub(began) < sameSignal {
+				continue
+			}
+			if n := s.inFlight(); n > 0 {
+				return fmt.Errorf("%w: %d requests in flight were cut off", errSecondSignal, n)
+			}
+			return errSecondSignal
+		case <-ctx.Done():
+			return errDrainTimeout
+		}
 	}
 }
 

@@ -147,17 +147,28 @@ func TestHour(t *testing.T) {
 	}
 }
 
+// A second signal cuts requests off, unless it comes with the first: that is
+// how timeout(1) ends a process.
 func TestSecondSignalCutsOff(t *testing.T) {
 	s := newTestService(t, time.Hour)
+	now, calls := time.Unix(0, 0), 0
+	s.clock = func() time.Time {
+		calls++ // as the drain begins, at the same signal, at the second one
+		if calls == 3 {
+			now = now.Add(sameSignal)
+		}
+		return now
+	}
 	draining := make(chan struct{})
 	s.start(unfinished(draining))
 	s.signals <- syscall.SIGTERM
 	go func() {
 		<-draining
 		s.signals <- syscall.SIGTERM
+		s.signals <- syscall.SIGTERM
 	}()
-	if err := s.wait(nil); !errors.Is(err, errSecondSignal) {
-		t.Errorf("got %v, want %v", err, errSecondSignal)
+	if err := s.wait(nil); !errors.Is(err, errSecondSignal) || calls != 3 {
+		t.Errorf("got %v after %d readings of the clock, want %v after 3", err, calls, errSecondSignal)
 	}
 }
 
@@ -223,7 +234,7 @@ func TestLogFormats(t *testing.T) {
 func TestDrainingCounts(t *testing.T) {
 	var out bytes.Buffer
 	s := &service{
-		log: slog.New(slog.NewTextHandler(&out, nil)), timeout: time.Minute, signals: make(chan os.Signal, 2),
+		log: slog.New(slog.NewTextHandler(&out, nil)), timeout: time.Minute, signals: make(chan os.Signal, 2), clock: time.Now,
 		report: func() processStatus {
 			return processStatus{NBD: &nbd.Status{InFlight: 2}, Targets: []target.Status{{InFlight: 1}, {InFlight: 4}}}
 		},
