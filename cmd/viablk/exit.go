@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/internal/nbd"
 	"github.com/viablk/viablk/internal/nbdkernel"
@@ -118,6 +120,15 @@ func exitCode(err error) int {
 	return exitFailure
 }
 
+// openFilesHint says what to do about an error of too many open files.
+func openFilesHint(err error) string {
+	var limit unix.Rlimit
+	if !errors.Is(err, syscall.EMFILE) || unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
+		return ""
+	}
+	return fmt.Sprintf(": raise their limit, which is %d (ulimit -n, or LimitNOFILE= of systemd)", limit.Cur)
+}
+
 // report prints an error as one line, or what is wrong with a configuration as
 // a line for each problem, and returns the exit code.
 func (a *app) report(err error) int {
@@ -126,7 +137,7 @@ func (a *app) report(err error) int {
 	if errors.As(err, &silent) && silent.err == nil {
 		return code
 	}
-	messages := []string{strings.Join(strings.Fields(err.Error()), " ")}
+	messages := []string{strings.Join(strings.Fields(err.Error()), " ") + openFilesHint(err)}
 	var configuration *config.Error
 	if errors.As(err, &configuration) {
 		messages = a.complaints(configuration)

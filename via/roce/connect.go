@@ -174,7 +174,7 @@ func (c *cmConn) next(ctx context.Context) (cm.Event, error) {
 func refusal(ev *cm.Event) error {
 	switch {
 	case ev.Kind == cm.TimedOut:
-		return fmt.Errorf("no answer: %w", via.ErrNotReachable)
+		return fmt.Errorf("no answer: is its UDP port open between the hosts?: %w", via.ErrNotReachable)
 	case ev.Kind == cm.Unreachable:
 		return fmt.Errorf("host or port unreachable: %w", via.ErrNotReachable)
 	case ev.Kind != cm.Rejected:

@@ -97,6 +97,9 @@ func receiveControl(c *net.UnixConn) (control, error) {
 		return control{}, err
 	}
 	m, err := parseControl(b[:n])
+	if err == nil && flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) == unix.MSG_CTRUNC && len(fds) < controlFDs(m.kind) {
+		err = fmt.Errorf("receive file descriptors: %w", unix.EMFILE) // the kernel drops those beyond the limit
+	}
 	if err == nil && flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
 		err = fmt.Errorf("%w: too long", errMalformed)
 	}
