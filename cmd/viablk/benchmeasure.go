@@ -34,7 +34,8 @@ func (a *app) benchPair(ctx context.Context, o *benchOptions) (err error) {
 	if err != nil {
 		timeout = failedTimeout
 	}
-	if err := errors.Join(err, other.release(timeout)); err != nil {
+	err = errors.Join(err, other.release(timeout))
+	if report == nil {
 		return err
 	}
 	if o.veth != 0 {
@@ -44,7 +45,7 @@ func (a *app) benchPair(ctx context.Context, o *benchOptions) (err error) {
 	if o.oneProcess {
 		report.Conditions.Processes = 1
 	}
-	return a.printBench(report, o)
+	return errors.Join(a.printBench(report, o), err)
 }
 
 // benchAgainst measures against another end of the user's.
@@ -60,10 +61,10 @@ func (a *app) benchAgainst(ctx context.Context, o *benchOptions, uri string) err
 		return err
 	}
 	report, err := a.measure(ctx, o, u, nil)
-	if err != nil {
+	if report == nil {
 		return err
 	}
-	return a.printBench(report, o)
+	return errors.Join(a.printBench(report, o), err)
 }
 
 // benchListen is the other end for as many measuring ends as come, one after
@@ -116,7 +117,8 @@ func parseBenchURI(text string) (config.URI, error) {
 	return u, nil
 }
 
-// measure measures against the end at a URI.
+// measure measures against the end at a URI. With the error of an interrupted
+// measurement it returns what was measured.
 func (a *app) measure(ctx context.Context, o *benchOptions, u config.URI, eventfds *bench.Eventfds) (report *bench.Report, err error) {
 	nic, err := openNIC(u, a.newBenchLog(), nil, "")
 	if err != nil {

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -67,6 +66,9 @@ func (o *memoryBench) register(cmd *cobra.Command, charges ...string) {
 // targets listen.
 func (o *memoryBench) complete() (list []priced, sizes []int, at regbench.Address, err error) {
 	if list, sizes, err = o.choices(); err == nil {
+		err = makeChartFolder(o.chart)
+	}
+	if err == nil {
 		at, err = o.address()
 	}
 	return list, sizes, at, err
@@ -133,9 +135,6 @@ func (o *memoryBench) address() (regbench.Address, error) {
 func (o *memoryBench) save(c *chart.Chart, name string) error {
 	if o.chart == "" {
 		return nil
-	}
-	if err := os.MkdirAll(o.chart, 0o755); err != nil {
-		return fmt.Errorf("make the folder of the charts: %w", err)
 	}
 	return c.Save(filepath.Join(o.chart, name+"."+o.chartFormat))
 }

@@ -16,12 +16,21 @@ type benchReport struct {
 	*bench.Report
 }
 
+// makeChartFolder makes the folder of the charts, if there is to be one: before
+// the measurement, which takes minutes.
+func makeChartFolder(folder string) error {
+	if folder == "" {
+		return nil
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return fmt.Errorf("make the folder of the charts: %w", err)
+	}
+	return nil
+}
+
 // printBench prints a report and draws its charts.
 func (a *app) printBench(r *bench.Report, o *benchOptions) error {
 	if o.chart != "" {
-		if err := os.MkdirAll(o.chart, 0o755); err != nil {
-			return fmt.Errorf("make the folder of the charts: %w", err)
-		}
 		for _, m := range o.config.Modes {
 			c := benchChart(r, m)
 			if len(c.Series) == 0 {
@@ -51,6 +60,9 @@ func (a *app) printBenchTables(r *bench.Report) error {
 	}
 	fmt.Fprintf(a.stdout, "%s, %s, %s%s; medians of %d rounds\n%s, %d cores, %s, %s\n",
 		c.Provider, c.Level, between, network, c.Rounds, c.CPU, c.Cores, c.Kernel, c.Go)
+	if c.Load > float64(c.Cores)/2 {
+		fmt.Fprintf(a.stdout, "load %.1f on %d processors: these figures will not repeat\n", c.Load, c.Cores)
+	}
 	for _, m := range c.Modes {
 		beside := besideOf(r, m)
 		rows := [][]string{benchHeading(m, beside)}

@@ -175,6 +175,9 @@ func (a *app) benchVIACommand() *cobra.Command {
 		if err := o.bind(); err != nil {
 			return err
 		}
+		if err := makeChartFolder(o.chart); err != nil {
+			return err
+		}
 		ctx, stop := untilSignal(cmd.Context())
 		defer stop()
 		switch {

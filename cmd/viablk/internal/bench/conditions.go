@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"fmt"
 	"os"
 	"runtime"
 	"slices"
@@ -23,6 +24,7 @@ type Conditions struct {
 	Bound     bool      `json:"bound"`             // each end has a processor of its own
 	CPU       string    `json:"cpu"`
 	Cores     int       `json:"cores"`
+	Load      float64   `json:"load"` // processes that ran or wanted to, in the minute before
 	Kernel    string    `json:"kernel"`
 	Go        string    `json:"go"`
 	Rounds    int       `json:"rounds"`
@@ -39,6 +41,14 @@ func here(cfg Config, nic *via.NIC) Conditions {
 		CPU: processor(), Cores: runtime.NumCPU(), Kernel: kernel(), Go: runtime.Version(),
 		Rounds: cfg.Rounds, Modes: cfg.Modes, Waits: cfg.Waits, Sizes: cfg.Sizes,
 	}
+}
+
+// load returns the load average of the last minute, or 0 if the system has
+// none.
+func load() (average float64) {
+	b, _ := os.ReadFile("/proc/loadavg")
+	_, _ = fmt.Sscan(string(b), &average)
+	return average
 }
 
 // network names the network between the ends, if yardsticks measure it.

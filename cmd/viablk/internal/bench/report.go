@@ -73,7 +73,9 @@ type Counters struct {
 func newReport(cfg Config, nic *via.NIC, samples map[Case][]sample) *Report {
 	r := &Report{Conditions: here(cfg, nic), Published: Papers()}
 	for _, x := range cfg.cases() {
-		r.Rows = append(r.Rows, newRow(x, samples))
+		if len(samples[x]) > 0 {
+			r.Rows = append(r.Rows, newRow(x, samples))
+		}
 	}
 	return r
 }

@@ -42,6 +42,7 @@ func Run(ctx context.Context, nic *via.NIC, host string, eventfds *Eventfds, con
 		return nil, err
 	}
 	defer release()
+	before := load()
 	s := &session{ctx: ctx, cfg: cfg, nic: nic, host: host, eventfds: eventfds}
 	if err := s.open(); err != nil {
 		return nil, errors.Join(err, s.close())
@@ -53,10 +54,17 @@ func Run(ctx context.Context, nic *via.NIC, host string, eventfds *Eventfds, con
 	case errors.Is(err, errLost):
 		err = s.reason(err)
 	}
-	if err := errors.Join(err, s.close()); err != nil {
+	err = errors.Join(err, s.close())
+	if len(samples) == 0 || err != nil && ctx.Err() == nil {
 		return nil, err
 	}
-	return newReport(cfg, nic, samples), nil
+	cfg.Rounds = 0
+	for _, list := range samples {
+		cfg.Rounds = max(cfg.Rounds, len(list))
+	}
+	r := newReport(cfg, nic, samples)
+	r.Conditions.Load = before
+	return r, err
 }
 
 // session is the measuring end of a connection to a server.
@@ -147,7 +155,8 @@ func (s *session) reason(lost error) error {
 	return lost
 }
 
-// rounds measures every case once in each round.
+// rounds measures every case once in each round. With an error it returns the
+// samples of complete rounds; in the first round, those of its cases.
 func (s *session) rounds() (map[Case][]sample, error) {
 	cases := s.cfg.cases()
 	samples := make(map[Case][]sample)
@@ -158,7 +167,10 @@ func (s *session) rounds() (map[Case][]sample, error) {
 			}
 			one, err := s.measure(x, round)
 			if err != nil {
-				return nil, fmt.Errorf("%v: %w", x, err)
+				for _, done := range cases[:i] {
+					samples[done] = samples[done][:max(round, 1)]
+				}
+				return samples, fmt.Errorf("%v: %w", x, err)
 			}
 			samples[x] = append(samples[x], one)
 		}

@@ -235,6 +235,42 @@ func TestEndOfContextEndsRun(t *testing.T) {
 	}
 }
 
+// An interrupted run reports complete rounds, or, in the first, complete cases.
+func TestInterruptedRunReports(t *testing.T) {
+	cfg := Config{
+		Modes: []Mode{PingPong, RdmaWrite}, Sizes: []int{64}, Waits: []Wait{Sleep}, Level: via.ReliableDelivery,
+		Rounds: 5, Ops: 10,
+	}
+	for at, want := range map[int]struct{ rows, rounds int }{0: {0, 0}, 1: {1, 1}, 2: {2, 1}, 3: {2, 1}, 5: {2, 2}} {
+		host := startServer(t, t.Context(), nil)
+		ctx, stop := context.WithCancelCause(t.Context())
+		cause := errors.New("it is enough")
+		cfg.Progress = func(done, _ int, _ Case) {
+			if done == at {
+				stop(cause)
+			}
+		}
+		report, err := Run(ctx, openNIC(t), host, nil, cfg)
+		if !errors.Is(err, cause) {
+			t.Errorf("at case %d the run ended with %v", at, err)
+		}
+		if report == nil {
+			if want.rows > 0 {
+				t.Errorf("at case %d there is no report", at)
+			}
+			continue
+		}
+		if len(report.Rows) != want.rows || report.Conditions.Rounds != want.rounds {
+			t.Errorf("at case %d: %d rows of %d rounds, want %v", at, len(report.Rows), report.Conditions.Rounds, want)
+		}
+		for i := range report.Rows {
+			if report.Rows[i].Rounds != want.rounds {
+				t.Errorf("at case %d a row has %d rounds", at, report.Rows[i].Rounds)
+			}
+		}
+	}
+}
+
 func TestPeerThatEndsIsNoticed(t *testing.T) {
 	for _, wait := range Waits() {
 		t.Run(string(wait), func(t *testing.T) {
