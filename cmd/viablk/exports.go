@@ -58,6 +58,9 @@ func openDisks(e config.Effective, log *slog.Logger) ([]disk, error) {
 	for _, x := range e.Config.Target.Exports {
 		d, err := openDisk(x, state, log)
 		if err != nil {
+			if errors.Is(err, backend.ErrLocked) {
+				err = ownFile(err, x, disks)
+			}
 			err = fmt.Errorf("export %q: %w", x.Name, err)
 			if errors.Is(err, backend.ErrUsage) && originOf(e, "target.exports") == config.FromFlag {
 				err = &exit{exitUsage, err}
@@ -67,6 +70,25 @@ func openDisks(e config.Effective, log *slog.Logger) ([]disk, error) {
 		disks = append(disks, d)
 	}
 	return disks, nil
+}
+
+// ownFile returns what to say of a file that is in use, if it is that of a
+// disk of this process.
+func ownFile(err error, x config.Export, disks []disk) error {
+	path := func(x config.Export) string {
+		name, _, _ := strings.Cut(x.Backend, "?")
+		_, rest, found := strings.Cut(name, ":")
+		if !found {
+			return name
+		}
+		return rest
+	}
+	for _, d := range disks {
+		if path(d.Export) == path(x) {
+			return fmt.Errorf("%w: its backing file is that of export %q: add readonly=1 to both, or leave one out", backend.ErrUsage, d.Name)
+		}
+	}
+	return err
 }
 
 // openDisk opens the disk of an export. The caller closes it.

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"net/netip"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/viablk/viablk/config"
@@ -62,6 +64,25 @@ func (s *service) startAdmin(ctx context.Context, admin string, status processSt
 	return path, nil
 }
 
+// connectable returns the URI of a listener as clients in other folders and on
+// other hosts write it: with the path of its socket in full, and the name of
+// this host for all addresses of it.
+func connectable(listener string) string {
+	u, err := config.ParseURI(listener)
+	if err != nil {
+		return listener
+	}
+	if path, err := filepath.Abs(u.Socket); err == nil && u.Socket != "" {
+		u.Socket = path
+	}
+	if ip, err := netip.ParseAddr(u.Host); err == nil && ip.IsUnspecified() {
+		if name, err := os.Hostname(); err == nil {
+			u.Host = name
+		}
+	}
+	return u.String()
+}
+
 // printReady says that clients can connect: to the service manager, and to
 // people unless a client started the process and passed its socket.
 func (a *app) printReady(r readyReport, in *nbdListeners) error {
@@ -74,7 +95,7 @@ func (a *app) printReady(r readyReport, in *nbdListeners) error {
 	rows := [][]string{{"EXPORT", "SIZE", "URI"}}
 	for _, e := range r.Exports {
 		for _, u := range e.places() {
-			rows = append(rows, []string{e.Name, config.Size(e.Size).String(), u})
+			rows = append(rows, []string{e.Name, config.Size(e.Size).String(), connectable(u)})
 		}
 	}
 	return a.printTable(rows)

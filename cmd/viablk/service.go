@@ -62,8 +62,12 @@ type service struct {
 	folder  string // that abandon removes; empty for none
 }
 
-// endTimeout is how long parts have to end once they were cut off.
-const endTimeout = time.Second
+// How long parts have to end once they were cut off: at once, unless no request
+// can be in their way.
+const (
+	endTimeout     = time.Second
+	releaseTimeout = 10 * time.Second
+)
 
 // threadsBesides is how many threads the process may have besides those of its
 // connections: the default of the Go runtime.
@@ -120,6 +124,10 @@ func (s *service) release() {
 // end cuts the parts off and waits for them, but not for ever.
 func (s *service) end(cause error) {
 	s.cancel(cause)
+	timeout := endTimeout
+	if cause == errReleased {
+		timeout = releaseTimeout
+	}
 	ended := make(chan struct{})
 	go func() {
 		s.running.Wait()
@@ -127,7 +135,7 @@ func (s *service) end(cause error) {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(endTimeout):
+	case <-time.After(timeout):
 		s.abandon(cause)
 	}
 }

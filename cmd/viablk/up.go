@@ -115,7 +115,7 @@ func (a *app) up(ctx context.Context, e config.Effective, in *nbdListeners, comm
 		return err
 	}
 	if a.output == "table" && in == nil {
-		fmt.Fprintf(a.stdout, tryLines, g.first())
+		fmt.Fprintf(a.stdout, tryLines, connectable(g.first().String()))
 	}
 	return svc.wait(g.in.left)
 }
