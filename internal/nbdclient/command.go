@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -25,8 +26,8 @@ type Command struct {
 	words   []string
 	folder  string // of the socket; of this user alone
 	process *os.Process
-	ended   chan struct{} // closed when the process has ended
-	state   *os.ProcessState
+	ended   chan struct{}    // closed when the process has ended
+	state   *os.ProcessState // once it has ended
 }
 
 // activate is a shell that becomes the program: the variable has its own
@@ -49,7 +50,7 @@ func StartCommand(words []string, log *slog.Logger) (c *Command, err error) {
 	}
 	defer socket.Close() // the program has its own
 	cmd := exec.Command("/bin/sh", append([]string{"-c", activate, "sh", path}, words[1:]...)...)
-	cmd.Stderr, cmd.ExtraFiles = os.Stderr, []*os.File{socket}
+	cmd.Stderr, cmd.ExtraFiles, cmd.Env = os.Stderr, []*os.File{socket}, environment(os.Environ())
 	// Signals of a terminal are for the starter, which has requests to finish.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	started := make(chan error)
@@ -58,6 +59,15 @@ func StartCommand(words []string, log *slog.Logger) (c *Command, err error) {
 		return nil, errors.Join(fmt.Errorf("start %s: %w", words[0], err), os.RemoveAll(c.folder))
 	}
 	return c, nil
+}
+
+// environment returns the variables that a program gets: those of its starter
+// but what speaks to the service manager for it.
+func environment(variables []string) []string {
+	return slices.DeleteFunc(variables, func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return name == "NOTIFY_SOCKET" || name == "WATCHDOG_USEC" || name == "WATCHDOG_PID"
+	})
 }
 
 // socketPath is where the program listens.
@@ -100,6 +110,11 @@ func (c *Command) Dial(ctx context.Context) (net.Conn, error) {
 // program ended, if it did so by itself.
 func (c *Command) Abandon(err error) error {
 	closed := c.Close()
+	select {
+	case <-c.ended:
+	default: // not even by SIGKILL
+		return errors.Join(err, closed)
+	}
 	status, ok := c.state.Sys().(syscall.WaitStatus)
 	if ok && !(status.Signaled() && (status.Signal() == syscall.SIGTERM || status.Signal() == syscall.SIGKILL)) {
 		err = fmt.Errorf("%s ended with %v: %w", c.words[0], c.state, err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -58,5 +59,54 @@ func TestCommandEnds(t *testing.T) {
 	line, err := os.ReadFile("/proc/" + strconv.Itoa(c.process.Pid) + "/cmdline")
 	if err != nil || !strings.Contains(string(line), "nbdkit\x00-f\x00memory") {
 		t.Errorf("process %d is %q, %v", c.process.Pid, line, err)
+	}
+}
+
+// TestCommandIsGivenLittle: a program has its socket, and nothing else of its
+// starter's descriptors or of the service manager.
+func TestCommandIsGivenLittle(t *testing.T) {
+	for _, name := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "VIABLK_LEFT"} {
+		t.Setenv(name, "1")
+	}
+	held, err := os.CreateTemp(t.TempDir(), "held")
+	must(t, err)
+	defer held.Close()
+	c, err := StartCommand([]string{"sleep", "1h"}, slog.New(slog.DiscardHandler))
+	must(t, err)
+	defer func() { must(t, c.Close()) }()
+	proc := "/proc/" + strconv.Itoa(c.process.Pid)
+	for { // until the shell has become the program
+		line, err := os.ReadFile(proc + "/comm")
+		must(t, err)
+		if string(line) == "sleep\n" {
+			break
+		}
+		runtime.Gosched()
+	}
+	files, err := os.ReadDir(proc + "/fd")
+	must(t, err)
+	for _, f := range files {
+		if to, err := os.Readlink(proc + "/fd/" + f.Name()); err == nil && to == held.Name() {
+			t.Errorf("descriptor %s is a file of the starter", f.Name())
+		}
+	}
+	socket, err := os.Readlink(proc + "/fd/3")
+	if err != nil || !strings.HasPrefix(socket, "socket:") {
+		t.Errorf("descriptor 3 is %q, %v", socket, err)
+	}
+	text, err := os.ReadFile(proc + "/environ")
+	must(t, err)
+	var given []string
+	for _, v := range strings.Split(string(text), "\x00") {
+		name, _, _ := strings.Cut(v, "=")
+		given = append(given, name)
+	}
+	for _, name := range []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"} {
+		if slices.Contains(given, name) {
+			t.Errorf("the program has %s", name)
+		}
+	}
+	if !slices.Contains(given, "VIABLK_LEFT") || !slices.Contains(given, "LISTEN_PID") {
+		t.Errorf("the program has %q", given)
 	}
 }
