@@ -20,7 +20,8 @@ type Config struct {
 	Admin string `mapstructure:"admin"`
 
 	// Insecure accepts listeners at which other hosts get the disks without
-	// authentication, and initiators beside NBD clients that have to use TLS.
+	// authentication, initiators beside NBD clients that have to use TLS, and
+	// disks of other hosts' NBD servers without TLS.
 	Insecure bool `mapstructure:"insecure"`
 
 	// DrainTimeout is how long a first SIGTERM lets requests finish. Zero means

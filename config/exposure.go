@@ -18,6 +18,11 @@ func (u URI) Local() bool {
 	return strings.EqualFold(u.Host, "localhost") || u.address().Unmap().IsLoopback()
 }
 
+// InClear reports whether what an NBD client and the server of the URI say
+// crosses a network without TLS. AF_VSOCK is none: it joins a virtual machine
+// and its host, who owns the machine's memory.
+func (u URI) InClear() bool { return !u.VIA() && !u.TLS && !u.Vsock && !u.Local() }
+
 // validateExposure complains about listeners at which other hosts would get
 // the disks without authentication.
 func (c Config) validateExposure(bad *complaints) {

@@ -57,6 +57,26 @@ func TestExposure(t *testing.T) {
 	}
 }
 
+// TestInClear: an NBD server of another host is in clear without TLS.
+func TestInClear(t *testing.T) {
+	for text, want := range map[string]bool{
+		"nbd://192.0.2.1/a":                       true,
+		"nbd://storage.example/a":                 true,
+		"nbd://[fe80::1%25eth0]/a":                true,
+		"nbd://localhost/a":                       false,
+		"nbd://127.1.2.3/a":                       false,
+		"nbd://[::1]/a":                           false,
+		"nbd+unix:///a?socket=/s":                 false,
+		"nbd+vsock://3/a":                         false,
+		"nbds://192.0.2.1/a?tls-certificates=pki": false,
+	} {
+		u, err := ParseURI(text)
+		if err != nil || u.InClear() != want {
+			t.Errorf("%s: %v, %v", text, u.InClear(), err)
+		}
+	}
+}
+
 // An unsafe configuration is not a mistake on the command line, even if flags
 // alone make it.
 func TestUnsafeFlags(t *testing.T) {

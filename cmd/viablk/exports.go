@@ -56,7 +56,7 @@ func openDisks(e config.Effective, log *slog.Logger) ([]disk, error) {
 	var disks []disk
 	state := stateFolder(e.Config.Target.StateFolder)
 	for _, x := range e.Config.Target.Exports {
-		d, err := openDisk(x, state, log)
+		d, err := openDisk(x, state, e.Config.Insecure, log)
 		if err != nil {
 			if errors.Is(err, backend.ErrLocked) {
 				err = ownFile(err, x, disks)
@@ -92,10 +92,10 @@ func ownFile(err error, x config.Export, disks []disk) error {
 }
 
 // openDisk opens the disk of an export. The caller closes it.
-func openDisk(x config.Export, state string, log *slog.Logger) (disk, error) {
+func openDisk(x config.Export, state string, insecure bool, log *slog.Logger) (disk, error) {
 	log = log.With("export", x.Name)
 	device, err := backend.Open(x.Backend, backend.Options{
-		ReadOnly: x.ReadOnly, StateFolder: state, Log: log, NBD: openNBDBackend(log),
+		ReadOnly: x.ReadOnly, StateFolder: state, Log: log, NBD: openNBDBackend(insecure, log),
 	})
 	if err != nil {
 		return disk{}, err

@@ -22,7 +22,7 @@ type option struct {
 var (
 	commonOptions = []option{
 		{"admin", "admin", "status socket at `PATH`, or none; default: $XDG_RUNTIME_DIR/viablk/PID.sock, else /run/viablk/PID.sock"},
-		{"insecure", "insecure", "accept listeners that give the disks to any host that reaches them"},
+		{"insecure", "insecure", "accept listeners that give the disks to any host, and NBD servers of other hosts without TLS"},
 		{"drain-timeout", "drain_timeout", "`TIME` that the first SIGTERM gives requests to finish"},
 		{"log-level", "log.level", "log `LEVEL`: debug, info, warn or error"},
 		{"log-format", "log.format", "log `FORMAT`: text or json"},

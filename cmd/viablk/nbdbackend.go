@@ -28,7 +28,8 @@ type nbdBackend struct {
 }
 
 // openNBDBackend returns what opens the backends that are NBD URIs or commands.
-func openNBDBackend(log *slog.Logger) func(spec string, readOnly bool) (block.Device, error) {
+// A server elsewhere is asked without TLS only if that is accepted.
+func openNBDBackend(insecure bool, log *slog.Logger) func(spec string, readOnly bool) (block.Device, error) {
 	return func(spec string, readOnly bool) (block.Device, error) {
 		if command, ok := strings.CutPrefix(spec, "run:"); ok {
 			return openCommandBackend(command, readOnly, log)
@@ -36,6 +37,13 @@ func openNBDBackend(log *slog.Logger) func(spec string, readOnly bool) (block.De
 		b, err := parseNBDBackend(spec)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", backend.ErrUsage, err)
+		}
+		switch {
+		case !b.uri.InClear():
+		case !insecure:
+			return nil, &exit{exitConfiguration, fmt.Errorf("any host on the path to %s could read and change the disk: use nbds: with tls-certificates=FOLDER, or accept that with --insecure", b.uri)}
+		default:
+			log.Warn("any host on the path to the server can read and change the disk", "event", "server_in_clear", "server", b.uri.String())
 		}
 		return b.open(context.Background(), readOnly, log)
 	}
@@ -69,7 +77,9 @@ func parseNBDBackend(spec string) (nbdBackend, error) {
 		address += "?" + strings.Join(rest, "&")
 	}
 	var err error
-	b.uri, err = config.ParseURI(address)
+	if b.uri, err = config.ParseURI(address); err == nil {
+		err = b.uri.CheckRemote()
+	}
 	return b, err
 }
 
