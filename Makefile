@@ -37,7 +37,8 @@
 # make noticed     how soon a silent peer is noticed in a thousand cuts, how much longer requests wait
 #                  than a killed target is away, and requests of 1 MiB at 1 Mbit/s
 # make forgeries   a hundred million forged capsules, a million opens of a record that a peer
-#                  changes meanwhile, and sealed sessions whose messages change on the way
+#                  changes meanwhile, sealed sessions whose messages change on the way, and
+#                  bugs planted in what seals
 # make rotation    a minute of requests under rekeys, and bugs planted in these
 # make cable       sealed sessions of two hosts with an attacker on their cable, also with bugs
 #                  planted that leave payload in clear
@@ -260,6 +261,7 @@ forgeries:
 		-seal.forgeries $(FORGERIES) -seal.opens $$(( $(FORGERIES) / 100 ))
 	$(GO) test -v -count=1 -timeout 0 -run '^TestChangesOnTheWay$$' ./integration/attack -args \
 		-attack.changes $$(( $(FORGERIES) / 50000 ))
+	$(GO) test -v -count=1 -timeout 10m -run '^TestPlantedSeals$$' ./integration/attack -args -attack.planted
 
 rotation:
 	$(GO) test -v -count=1 -timeout 10m -run '^TestRotation$$' ./integration/attack -args -attack.rotation 60s -attack.rekey 1s

@@ -12,12 +12,15 @@ import (
 	"github.com/viablk/viablk/integration/testbed"
 )
 
-// plantedRekeys are bugs of rekeys, each with the tests that have to find it.
-var plantedRekeys = []struct {
+// plantedBug is a bug with the tests that have to find it.
+type plantedBug struct {
 	name  string
 	edits []edit
 	found map[string][]string // tests by package
-}{
+}
+
+// plantedRekeys are bugs of rekeys.
+var plantedRekeys = []plantedBug{
 	{
 		"the target takes any certificate in a rekey",
 		[]edit{{
@@ -73,12 +76,26 @@ var plantedRekeys = []struct {
 		[]edit{{"internal/seal/rekey.go", "case s.end == Target:\n\t\tif l.next != nil {", "case s.end == Target:\n\t\tif next, _, err := l.ring.newest().chains(l); err == nil && next.era != s.chain.era {\n\t\t\tl.next = &next\n\t\t}\n\t\tif l.next != nil {"}},
 		map[string][]string{"internal/seal": {"TestRekey"}},
 	},
+	{
+		"queues wait while certificates are read for a rekey",
+		[]edit{
+			{"initiator/rekey.go", "\t\"fmt\"\n\t\"time\"\n", "\t\"fmt\"\n\t\"sync\"\n\t\"time\"\n"},
+			{"initiator/rekey.go", "\tcfg, err := k.s.cfg.Security()\n\tif err != nil {\n\t\tk.s.cfg.Log.Warn(\"no rekey", "\tamid.Lock()\n\tcfg, err := k.s.cfg.Security()\n\tamid.Unlock()\n\tif err != nil {\n\t\tk.s.cfg.Log.Warn(\"no rekey"},
+			{"initiator/rekey.go", "// sessionKeys is what", "var amid sync.Mutex\n\n// sessionKeys is what"},
+			{"initiator/queue.go", "func (q *Queue) Kick() { q.poster.kick() }", "func (q *Queue) Kick() {\n\tamid.Lock()\n\tdefer amid.Unlock()\n\tq.poster.kick()\n}"},
+		},
+		map[string][]string{"integration/attack": {"TestRequestsGoOnAmidRekeys"}},
+	},
 }
 
 // TestPlantedRekeys: each edit fits the sources; with -attack.planted the tests
 // of rekeys find each bug.
-func TestPlantedRekeys(t *testing.T) {
-	for _, p := range plantedRekeys {
+func TestPlantedRekeys(t *testing.T) { findPlanted(t, plantedRekeys) }
+
+// findPlanted plants each bug, and with -attack.planted runs its tests, which
+// have to fail.
+func findPlanted(t *testing.T, bugs []plantedBug) {
+	for _, p := range bugs {
 		t.Run(strings.ReplaceAll(p.name, " ", "-"), func(t *testing.T) {
 			overlay := plant(t, p.edits)
 			if !*plantedFlag {
