@@ -36,6 +36,7 @@ type scene struct {
 	limits seal.Limits
 	rekey  time.Duration // initiator.Config.RekeyInterval
 	folder string        // of certificates; "" is sessions in clear
+	secure func() (handshake.Config, error)
 
 	certificates *pki.ServerCertificates
 	host         string
@@ -49,6 +50,7 @@ type scene struct {
 func newScene(t testing.TB, f testbed.Fabric, by *attacker, sealed bool, limits seal.Limits) *scene {
 	t.Helper()
 	s := &scene{fabric: f, by: by, limits: limits, host: f.Host(t)}
+	s.secure = s.security
 	log := slog.New(slog.DiscardHandler)
 	if os.Getenv("ATTACK_LOG") != "" {
 		log = slog.New(slog.NewTextHandler(os.Stderr, nil))
@@ -117,7 +119,7 @@ func (s *scene) dial(t testing.TB) *initiator.Device {
 		RekeyInterval: s.rekey,
 	}
 	if s.folder != "" {
-		cfg.Security = s.security
+		cfg.Security = s.secure
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
