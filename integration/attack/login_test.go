@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 
 	"github.com/viablk/viablk/initiator"
@@ -13,6 +14,7 @@ import (
 	"github.com/viablk/viablk/internal/pki"
 	"github.com/viablk/viablk/internal/seal"
 	"github.com/viablk/viablk/internal/wire"
+	"github.com/viablk/viablk/via"
 )
 
 // loginHeads returns how a login and the answer that grants it begin, by what
@@ -99,6 +101,67 @@ func TestNoLoginInClear(t *testing.T) {
 			s.stop() // nothing travels any more
 			if len(secrets.found) != 0 || secrets.bytes[messages] == 0 {
 				t.Errorf("%v in %d bytes of messages", secrets.found, secrets.bytes[messages])
+			}
+		})
+	}
+}
+
+// damagedHandshakes are what a man in the middle does to a message of the
+// handshake. Each returns whether the message is one of those.
+var damagedHandshakes = map[string]func(m *wire.Auth) bool{
+	"methods offered": func(m *wire.Auth) bool { m.Methods = wire.AuthPSK; return !m.Answer },
+	"method chosen":   func(m *wire.Auth) bool { m.Methods = wire.AuthPSK; return m.Answer },
+	"seals offered":   func(m *wire.Auth) bool { m.Seals = 0x80; return !m.Answer },
+	"seal chosen":     func(m *wire.Auth) bool { m.Seals = 0x80; return m.Answer },
+	"version":         func(m *wire.Auth) bool { m.Version++; return !m.Answer },
+	"nonce of the initiator": func(m *wire.Auth) bool {
+		m.Nonce[7] ^= 1
+		return !m.Answer && m.Kind == wire.AuthHello
+	},
+	"nonce of the target": func(m *wire.Auth) bool { m.Nonce[7] ^= 1; return m.Answer },
+	"flight of the initiator": func(m *wire.Auth) bool {
+		clear(m.Data)
+		return !m.Answer && len(m.Data) > 0
+	},
+	"flight of the target": func(m *wire.Auth) bool { clear(m.Data); return m.Answer && len(m.Data) > 0 },
+	"said to be over": func(m *wire.Auth) bool {
+		m.Status, m.Last = wire.StatusOK, true
+		return m.Answer
+	},
+}
+
+// TestNoLoginInClearAmidDamage: an initiator whose handshake an attacker
+// changes has no session, and neither end says in clear what only a session is
+// to say. Messages have the checksum of what they became.
+func TestNoLoginInClearAmidDamage(t *testing.T) {
+	for name, damage := range damagedHandshakes {
+		t.Run(name, func(t *testing.T) {
+			secrets := newSearch(t)
+			a := newAttacker(secrets.see)
+			var damaged atomic.Int64
+			a.change = func(c channel, w *via.Work) {
+				if c != messages || len(w.Segments) == 0 {
+					return
+				}
+				var m wire.Auth
+				b := w.Segments[0].Bytes
+				if m.Decode(b) != nil || !damage(&m) {
+					return
+				}
+				if n, err := m.Encode(b); err != nil || n != len(b) {
+					t.Errorf("a damaged message of %d bytes has %d, %v", len(b), n, err)
+				}
+				damaged.Add(1)
+			}
+			s := newScene(t, testbed.Fabrics["shm"], a, true, seal.Limits{})
+			cfg := initiator.Config{NIC: s.nic, Host: s.host, Export: exportName, Log: s.cfg.Log, Security: s.security}
+			if d, err := initiator.Dial(t.Context(), cfg); err == nil {
+				t.Errorf("a session with %+v", d.Status().Security)
+				testbed.Must(t, d.Close())
+			}
+			s.stop() // nothing travels any more
+			if len(secrets.found) != 0 || damaged.Load() == 0 {
+				t.Errorf("%v, %d damaged messages", secrets.found, damaged.Load())
 			}
 		})
 	}
