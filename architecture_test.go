@@ -39,6 +39,8 @@ var arrows = map[string][]string{
 		"initiator", "target", "target/backend", "regcache", "via", "via/hook", "internal/block", "cmd/viablk/internal/bench",
 	},
 
+	"cmd/viablk/internal/show":       {},
+
 	"cmd/viablk/internal/chart":   {},
 	"cmd/viablk/internal/compare": {},
 

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/viablk/viablk/cmd/viablk/internal/show"
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/internal/pki"
 	"github.com/viablk/viablk/target/backend"
@@ -79,7 +80,7 @@ func TestPrintable(t *testing.T) {
 	for in, want := range map[string]string{
 		"disk0": "disk0", "a b": "a b", "": "-", "a\tb": `"a\tb"`, "\x1b[31m": `"\x1b[31m"`, "é": "é", "\u202e": `"\u202e"`, "a\nb": `"a\nb"`,
 	} {
-		if got := printable(in); got != want {
+		if got := show.Text(in); got != want {
 			t.Errorf("%q prints as %s, want %s", in, got, want)
 		}
 	}

@@ -3,9 +3,10 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/viablk/viablk/cmd/viablk/internal/show"
 )
 
 // printJSON prints a document.
@@ -53,7 +54,7 @@ func newColumns(rows [][]string) columns {
 			if i == len(cs) {
 				cs = append(cs, column{right: true})
 			}
-			cell = printable(cell)
+			cell = show.Text(cell)
 			cs[i].width = max(cs[i].width, utf8.RuneCountInString(cell))
 			switch {
 			case n == 0:
@@ -74,7 +75,7 @@ func newColumns(rows [][]string) columns {
 func (cs columns) line(row []string) string {
 	var b strings.Builder
 	for i, cell := range row {
-		cell = printable(cell)
+		cell = show.Text(cell)
 		if i > 0 {
 			b.WriteString("  ")
 		}
@@ -113,15 +114,4 @@ func (a *app) printMarkdown(rows [][]string) error {
 		return fmt.Errorf("print: %w", err)
 	}
 	return nil
-}
-
-// printable quotes text from outside that would disturb a terminal or a table.
-func printable(s string) string {
-	if s == "" {
-		return "-"
-	}
-	if quoted := strconv.Quote(s); quoted != `"`+s+`"` {
-		return quoted
-	}
-	return s
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/viablk/viablk/cmd/viablk/internal/show"
 )
 
 func (a *app) sessionCommand() *cobra.Command {
@@ -71,7 +73,7 @@ func sessionRows(processes []processStatus, wide bool, now time.Time) [][]string
 		if t.IsZero() {
 			return "-"
 		}
-		return age(max(0, now.Sub(t)))
+		return show.Age(max(0, now.Sub(t)))
 	}
 	for i := range processes {
 		pid := strconv.Itoa(processes[i].PID)
@@ -89,7 +91,7 @@ func sessionRows(processes []processStatus, wide bool, now time.Time) [][]string
 			}
 			rows = append(rows, slices.Concat(
 				[]string{s.ID[:min(len(s.ID), shortIDLength)], pid, s.Face, client, exports, since(s.Opened), since(s.LastActive)},
-				[]string{thousands(s.Reads), thousands(s.Writes)}, volumes(s.BytesRead, s.BytesWritten)))
+				[]string{show.Count(s.Reads), show.Count(s.Writes)}, volumes(s.BytesRead, s.BytesWritten)))
 		}
 	}
 	return rows

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/viablk/viablk/cmd/viablk/internal/show"
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/initiator"
 	"github.com/viablk/viablk/internal/bytesize"
@@ -152,7 +153,7 @@ var (
 // stateText returns the state, with the time of a disk that waits.
 func (f *faceStatus) stateText() string {
 	if f.State == string(initiator.StateWaiting) && f.WaitingSeconds > 0 {
-		return f.State + " " + age(time.Duration(f.WaitingSeconds*float64(time.Second)))
+		return f.State + " " + show.Age(time.Duration(f.WaitingSeconds*float64(time.Second)))
 	}
 	return f.State
 }
@@ -161,7 +162,7 @@ func (f *faceStatus) stateText() string {
 func (f *faceStatus) narrow(pid int) []string {
 	return slices.Concat(
 		[]string{processID(pid), f.Export, f.Face, f.stateText(), sizeCell(f.Size), strconv.Itoa(f.Connections)},
-		[]string{thousands(f.Reads), thousands(f.Writes)}, volumes(f.BytesRead, f.BytesWritten), []string{thousands(f.Errors)})
+		[]string{show.Count(f.Reads), show.Count(f.Writes)}, volumes(f.BytesRead, f.BytesWritten), []string{show.Count(f.Errors)})
 }
 
 // wide formats the row of a wide table.
@@ -192,10 +193,10 @@ func (r *statusReport) rows(wide bool) [][]string {
 func (r *statusReport) notes() (lines []string) {
 	r.each(func(f *faceStatus, pid int, _ string) {
 		if f.Reason != "" {
-			lines = append(lines, fmt.Sprintf("%s %s: %s: %s", processID(pid), printable(f.Export), f.State, visible(f.Reason)))
+			lines = append(lines, fmt.Sprintf("%s %s: %s: %s", processID(pid), show.Text(f.Export), f.State, visible(f.Reason)))
 		}
 		if f.Quarantine != "" {
-			lines = append(lines, fmt.Sprintf("%s %s: in quarantine: %s", processID(pid), printable(f.Export), f.Quarantine))
+			lines = append(lines, fmt.Sprintf("%s %s: in quarantine: %s", processID(pid), show.Text(f.Export), f.Quarantine))
 		}
 	})
 	return lines
@@ -236,33 +237,6 @@ func processID(pid int) string {
 		return "-"
 	}
 	return strconv.Itoa(pid)
-}
-
-// age formats how long something lasts, in at most four letters up to 999 days.
-func age(d time.Duration) string {
-	switch {
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%ds", d/time.Second)
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%dm", d/time.Minute)
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh", d/time.Hour)
-	}
-	return fmt.Sprintf("%dd", d/(24*time.Hour))
-}
-
-// thousands formats a counter in at most six letters.
-func thousands(n uint64) string {
-	if n < 100_000 {
-		return strconv.FormatUint(n, 10)
-	}
-	const units = "kMGTPE"
-	f, i := float64(n), -1
-	for f >= 999.95 {
-		f /= 1000
-		i++
-	}
-	return strconv.FormatFloat(f, 'f', 1, 64) + units[i:i+1]
 }
 
 // sizeCell formats a size: exactly if that is short.
