@@ -40,6 +40,8 @@ var arrows = map[string][]string{
 	},
 
 	"cmd/viablk/internal/show":       {},
+	"cmd/viablk/internal/activity":   {"internal/latency"},
+	"cmd/viablk/internal/top":        {"cmd/viablk/internal/activity", "cmd/viablk/internal/show", "internal/latency"},
 
 	"cmd/viablk/internal/chart":   {},
 	"cmd/viablk/internal/compare": {},
@@ -207,6 +209,8 @@ var homes = map[string][]string{
 	"github.com/spf13/pflag":              {"cmd/viablk"},
 	"gonum.org/v1/plot":                   {"cmd/viablk/internal/chart"},
 	"golang.org/x/term":                   {"cmd/viablk"},
+	"charm.land/bubbletea":                {"cmd/viablk", "cmd/viablk/internal/top"},
+	"charm.land/lipgloss":                 {"cmd/viablk/internal/top"},
 	"github.com/prometheus/client_golang": {"internal/metrics"},
 	"github.com/prometheus/client_model":  {"internal/metrics"},
 	"github.com/prometheus/common":        {"internal/metrics"},

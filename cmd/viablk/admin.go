@@ -135,8 +135,8 @@ func adminPart(l net.Listener, status func() processStatus, ender sessionEnder) 
 }
 
 // maximumAnswer bounds the answer of a process, in bytes: each of its exports
-// and clients takes a few hundred.
-const maximumAnswer = 64 << 20
+// takes up to 10 kB, most of it for durations, and each client a few hundred.
+const maximumAnswer = 128 << 20
 
 // askTimeout is how long a process may take to say its status.
 const askTimeout = 5 * time.Second
