@@ -6,6 +6,7 @@
 # make test-vm     the tests in virtual machines with a real kernel
 # make test-vm-next  the same, all of them with the kernel of Debian's next release
 # make test-suites  the suites of nbd, libnbd and QEMU against our NBD servers, and how many cases ran
+# make test-page  a browser without a screen loads the page for people of a process under load
 # make conformance the conformance kit on every provider, and how many cases it ran
 # make check       format, vet, staticcheck, modules, architecture
 # make deb, rpm    packages viablk and viablk-verbs in dist
@@ -61,6 +62,9 @@ SUITES := -tags suites
 # The tag of the tests of packages, likewise.
 PACKAGES := -tags packages
 
+# The tag of the test with a browser, likewise.
+PAGE := -tags page
+
 # The tag of the provider for RDMA devices, which needs cgo; it replaces one file.
 VERBS := verbs
 
@@ -80,6 +84,9 @@ SUITES_TOOLS := make:make g++:g++ pod2man:perl hexdump:bsdextrautils pkg-config:
 	/usr/include/glib-2.0/glib.h:libglib2.0-dev \
 	/usr/include/gnutls/gnutls.h:libgnutls28-dev /usr/include/libxml2/libxml/parser.h:libxml2-dev
 
+# The same for what loads the page for people.
+PAGE_TOOLS := chromium:chromium
+
 # The same for what builds packages, and for what tests them.
 BUILD_TOOLS := git:git gcc:gcc /usr/include/infiniband/verbs.h:libibverbs-dev /usr/include/rdma/rdma_cma.h:librdmacm-dev
 PACKAGE_TOOLS := $(BUILD_TOOLS) mmdebstrap:mmdebstrap lintian:lintian rpm:rpm rpmlint:rpmlint \
@@ -91,7 +98,7 @@ PACKAGE_TOOLS := $(BUILD_TOOLS) mmdebstrap:mmdebstrap lintian:lintian rpm:rpm rp
 LOCKS := -test=false -inferred=false
 LOCKED := ./internal/... ./via/... ./target/... ./initiator ./regcache ./config ./cmd/...
 
-.PHONY: build build-verbs deb rpm test test-plain test-suites test-packages test-vm test-vm-next conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed hogs forged-packets planted exactly-once returns noticed restarts attach-latency forgeries rotation cable fuzz-smoke deps clean
+.PHONY: build build-verbs deb rpm test test-plain test-suites test-page test-packages test-vm test-vm-next conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed hogs forged-packets planted exactly-once returns noticed restarts attach-latency forgeries rotation cable fuzz-smoke deps clean
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/viablk ./cmd/viablk
@@ -147,6 +154,11 @@ test-packages: deps bin/nfpm-$(NFPM)
 	NFPM=$(CURDIR)/bin/nfpm-$(NFPM) $(GO) test $(PACKAGES) -v -count=1 -timeout 15m ./integration/packages | \
 		grep -vE '^ *(=== )'
 
+# The browser takes 22 s to install.
+test-page: TOOLS += $(PAGE_TOOLS)
+test-page: deps
+	CGO_ENABLED=1 $(GO) test $(PAGE) -v -count=1 -timeout 10m ./integration/page | grep -vE '^ *(=== )'
+
 # The servers are built with the race detector, as the tests are. Cases that do not
 # apply are printed with their reasons.
 test-suites: TOOLS += $(SUITES_TOOLS)
@@ -163,8 +175,8 @@ conformance:
 check: deps bin/gofumpt-$(GOFUMPT) bin/staticcheck-$(STATICCHECK) bin/checklocks
 	@unformatted=$$(git ls-files -co --exclude-standard '*.go' | xargs bin/gofumpt-$(GOFUMPT) -l) && \
 	if [ -n "$$unformatted" ]; then echo "gofumpt -l: $$unformatted"; exit 1; fi
-	$(GO) vet $(VM),suites,packages ./...
-	bin/staticcheck-$(STATICCHECK) $(VM),suites,packages ./...
+	$(GO) vet $(VM),suites,packages,page ./...
+	bin/staticcheck-$(STATICCHECK) $(VM),suites,packages,page ./...
 	CGO_ENABLED=1 $(GO) vet $(VM),$(VERBS) ./via/verbs ./cmd/viablk ./integration/vm/interop
 	CGO_ENABLED=1 bin/staticcheck-$(STATICCHECK) -tags $(VERBS) ./via/verbs
 	CGO_ENABLED=0 bin/checklocks $(LOCKS) $(LOCKED)

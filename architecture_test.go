@@ -41,6 +41,7 @@ var arrows = map[string][]string{
 
 	"cmd/viablk/internal/show":       {},
 	"cmd/viablk/internal/activity":   {"internal/latency"},
+	"cmd/viablk/internal/statuspage": {"cmd/viablk/internal/activity", "cmd/viablk/internal/show", "internal/latency"},
 	"cmd/viablk/internal/top":        {"cmd/viablk/internal/activity", "cmd/viablk/internal/show", "internal/latency"},
 
 	"cmd/viablk/internal/chart":   {},
@@ -67,6 +68,7 @@ var arrows = map[string][]string{
 	"integration/suites/shim": {},
 
 	"integration/packages": {},
+	"integration/page":     {},
 
 	"via/roce/interop":     {"via", "via/roce", "via/roce/interop/oob"},
 	"integration/vm":       {"integration/program", "integration/vm/agent"},
@@ -164,6 +166,7 @@ var testArrows = map[string][]string{
 	"integration/attack":          {"integration/history", "integration/netbed", "integration/program", "integration/testbed", "initiator", "target", "target/backend", "internal/block", "internal/handshake", "internal/pki", "internal/seal", "internal/wire", "via", "via/roce/wire"},
 	"integration/session":         {"integration/history", "integration/nemesis", "integration/testbed", "initiator", "target", "target/backend", "target/backend/backendtest", "target/limit", "internal/block", "internal/contain", "internal/handshake", "internal/nbd", "internal/pki", "internal/seal", "internal/wire", "via", "via/roce", "via/roce/port", "via/roce/port/porttest", "via/shm"},
 	"integration/suites":          {"integration/program", "integration/testbed"},
+	"integration/page":            {"integration/testbed"},
 	"cmd/viablk/internal/compare": {"integration/testbed", "integration/netbed", "cmd/viablk/internal/chart"},
 
 	"integration/vm/interop":    {"integration/vm"},

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/viablk/viablk/cmd/viablk/internal/statuspage"
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/internal/metrics"
 	"github.com/viablk/viablk/internal/pki"
@@ -34,6 +35,7 @@ type monitor struct {
 	svc    *service
 	cache  *statusCache
 	page   *metrics.Page
+	people statuspage.Page
 	away   time.Duration
 	server http.Server
 }
@@ -118,6 +120,11 @@ func (m *monitor) part(l net.Listener) part {
 		name: "metrics.listen",
 		serve: func(ctx context.Context) error {
 			defer m.cache.close()
+			sampling, end := context.WithCancel(ctx)
+			var sampler sync.WaitGroup
+			sampler.Go(func() { m.routineSample(sampling) })
+			defer sampler.Wait()
+			defer end()
 			stop := context.AfterFunc(ctx, func() { m.server.Close() })
 			defer stop()
 			var err error
@@ -139,8 +146,28 @@ func (m *monitor) part(l net.Listener) part {
 	}
 }
 
+// routineSample gives the page for people the state of each second, until ctx
+// ends. Without a state the second is absent.
+func (m *monitor) routineSample(ctx context.Context) {
+	ticker := time.NewTicker(statuspage.Interval)
+	defer ticker.Stop()
+	for {
+		if d, err := m.cache.read(ctx); err == nil {
+			p := &d.status
+			m.people.Add(statuspage.Process{PID: p.PID, Command: p.Command, Version: p.Version, Started: p.Started},
+				activityOf(d.made, []processStatus{*p}))
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 func (m *monitor) handler() http.Handler {
 	mux := http.NewServeMux()
+	m.people.Register(mux)
 	mux.Handle("GET /metrics", m.page)
 	mux.HandleFunc("GET /healthz", m.serveHealth)
 	mux.HandleFunc("GET /readyz", m.serveReady)
