@@ -133,6 +133,12 @@ type Attach struct {
 	Exclusive bool `mapstructure:"exclusive"`
 	Preempt   bool `mapstructure:"preempt"`
 
+	// Durable says of an NBD server that it keeps what it has answered, whatever
+	// happens to it, and executes nothing of a lost connection later. Without
+	// it the disk fails for good if its server is lost with writes that are not
+	// flushed.
+	Durable bool `mapstructure:"durable"`
+
 	// OnConflict is fail or reopen: what becomes of the disk when its target is
 	// back and another client wrote to it meanwhile.
 	OnConflict string `mapstructure:"on_conflict"`

@@ -16,19 +16,21 @@ func (a *app) attachCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "attach [URI|nbdN] [--device DEVICE] [--nbd URI]",
 		Short: "Attach a remote disk as /dev/nbdN or as a local NBD server",
-		Long: `Connect to the disk that a VIA URI names and serve it until SIGTERM: to the kernel,
-as the block device that --device names, or at an NBD URI, under the export name of
+		Long: `Connect to the disk that a VIA or NBD URI names and serve it until SIGTERM: to the
+kernel, as the block device that --device names, or at an NBD URI, under the export name of
 that URI, or both.
 
 Instead of a URI, nbdN names a line of /etc/nbdtab with the option
 _viablk_transport=PROVIDER: what it says is attached as that device.
 
 When the target goes away requests wait for it, for --ctrl-loss-tmo, and are retried
-when it is back. A device that is in use when the process ends is left: its requests
+when it is back; those to an NBD server, unless it was lost with writes that were not
+flushed (--durable). A device that is in use when the process ends is left: its requests
 wait as long, and the next process takes it over with --reattach.`,
 		Example: `  viablk attach via+roce://storage/disk0 --device auto
   viablk attach via+roce://storage/disk0 --nbd 'nbd+unix:///?socket=/run/disk0.sock'
-  viablk attach 'via+shm:///disk0?socket=/run/viablk/t' --nbd nbd://localhost/disk0`,
+  viablk attach 'via+shm:///disk0?socket=/run/viablk/t' --nbd nbd://localhost/disk0
+  viablk attach nbds://storage/disk0 --certificates client --device auto`,
 	}
 	options := addOptions(cmd, remoteOptions, attachOptions, deviceOptions, commonOptions)
 	tab := cmd.Flags().String("nbdtab", "/etc/nbdtab", "`FILE` that says what is attached as a device")
@@ -83,7 +85,7 @@ func (a *app) attach(ctx context.Context, c config.Config, in *nbdListeners) (er
 	defer in.close()
 	switch {
 	case c.Attach.URI == "":
-		return usage("no disk to attach: give its VIA URI, or attach.uri in the configuration file")
+		return usage("no disk to attach: give its URI, or attach.uri in the configuration file")
 	case c.Attach.NBD == "" && c.Attach.Device == "" && in == nil:
 		return usage("nowhere to serve the disk: give --device auto or --nbd URI, or attach.device or attach.nbd in the configuration file")
 	case c.Attach.Device != "" && in != nil && in.client != nil:
@@ -92,9 +94,6 @@ func (a *app) attach(ctx context.Context, c config.Config, in *nbdListeners) (er
 	uri, err := c.Attach.Remote()
 	if err != nil {
 		return err
-	}
-	if !uri.VIA() {
-		return usage("%s is an NBD server already: connect NBD clients to it, or attach a via+PROVIDER:// URI", uri)
 	}
 	name := uri.Export
 	local, err := attachLocal(c.Attach)

@@ -78,7 +78,7 @@ func detachDevice(ctx context.Context, n nbdkernel.Node, force bool) error {
 		return err
 	case !state.Attached:
 		return fmt.Errorf("%s: %w", n, nbdkernel.ErrNotAttached)
-	case !strings.HasPrefix(state.Backend, "via+") && !force:
+	case !attachedByViablk(state.Backend) && !force:
 		return fmt.Errorf("%s was attached by another program: detach it with that, or with --force", n)
 	}
 	err = driver.Detach(ctx, n, force)
@@ -86,6 +86,13 @@ func detachDevice(ctx context.Context, n nbdkernel.Node, force bool) error {
 		return &exit{exitTryAgain, err}
 	}
 	return err
+}
+
+// attachedByViablk reports whether the backend of a device is the URI of a
+// disk, which attach tells the kernel.
+func attachedByViablk(backend string) bool {
+	_, err := config.ParseURI(backend)
+	return err == nil
 }
 
 // findAttach returns the running "viablk attach" that serves NBD at a unix

@@ -75,6 +75,7 @@ var (
 		{"read-only", "attach.read_only", "open the remote disk for reading only"},
 		{"exclusive", "attach.exclusive", "be the only client of the remote disk"},
 		{"preempt", "attach.preempt", "end other clients of the remote disk that are in the way"},
+		{"durable", "attach.durable", "an NBD server keeps what it has answered, whatever happens to it: go on after its loss without a flush"},
 		{"on-conflict", "attach.on_conflict", "`POLICY` if another client wrote to the disk while its target was lost, EIO for good or for what waits: fail or reopen"},
 		{"timeout", "attach.timeout", "`TIME` for connecting and logging in"},
 	}

@@ -79,7 +79,7 @@ func (k *kernelDevice) close() {
 func (k *kernelDevice) dial(ctx context.Context, svc *service, u config.URI, c config.Attach, log *slog.Logger, trace *tracer) (*remoteDisk, error) {
 	deadline := time.Now().Add(c.CtrlLossTimeout)
 	for {
-		remote, err := dialVIA(ctx, u, c, log, trace)
+		remote, err := dialRemote(ctx, u, c, log, trace)
 		if err == nil || exitCode(err) != exitTryAgain || k == nil || !k.reserved.Reattaching() || time.Until(deadline) < c.ReconnectDelay {
 			return remote, err
 		}

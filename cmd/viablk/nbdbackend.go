@@ -25,6 +25,7 @@ type nbdBackend struct {
 	uri       config.URI
 	reconnect time.Duration
 	durable   bool
+	timeout   time.Duration // of an attempt to connect; 0: the default
 }
 
 // openNBDBackend returns what opens the backends that are NBD URIs or commands.
@@ -86,7 +87,7 @@ func parseNBDBackend(spec string) (nbdBackend, error) {
 // open opens the export. The caller closes it.
 func (b nbdBackend) open(ctx context.Context, readOnly bool, log *slog.Logger) (*nbdclient.Device, error) {
 	device, err := nbdclient.Open(ctx, nbdclient.Config{
-		Name: b.uri.String(), ReadOnly: readOnly, Reconnect: b.reconnect, Durable: b.durable, Log: log,
+		Name: b.uri.String(), ReadOnly: readOnly, Reconnect: b.reconnect, Durable: b.durable, Timeout: b.timeout, Log: log,
 		Connect: func(ctx context.Context) (*nbd.Opened, error) {
 			conn, client, err := dialNBD(ctx, b.uri)
 			if err != nil {

@@ -51,7 +51,7 @@ func (p *processStatus) exportMetrics() []metrics.Export {
 		x := metrics.Export{Name: e.Name, Size: e.Size, ReadOnly: e.ReadOnly, State: string(initiator.StateConnected)}
 		if i < len(p.Initiators) { // in the order of the exports
 			r := &p.Initiators[i]
-			x.Backend, x.UUID, x.Size, x.State = "via+"+r.Provider, r.UUID, r.Size, string(r.State)
+			x.Backend, x.UUID, x.Size, x.State = backendOf(r), r.UUID, r.Size, string(r.State)
 		}
 		place[e.Name] = len(all)
 		all = append(all, x)

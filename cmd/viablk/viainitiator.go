@@ -11,15 +11,32 @@ import (
 
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/initiator"
+	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/nbd"
 	"github.com/viablk/viablk/regcache"
 	"github.com/viablk/viablk/via"
 )
 
+// remoteDevice is a remote disk, over VIA or NBD.
+type remoteDevice interface {
+	block.Device
+
+	Description() string
+	Status() initiator.Status
+
+	// Done is closed when the disk is lost for good, and Err says why. A disk
+	// that logs that itself has no channel.
+	Done() <-chan struct{}
+	Err() error
+
+	// CheckCertificates is called after certificates were read anew.
+	CheckCertificates()
+}
+
 // remoteDisk is an open remote disk with the NIC that reaches it.
 type remoteDisk struct {
 	uri    config.URI
-	device *initiator.Device
+	device remoteDevice
 	close  func() error // closes disk and NIC, once
 }
 

@@ -30,7 +30,7 @@ func TestRefusalsNameTheirCause(t *testing.T) {
 		{"scheme", 64, `unknown scheme "http"`, target("--listen", "http://h/", "--export", "a=memory:1M")},
 		{"no URI", 64, `"disk0"`, attach("disk0", free)},
 		{"URI without socket", 64, `append \?socket=PATH`, attach("via+shm:///disk", free)},
-		{"NBD URI for VIA", 64, `is an NBD server already`, attach(tcp, free)},
+		{"reservation of an NBD server", 64, `an NBD server reserves no disk`, append(attach(tcp, free), "--preempt")},
 		{"VIA URI for NBD", 64, `is not an NBD scheme`, attach(p.URI("disk", "via+shm"), "via+shm:///x?socket=/y")},
 		{"unknown export over VIA", 1, `no export is named "nosuch"`, attach(strings.Replace(p.URI("disk", "via+shm"), "disk", "nosuch", 1), free)},
 		{"unknown export over NBD", 1, `nosuch`, []string{"info", strings.Replace(tcp, "/disk", "/nosuch", 1)}},

@@ -116,6 +116,7 @@ func (d *Device) reconnect(ctx context.Context) (*connection, error) {
 		disconnect(c.opened.Stream, c.opened.Extended)
 		return nil, d.fail(err)
 	}
+	d.generations.found(c.generation)
 	return c, nil
 }
 
@@ -188,7 +189,23 @@ func (d *Device) Info() block.Info {
 	return i
 }
 
-// NewQueue implements [block.Device]. It connects.
+// State is whether a device has its server.
+type State struct {
+	Away    error         // why the server is lost; nil while it is there
+	For     time.Duration // how long it has been away
+	Failure error         // why the disk has failed for good; nil otherwise
+	Losses  uint64        // of the server, ever
+}
+
+// State returns whether the device has its server. It is safe for concurrent
+// use.
+func (d *Device) State() State { return d.generations.state() }
+
+// Description returns what the server says of the export.
+func (d *Device) Description() string { return d.opened.Description }
+
+// NewQueue implements [block.Device]. It connects. Requests of a queue that is
+// opened while the server is away wait for it as those of others do.
 func (d *Device) NewQueue(depth int) (block.Queue, error) {
 	if depth < 1 || depth > block.MaximumDepth {
 		return nil, fmt.Errorf("open a queue of %d requests: %w", depth, syscall.EINVAL)
@@ -197,10 +214,19 @@ func (d *Device) NewQueue(depth int) (block.Queue, error) {
 		return d.shared.newQueue(depth)
 	}
 	c, err := d.connector.connect(context.Background())
-	if err != nil {
+	switch {
+	case err == nil:
+		return newQueue(d, depth, c)
+	case d.cfg.Reconnect == 0 || d.failure() != nil:
 		return nil, err
 	}
-	return newQueue(d, depth, c)
+	q, made := newQueue(d, depth, nil)
+	if made != nil {
+		return nil, made
+	}
+	d.generations.miss(err)
+	q.redial.begin(q, err)
+	return q, nil
 }
 
 // Close implements [block.Device].

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"syscall"
+	"time"
 )
 
 // generations is what a device knows of its server: which process of it the
@@ -26,6 +27,12 @@ type generations struct {
 	flushed uint64 // of answered
 	// +checklocks:mu
 	failure error
+	// +checklocks:mu
+	away error // why the server is lost; nil while there is a connection
+	// +checklocks:mu
+	since time.Time // of away
+	// +checklocks:mu
+	losses uint64
 }
 
 // errUnflushed is the loss of a server that had writes which were not flushed.
@@ -89,12 +96,50 @@ func (l *generations) lose(generation uint64, writes bool, cause error) (failure
 	dirty := writes
 	if first = generation == l.generation; first {
 		l.generation++
+		l.losses++
+		l.noteAway(cause)
 		dirty = dirty || l.answered != l.flushed
 	}
 	if dirty && !l.durable && l.failure == nil {
 		l.failure, first = fmt.Errorf("%w (%w)", errUnflushed, cause), true
 	}
 	return l.failure, first
+}
+
+// noteAway notes since when the server is away.
+//
+// +checklocks:l.mu
+func (l *generations) noteAway(cause error) {
+	if l.away == nil {
+		l.away, l.since = cause, time.Now()
+	}
+}
+
+// miss notes that a server could not be connected to.
+func (l *generations) miss(cause error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.noteAway(cause)
+}
+
+// found notes that a connection of a generation has been opened.
+func (l *generations) found(generation uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if generation == l.generation {
+		l.away = nil
+	}
+}
+
+// state returns whether there is a server.
+func (l *generations) state() State {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := State{Away: l.away, Failure: l.failure, Losses: l.losses}
+	if l.away != nil {
+		s.For = time.Since(l.since)
+	}
+	return s
 }
 
 // fail makes the disk fail for good. The first cause stays.

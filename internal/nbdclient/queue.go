@@ -49,7 +49,7 @@ type queue struct {
 }
 
 // newQueue returns a queue with a connection, which it takes also when it
-// fails.
+// fails. With nil it has none yet.
 func newQueue(d *Device, depth int, first *connection) (q *queue, err error) {
 	q = &queue{
 		device: d, slots: make([]slot, depth), free: make([]uint16, 0, depth),
@@ -58,7 +58,9 @@ func newQueue(d *Device, depth int, first *connection) (q *queue, err error) {
 	}
 	defer func() {
 		if err != nil {
-			first.opened.Stream.Close()
+			if first != nil {
+				first.opened.Stream.Close()
+			}
 			err = fmt.Errorf("open a queue of %s: %w", d.cfg.Name, errors.Join(err, q.release()))
 		}
 	}()
@@ -77,6 +79,9 @@ func newQueue(d *Device, depth int, first *connection) (q *queue, err error) {
 	}
 	if err = q.watch(unix.EPOLL_CTL_ADD, q.bell.fd, unix.EPOLLIN); err != nil {
 		return nil, err
+	}
+	if first == nil {
+		return q, nil
 	}
 	return q, q.connect(first)
 }

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/viablk/viablk/config"
+	"github.com/viablk/viablk/initiator"
+	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/nbdclient"
+)
+
+// providerNBD is the provider of a remote disk that is an export of an NBD
+// server.
+const providerNBD = "nbd"
+
+// nbdRemote is an export of an NBD server as a remote disk.
+type nbdRemote struct {
+	*nbdclient.Device
+	uri     config.URI
+	timeout time.Duration // how long requests wait for the server
+}
+
+// dialRemote opens the disk that a URI names. The caller closes it.
+func dialRemote(ctx context.Context, u config.URI, c config.Attach, log *slog.Logger, trace *tracer) (*remoteDisk, error) {
+	if u.VIA() {
+		return dialVIA(ctx, u, c, log, trace)
+	}
+	if c.Exclusive || c.Preempt {
+		return nil, usage("%s: an NBD server reserves no disk: leave out --exclusive and --preempt", u)
+	}
+	b := nbdBackend{uri: u, reconnect: c.CtrlLossTimeout, durable: c.Durable, timeout: c.Timeout}
+	device, err := b.open(ctx, c.ReadOnly, log)
+	if err != nil {
+		return nil, err
+	}
+	return &remoteDisk{u, &nbdRemote{device, u, c.CtrlLossTimeout}, sync.OnceValue(func() error {
+		if err := device.Close(); err != nil {
+			return fmt.Errorf("close %s: %w", u, err)
+		}
+		return nil
+	})}, nil
+}
+
+// Done implements remoteDevice.
+func (r *nbdRemote) Done() <-chan struct{} { return nil }
+
+// Err implements remoteDevice.
+func (r *nbdRemote) Err() error { return r.State().Failure }
+
+// CheckCertificates implements remoteDevice: each connection reads them.
+func (r *nbdRemote) CheckCertificates() {}
+
+// Status implements remoteDevice.
+func (r *nbdRemote) Status() initiator.Status {
+	info, state := r.Info(), r.State()
+	s := initiator.Status{
+		Export: r.uri.Export, Description: r.Description(), Size: info.Size, ReadOnly: info.Features&block.ReadOnly != 0,
+		Provider: providerNBD, State: initiator.StateConnected, SessionLosses: state.Losses, MaxIO: info.MaximumPayload,
+	}
+	switch {
+	case state.Failure != nil:
+		s.State, s.Error = initiator.StateFailed, state.Failure.Error()
+	case state.Away != nil && state.For >= r.timeout:
+		s.State, s.Error = initiator.StateFailed, state.Away.Error()
+	case state.Away != nil:
+		s.State, s.Error, s.DisconnectedSeconds = initiator.StateWaiting, state.Away.Error(), state.For.Seconds()
+	}
+	s.Connected = s.State == initiator.StateConnected
+	return s
+}
+
+// backendOf returns the kind of a remote disk.
+func backendOf(s *initiator.Status) string {
+	if s.Provider == providerNBD {
+		return providerNBD
+	}
+	return "via+" + s.Provider
+}
