@@ -16,6 +16,8 @@
 # make bench-nbd   fio on our NBD server and chain beside nbdkit and qemu-nbd, as a page in dist/bench-nbd
 # make bench-cost  what our NBD server and chain cost and do beside nbdkit, as a page in dist/bench-cost;
 #                  COST="-cost.parts rate -cost.rounds 1" chooses
+# make bench-copy  viablk copy beside nbdcopy, between files and NBD servers
+# make bench-proxy fio on a target in front of an NBD server, beside nbdkit's proxy
 # make nbd-conformance  what the NBD protocol says, asked of our servers and of others, as a table
 # make mutants     the tests of the registration cache against bugs planted in it
 # make ablations   the decision whether to copy without each of its parts
@@ -98,7 +100,7 @@ PACKAGE_TOOLS := $(BUILD_TOOLS) mmdebstrap:mmdebstrap lintian:lintian rpm:rpm rp
 LOCKS := -test=false -inferred=false
 LOCKED := ./internal/... ./via/... ./target/... ./initiator ./regcache ./config ./cmd/...
 
-.PHONY: build build-verbs deb rpm test test-plain test-suites test-page test-packages test-vm test-vm-next conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed hogs forged-packets planted exactly-once returns noticed restarts attach-latency forgeries rotation cable fuzz-smoke deps clean
+.PHONY: build build-verbs deb rpm test test-plain test-suites test-page test-packages test-vm test-vm-next conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed hogs forged-packets planted exactly-once returns noticed restarts attach-latency forgeries rotation cable fuzz-smoke deps clean bench-copy bench-proxy
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/viablk ./cmd/viablk
@@ -196,6 +198,12 @@ bench-nbd: deps
 bench-cost: deps
 	VIABLK_BENCH=1 $(GO) test -v -count=1 -timeout 120m -run 'TestCost$$' ./cmd/viablk/internal/compare -args \
 		-cost.report $(CURDIR)/dist/bench-cost $(COST)
+
+bench-copy: deps
+	VIABLK_BENCH=1 $(GO) test -v -count=1 -timeout 60m -run 'TestCompareCopies$$' ./cmd/viablk/internal/compare
+
+bench-proxy: deps
+	VIABLK_BENCH=1 $(GO) test -v -count=1 -timeout 60m -run 'TestCompareProxies$$' ./cmd/viablk/internal/compare
 
 nbd-conformance: deps
 	VIABLK_CONFORMANCE=1 $(GO) test -v -count=1 -timeout 30m -run TestConformanceOfAll ./integration/nbd

@@ -85,6 +85,8 @@ func completionOf(kind string, choices []string) cobra.CompletionFunc {
 		directive = cobra.ShellCompDirectiveDefault
 	case "FOLDER":
 		directive = cobra.ShellCompDirectiveFilterDirs
+	case "SRC", "DST", "DISK": // a URI or a path
+		choices, directive = slices.Concat(choices, schemes), cobra.ShellCompDirectiveNoSpace
 	case "URI":
 		choices, directive = slices.Concat(choices, schemes), directive|cobra.ShellCompDirectiveNoSpace
 	}

@@ -110,6 +110,7 @@ where each value comes from.
 	root.PersistentFlags().StringVarP(&a.output, "output", "o", "table", "print as `FORMAT`: table or json")
 	root.AddCommand(
 		a.targetCommand(), a.attachCommand(), a.detachCommand(), a.upCommand(),
+		a.copyCommand(), a.verifyCommand(),
 		a.listCommand(), a.infoCommand(), a.statusCommand(), a.topCommand(), a.sessionCommand(), a.devicesCommand(), a.identityCommand(),
 		a.configCommand(), a.pkiCommand(), a.benchCommand(), a.versionCommand(),
 		a.manualCommand(),
