@@ -30,14 +30,30 @@ type Options struct {
 	// Folder is where the records of disks are that keep no extended attribute.
 	Folder string
 
+	// Kept, if not nil, is a disk that is no file: FD and Folder have no use.
+	Kept *Kept
+
 	// Flush makes the disk durable; nil is fdatasync(2).
 	Flush func() error
 
 	// Log gets what a person should know of the disk. Nil discards it.
 	Log *slog.Logger
 
-	// Boot identifies the start of the machine; zero asks the kernel.
+	// Boot identifies the start of the machine; zero asks the kernel. Of a
+	// machine that answers no write before it is durable, all starts are one.
 	Boot [16]byte
+}
+
+// Kept is a disk that keeps its record itself, such as an image of a cluster.
+type Kept struct {
+	// Place keeps the record.
+	Place Place
+
+	// Binding tells the disk from every other, also from its copies.
+	Binding [16]byte
+
+	// Renew is what a person runs to remove a record that cannot be used.
+	Renew string
 }
 
 // outside is the writer of a disk that another program changed.
@@ -46,7 +62,7 @@ var outside [16]byte
 // Disk is the identity of an open disk. It implements [block.Identity].
 type Disk struct {
 	options Options
-	places  []place       // the first is the usual one, the next are tried after it
+	places  []Place       // the first is the usual one, the next are tried after it
 	writing chan struct{} // holds one token; who has it writes the record
 
 	uuid     [16]byte
@@ -67,7 +83,7 @@ func Open(o Options) (*Disk, error) {
 	d := newDisk(o)
 	was, found, err := d.load()
 	if err != nil {
-		return nil, fmt.Errorf("identity of %q: %w", d.options.Path, explain(err, d.options.Path))
+		return nil, fmt.Errorf("identity of %q: %w", d.options.Path, d.options.explain(err))
 	}
 	now, err := d.examine()
 	if err != nil {
@@ -78,7 +94,10 @@ func Open(o Options) (*Disk, error) {
 		return d, nil
 	}
 	r := d.next(was, found, now)
-	if err := d.keep(&r); err != nil {
+	switch err := d.keep(&r); {
+	case err != nil && o.Kept != nil:
+		return nil, fmt.Errorf("keep the identity of %q: %w", d.options.Path, err)
+	case err != nil:
 		return nil, fmt.Errorf("keep the identity of %q: %w: make %q writable, or give up the identity with identity=0",
 			d.options.Path, err, d.options.Folder)
 	}
@@ -98,7 +117,11 @@ func newDisk(o Options) *Disk {
 	}
 	d := &Disk{options: o, writing: make(chan struct{}, 1)}
 	d.writing <- struct{}{}
-	d.places = []place{xattr{o.FD, o.Path}}
+	if o.Kept != nil {
+		d.places = []Place{o.Kept.Place}
+		return d
+	}
+	d.places = []Place{xattr{o.FD, o.Path}}
 	if o.Folder != "" {
 		d.places = append(d.places, newSidecar(o.Folder, realPath(o.Path)))
 	}
@@ -117,12 +140,16 @@ func realPath(path string) string {
 }
 
 // explain says what to do about a record that cannot be used.
-func explain(err error, path string) error {
+func (o *Options) explain(err error) error {
+	renew := "viablk identity renew " + o.Path
+	if o.Kept != nil {
+		renew = o.Kept.Renew
+	}
 	switch {
 	case errors.Is(err, ErrDamaged):
-		return fmt.Errorf("%w: check that the disk is the right one, then run \"viablk identity renew %s\"", err, path)
+		return fmt.Errorf("%w: check that the disk is the right one, then run %q", err, renew)
 	case errors.Is(err, ErrVersion):
-		return fmt.Errorf("%w: serve the disk with a newer viablk, or run \"viablk identity renew %s\"", err, path)
+		return fmt.Errorf("%w: serve the disk with a newer viablk, or run %q", err, renew)
 	}
 	return err
 }
@@ -131,7 +158,7 @@ func explain(err error, path string) error {
 // record has an old one.
 func (d *Disk) load() (r Record, found bool, err error) {
 	for _, p := range d.places {
-		b, err := p.load()
+		b, err := p.Load()
 		switch {
 		case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, errNoPlace):
 			continue
@@ -234,7 +261,7 @@ func (r *Record) verifier() uint64 {
 func (d *Disk) keep(r *Record) error {
 	var errs []error
 	for _, p := range d.places {
-		err := p.store(r.encode())
+		err := p.Store(r.encode())
 		if err == nil {
 			return nil
 		}

@@ -3,6 +3,7 @@ package identity
 import (
 	"bytes"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -209,16 +210,16 @@ func TestLossWithoutTheFirstPlace(t *testing.T) {
 	}
 	r.compare("closed after that", d, r.open(), true, true, true)
 
-	again.places = []place{refusing{again.places[0]}}
+	again.places = []Place{refusing{again.places[0]}}
 	if err := again.Lost(syscall.EIO); !errors.Is(err, syscall.EROFS) {
 		t.Errorf("a loss that is kept nowhere: %v", err)
 	}
 }
 
 // refusing is a place that takes no records any more.
-type refusing struct{ place }
+type refusing struct{ Place }
 
-func (refusing) store([]byte) error { return syscall.EROFS }
+func (refusing) Store([]byte) error { return syscall.EROFS }
 
 // TestWriterGeneration: a writer that takes over advances the generation, also
 // if it was the last one, and both outlive the process.
@@ -266,8 +267,8 @@ func TestNoAttributes(t *testing.T) {
 // missing is a file system without attributes.
 type missing struct{}
 
-func (missing) load() ([]byte, error) { return nil, errNoPlace }
-func (missing) store([]byte) error    { return syscall.EOPNOTSUPP }
+func (missing) Load() ([]byte, error) { return nil, errNoPlace }
+func (missing) Store([]byte) error    { return syscall.EOPNOTSUPP }
 func (missing) String() string        { return "no place" }
 
 // TestBadRecords: a record that cannot be used is an error that says what to
@@ -442,7 +443,7 @@ func TestNewestRecordCounts(t *testing.T) {
 			d.places[0] = refusing{d.places[0]}
 			closed := d.Record()
 			closed.Opens, closed.Unclean = 1, false
-			if err := (xattr{d.options.FD, r.path}).store(closed.encode()); err != nil {
+			if err := (xattr{d.options.FD, r.path}).Store(closed.encode()); err != nil {
 				t.Fatal(err)
 			}
 			record := d.Record()
@@ -465,4 +466,62 @@ func TestStateFolderThatCannotBe(t *testing.T) {
 	r.folder = "/dev/null/state"
 	r.serve()
 	r.compare("served again", r.open(), r.open(), true, true, true)
+}
+
+// remembered is a place in memory.
+type remembered struct{ record []byte }
+
+func (*remembered) String() string { return "memory" }
+
+func (m *remembered) Load() ([]byte, error) {
+	if m.record == nil {
+		return nil, fs.ErrNotExist
+	}
+	return m.record, nil
+}
+
+func (m *remembered) Store(b []byte) error {
+	m.record = bytes.Clone(b)
+	return nil
+}
+
+// TestKeptElsewhere: a disk that is no file keeps its record itself. One that
+// was not closed has lost nothing if all starts of its machine are one, and a
+// copy with its record is another disk.
+func TestKeptElsewhere(t *testing.T) {
+	place := new(remembered)
+	open := func(binding, boot byte) (*Disk, error) {
+		return Open(Options{
+			FD: -1, Path: "kept", Boot: [16]byte{boot}, Flush: func() error { return nil },
+			Kept: &Kept{Place: place, Binding: [16]byte{binding}, Renew: "remove the record"},
+		})
+	}
+	must := func(d *Disk, err error) *Disk {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	first := must(open(1, 1))
+	if _, err := first.SetWriter([16]byte{'w'}); err != nil {
+		t.Fatal(err)
+	}
+	again := must(open(1, 1)) // the first one was not closed
+	if again.UUID() != first.UUID() || again.Verifier() != first.Verifier() || again.Writer() != first.Writer() || !again.Persistent() {
+		t.Errorf("%+v became %+v", first.Record(), again.Record())
+	}
+	if other := must(open(1, 2)); other.Verifier() == first.Verifier() {
+		t.Error("a machine that lost power has lost nothing")
+	}
+	if err := again.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if other := must(open(2, 1)); other.UUID() == first.UUID() {
+		t.Error("a copy has the identity of its original")
+	}
+	place.record[0] ^= 1
+	if _, err := open(1, 1); !errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), `run "remove the record"`) {
+		t.Errorf("a damaged record: %v", err)
+	}
 }

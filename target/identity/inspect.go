@@ -29,7 +29,7 @@ func Inspect(o Options) (*Inspection, error) {
 	d := newDisk(o)
 	was, found, err := d.load()
 	if err != nil {
-		return nil, fmt.Errorf("identity of %q: %w", o.Path, explain(err, o.Path))
+		return nil, fmt.Errorf("identity of %q: %w", o.Path, o.explain(err))
 	}
 	if !found {
 		return nil, fmt.Errorf("identity of %q: %w: it gets one when it is served for writing", o.Path, ErrNoRecord)
@@ -44,9 +44,9 @@ func Inspect(o Options) (*Inspection, error) {
 }
 
 // place returns where the record is, or would be.
-func (d *Disk) place() place {
+func (d *Disk) place() Place {
 	for _, p := range d.places {
-		if _, err := p.load(); err == nil {
+		if _, err := p.Load(); err == nil {
 			return p
 		}
 	}
@@ -93,8 +93,8 @@ func Renew(o Options, keep bool) (*Inspection, error) {
 // place that is read and refuses to be written would keep the old one.
 func (d *Disk) renew(r *Record) error {
 	for _, p := range d.places[1:] {
-		if _, err := p.load(); err == nil {
-			if err := p.store(r.encode()); err != nil {
+		if _, err := p.Load(); err == nil {
+			if err := p.Store(r.encode()); err != nil {
 				return err
 			}
 		}

@@ -13,14 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// place is where a record is kept. Its methods make no assumption about other
+// Place is where a record is kept. Its methods make no assumption about other
 // processes: the caller holds the lock of the disk.
-type place interface {
-	// load returns the bytes of the record, or fs.ErrNotExist.
-	load() ([]byte, error)
+type Place interface {
+	// Load returns the bytes of the record, or fs.ErrNotExist.
+	Load() ([]byte, error)
 
-	// store replaces the record; it returns when the record is durable.
-	store(b []byte) error
+	// Store replaces the record; it returns when the record is durable.
+	Store(b []byte) error
 
 	// String names the place for people.
 	String() string
@@ -43,7 +43,7 @@ type xattr struct {
 
 func (x xattr) String() string { return fmt.Sprintf("attribute %s of %q", attribute, x.path) }
 
-func (x xattr) load() ([]byte, error) {
+func (x xattr) Load() ([]byte, error) {
 	b := make([]byte, recordLimit)
 	for {
 		n, err := unix.Fgetxattr(x.fd, attribute, b)
@@ -63,7 +63,7 @@ func (x xattr) load() ([]byte, error) {
 	}
 }
 
-func (x xattr) store(b []byte) error {
+func (x xattr) Store(b []byte) error {
 	for {
 		switch err := unix.Fsetxattr(x.fd, attribute, b, 0); err {
 		case nil:
@@ -97,7 +97,7 @@ func newSidecar(folder, disk string) sidecar {
 
 func (s sidecar) String() string { return s.path }
 
-func (s sidecar) load() ([]byte, error) {
+func (s sidecar) Load() ([]byte, error) {
 	f, err := os.Open(s.path)
 	if err != nil {
 		return nil, err
@@ -110,8 +110,8 @@ func (s sidecar) load() ([]byte, error) {
 	return b, err
 }
 
-// store writes a new file beside the old one and renames it.
-func (s sidecar) store(b []byte) (err error) {
+// Store writes a new file beside the old one and renames it.
+func (s sidecar) Store(b []byte) (err error) {
 	folder := filepath.Dir(s.path)
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return err

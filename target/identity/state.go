@@ -16,13 +16,16 @@ import (
 // state is what the kernel tells of a disk.
 type state struct {
 	binding  [16]byte // the same for this file or device alone
-	modified int64    // ns since 1970; 0 of a device
+	modified int64    // ns since 1970; 0 of what is no file
 }
 
 // examine asks the kernel, before anything that may change the time of
 // modification. A file system without birth times leaves the inode number alone
 // to tell files apart.
 func (d *Disk) examine() (state, error) {
+	if kept := d.options.Kept; kept != nil {
+		return state{binding: kept.Binding}, nil
+	}
 	var st unix.Statx_t
 	err := unix.Statx(d.options.FD, "", unix.AT_EMPTY_PATH, unix.STATX_BASIC_STATS|unix.STATX_BTIME, &st)
 	if err != nil {
