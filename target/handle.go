@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"syscall"
 
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/carrier"
@@ -75,6 +76,9 @@ func (t *handleTable) check(r *request) wire.Status {
 	if op == block.Write || op == block.Trim || op == block.WriteZeroes {
 		if err := h.opened.hold.BeforeWrite(); err != nil {
 			t.log.Error("write refused", "event", "write_refused", "error", err)
+			if block.Errno(err) == syscall.ESHUTDOWN {
+				return wire.StatusShutdown // the initiator goes to the successor
+			}
 			return wire.StatusIO
 		}
 	}

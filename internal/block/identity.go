@@ -39,6 +39,23 @@ type Writer struct {
 	Generation uint64   // advances whenever a writer takes over
 }
 
+// Revocable is the Identity of a disk that another process can take over.
+type Revocable interface {
+	Identity
+
+	// Revoked returns why the disk has ended for this process, for good, or
+	// nil. The error has errno ESHUTDOWN, as that of every later request.
+	Revoked() error
+}
+
+// Revoked returns why a disk has ended for this process, or nil.
+func Revoked(i Identity) error {
+	if r, ok := i.(Revocable); ok {
+		return r.Revoked()
+	}
+	return nil
+}
+
 // Identified is a Device that has an identity.
 type Identified interface {
 	Device

@@ -132,8 +132,12 @@ type Reservation struct {
 }
 
 // Reserve gives a client the disk, or returns why not: an error that wraps
-// [ErrBusy], [ErrPreempting] or [ErrConflict].
+// [ErrBusy], [ErrPreempting] or [ErrConflict], or has ESHUTDOWN because another
+// process has taken the disk over.
 func (d *Disk) Reserve(q Request) (*Reservation, error) {
+	if err := block.Revoked(d.identity); err != nil {
+		return nil, err
+	}
 	if w := d.identity.Writer(); q.Return && q.Mode != ReadOnly && w.ID != q.Writer && w.Generation != q.Generation {
 		return nil, fmt.Errorf("%w: generation %d, and it was %d", ErrConflict, w.Generation, q.Generation)
 	}

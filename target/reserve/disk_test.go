@@ -2,6 +2,7 @@ package reserve
 
 import (
 	"errors"
+	"syscall"
 	"testing"
 	"time"
 
@@ -263,5 +264,44 @@ func TestRetire(t *testing.T) {
 	b.Release()
 	if idle != 1 {
 		t.Errorf("idle %d times", idle)
+	}
+}
+
+// revocable is the identity of a disk that another process can take over.
+type revocable struct {
+	block.Identity
+	cause error
+}
+
+func (r *revocable) Revoked() error { return r.cause }
+
+// identified is a device with an identity.
+type identified struct {
+	block.Device
+	identity block.Identity
+}
+
+func (i identified) Identity() block.Identity { return i.identity }
+
+// TestRevoked: a disk that another process has taken over has no new clients,
+// not even those that return.
+func TestRevoked(t *testing.T) {
+	identity := &revocable{Identity: block.NewIdentity()}
+	d := New(identified{identity: identity}, nil)
+	a, err := d.Reserve(Request{Client: "a", Mode: ReadWrite})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Release()
+	identity.cause = syscall.ESHUTDOWN
+	for _, q := range []Request{
+		{Client: "a", Mode: ReadWrite, Return: true}, {Client: "b", Mode: ReadOnly}, {Client: "c", Mode: ReadWrite, Preempt: true},
+	} {
+		if _, err := d.Reserve(q); block.Errno(err) != syscall.ESHUTDOWN {
+			t.Errorf("%v: %v", q.Client, err)
+		}
+	}
+	if _, err := d.NBD("n", true, nil); block.Errno(err) != syscall.ESHUTDOWN {
+		t.Errorf("an NBD client: %v", err)
 	}
 }
