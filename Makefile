@@ -1,15 +1,17 @@
 # make build       the static binary, bin/viablk
 # make build-verbs the same with RDMA verbs: bin/viablk-verbs, which needs libibverbs and
 #                  librdmacm at run time, and bin/viablk-verbs-static, which needs nothing
+# make build-rbd   the same with images of Ceph: bin/viablk-rbd, which needs librbd and librados at run time
 # make test        every test, under the race detector
 # make test-plain  what runs in part under the race detector, in full and without it
 # make test-vm     the tests in virtual machines with a real kernel
 # make test-vm-next  the same, all of them with the kernel of Debian's next release
 # make test-suites  the suites of nbd, libnbd and QEMU against our NBD servers, and how many cases ran
 # make test-page  a browser without a screen loads the page for people of a process under load
+# make test-ceph   images of a real Ceph cluster on loopback, whose packages it installs
 # make conformance the conformance kit on every provider, and how many cases it ran
 # make check       format, vet, staticcheck, modules, architecture
-# make deb, rpm    packages viablk and viablk-verbs in dist
+# make deb, rpm    packages viablk, viablk-verbs and viablk-rbd in dist
 # make test-packages  the packages, installed and removed in roots of Debian
 # make bench       every benchmark, VIA beside eventfds and copies, fio beside nbdkit,
 #                  registration beside its targets
@@ -70,6 +72,11 @@ PAGE := -tags page
 # The tag of the provider for RDMA devices, which needs cgo; it replaces one file.
 VERBS := verbs
 
+# The tag of images of Ceph, which needs cgo; it replaces one file. The tests that start
+# a cluster have one of their own.
+RBD := rbd
+CEPH := $(RBD),ceph
+
 # A command or file that is there when its Debian package is.
 TOOLS := git:git fio:fio nbdkit:nbdkit nbdinfo:libnbd-bin nbdcopy:libnbd-bin \
 	nbdfuse:libnbd-bin qemu-img:qemu-utils qemu-io:qemu-utils \
@@ -78,7 +85,11 @@ TOOLS := git:git fio:fio nbdkit:nbdkit nbdinfo:libnbd-bin nbdcopy:libnbd-bin \
 	systemd-analyze:systemd ip:iproute2 tc:iproute2 nft:nftables iptables:iptables tshark:tshark \
 	qemu-system-x86_64:qemu-system-x86 xz:xz-utils zstd:zstd promtool:prometheus tmux:tmux \
 	gcc:gcc /usr/include/stdlib.h:libc6-dev /usr/include/infiniband/verbs.h:libibverbs-dev \
-	/usr/include/rdma/rdma_cma.h:librdmacm-dev nbdsh:python3-libnbd /usr/lib/python3/dist-packages/nbd.py:python3-libnbd
+	/usr/include/rdma/rdma_cma.h:librdmacm-dev $(RBD_TOOLS) nbdsh:python3-libnbd /usr/lib/python3/dist-packages/nbd.py:python3-libnbd
+
+# The same for images of Ceph, and for a cluster.
+RBD_TOOLS := /usr/include/rbd/librbd.h:librbd-dev /usr/include/rados/librados.h:librados-dev
+CEPH_TOOLS := ceph-mon:ceph-mon ceph-osd:ceph-osd ceph:ceph-common rbd:ceph-common
 
 # The same for what builds and runs the suites of other projects.
 SUITES_TOOLS := make:make g++:g++ pod2man:perl hexdump:bsdextrautils pkg-config:pkg-config \
@@ -90,7 +101,7 @@ SUITES_TOOLS := make:make g++:g++ pod2man:perl hexdump:bsdextrautils pkg-config:
 PAGE_TOOLS := chromium:chromium
 
 # The same for what builds packages, and for what tests them.
-BUILD_TOOLS := git:git gcc:gcc /usr/include/infiniband/verbs.h:libibverbs-dev /usr/include/rdma/rdma_cma.h:librdmacm-dev
+BUILD_TOOLS := git:git gcc:gcc /usr/include/infiniband/verbs.h:libibverbs-dev /usr/include/rdma/rdma_cma.h:librdmacm-dev $(RBD_TOOLS)
 PACKAGE_TOOLS := $(BUILD_TOOLS) mmdebstrap:mmdebstrap lintian:lintian rpm:rpm rpmlint:rpmlint \
 	man:man-db mandoc:mandoc script:bsdutils zsh:zsh fish:fish \
 	/usr/share/bash-completion/bash_completion:bash-completion
@@ -100,7 +111,7 @@ PACKAGE_TOOLS := $(BUILD_TOOLS) mmdebstrap:mmdebstrap lintian:lintian rpm:rpm rp
 LOCKS := -test=false -inferred=false
 LOCKED := ./internal/... ./via/... ./target/... ./initiator ./regcache ./config ./cmd/...
 
-.PHONY: build build-verbs deb rpm test test-plain test-suites test-page test-packages test-vm test-vm-next conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed hogs forged-packets planted exactly-once returns noticed restarts attach-latency forgeries rotation cable fuzz-smoke deps clean bench-copy bench-proxy
+.PHONY: build build-verbs deb rpm test test-plain test-suites test-page test-packages test-vm test-vm-next conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed hogs forged-packets planted exactly-once returns noticed restarts attach-latency forgeries rotation cable fuzz-smoke deps clean bench-copy bench-proxy build-rbd test-ceph
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/viablk ./cmd/viablk
@@ -109,6 +120,7 @@ deb rpm: TOOLS := $(BUILD_TOOLS)
 deb rpm: deps bin/nfpm-$(NFPM)
 	NFPM=$(CURDIR)/bin/nfpm-$(NFPM) contrib/package/build viablk $@
 	NFPM=$(CURDIR)/bin/nfpm-$(NFPM) contrib/package/build viablk-verbs $@
+	NFPM=$(CURDIR)/bin/nfpm-$(NFPM) contrib/package/build viablk-rbd $@
 
 # A static program has the drivers of devices in it. The library finds them by a macro.
 build-verbs: TOOLS := $(BUILD_TOOLS)
@@ -118,6 +130,10 @@ build-verbs: deps
 	CGO_LDFLAGS="-Wl,--start-group -lrdmacm -libverbs -lrxe-rdmav34 -lmlx5 -lmlx4 -lnl-route-3 -lnl-3 -Wl,--end-group" \
 		$(GO) build -trimpath -tags $(VERBS),netgo,osusergo -ldflags '-linkmode external -extldflags -static' \
 		-o bin/viablk-verbs-static ./cmd/viablk
+
+build-rbd: TOOLS := $(BUILD_TOOLS)
+build-rbd: deps
+	CGO_ENABLED=1 $(GO) build -trimpath -tags $(RBD) -o bin/viablk-rbd ./cmd/viablk
 
 # Allocations are counted without the race detector, which allocates itself. A
 # process under it sleeps a second at its end, unless told otherwise, in case a race
@@ -168,6 +184,10 @@ test-suites: deps
 	CGO_ENABLED=1 $(GO) test $(SUITES) -race -v -count=1 -parallel 6 -timeout 20m ./integration/suites | \
 		grep -vE '^ *(=== |--- PASS)'
 
+test-ceph: TOOLS += $(CEPH_TOOLS)
+test-ceph: deps
+	CGO_ENABLED=1 $(GO) test -tags $(CEPH) -race -count=1 -timeout 20m ./integration/ceph
+
 # The providers' tests of the kit alone, which "go test" runs silently: a line for
 # each, with the cases of each conformance level, and failures.
 conformance:
@@ -181,7 +201,10 @@ check: deps bin/gofumpt-$(GOFUMPT) bin/staticcheck-$(STATICCHECK) bin/checklocks
 	bin/staticcheck-$(STATICCHECK) $(VM),suites,packages,page ./...
 	CGO_ENABLED=1 $(GO) vet $(VM),$(VERBS) ./via/verbs ./cmd/viablk ./integration/vm/interop
 	CGO_ENABLED=1 bin/staticcheck-$(STATICCHECK) -tags $(VERBS) ./via/verbs
+	CGO_ENABLED=1 $(GO) vet -tags $(CEPH) ./target/backend/rbd ./cmd/viablk ./integration/ceph
+	CGO_ENABLED=1 bin/staticcheck-$(STATICCHECK) -tags $(CEPH) ./target/backend/rbd ./integration/ceph
 	CGO_ENABLED=0 bin/checklocks $(LOCKS) $(LOCKED)
+	CGO_ENABLED=1 bin/checklocks $(LOCKS) -tags $(RBD) ./target/backend/rbd
 	@found=$$(cd contrib/checklocks && ../../bin/checklocks $(LOCKS) ./testdata/canary 2>&1); \
 	case "$$found" in *"must be locked"*) ;; *) echo "checklocks passes a planted violation: $$found"; exit 1;; esac
 	$(GO) mod tidy -diff

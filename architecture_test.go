@@ -69,6 +69,7 @@ var arrows = map[string][]string{
 
 	"integration/packages": {},
 	"integration/page":     {},
+	"integration/ceph":     {},
 
 	"via/roce/interop":     {"via", "via/roce", "via/roce/interop/oob"},
 	"integration/vm":       {"integration/program", "integration/vm/agent"},
@@ -110,9 +111,10 @@ var arrows = map[string][]string{
 	"target/identity":            {"internal/block"},
 	"target/reserve":             {"internal/block", "internal/contain", "internal/sched"},
 	"target/limit":               {"internal/block", "internal/contain", "internal/eventfd"},
-	"target/backend":             {"internal/block", "internal/blockdev", "internal/bytesize", "internal/eventfd", "target/backend/uring", "target/identity"},
+	"target/backend":             {"internal/block", "internal/blockdev", "internal/bytesize", "internal/eventfd", "target/backend/rbd", "target/backend/uring", "target/identity"},
 	"target/backend/backendtest": {"internal/block"},
 	"target/backend/uring":       {},
+	"target/backend/rbd":         {"internal/block", "internal/eventfd", "internal/ratelog", "internal/ring", "target/identity"},
 
 	"internal/nbd":         {"internal/access", "internal/block", "internal/contain", "internal/latency", "internal/loop", "internal/spin", "internal/ratelog", "internal/eventfd"},
 	"internal/nbd/nbdtest": {},
@@ -168,6 +170,7 @@ var testArrows = map[string][]string{
 	"integration/session":         {"integration/history", "integration/nemesis", "integration/testbed", "initiator", "target", "target/backend", "target/backend/backendtest", "target/limit", "internal/block", "internal/contain", "internal/handshake", "internal/nbd", "internal/pki", "internal/seal", "internal/wire", "via", "via/roce", "via/roce/port", "via/roce/port/porttest", "via/shm"},
 	"integration/suites":          {"integration/program", "integration/testbed"},
 	"integration/page":            {"integration/testbed"},
+	"integration/ceph":            {"integration/history", "integration/program", "integration/testbed", "internal/block", "target/backend", "target/backend/backendtest"},
 	"cmd/viablk/internal/compare": {"integration/testbed", "integration/netbed", "cmd/viablk/internal/chart"},
 
 	"integration/vm/interop":    {"integration/vm"},
@@ -225,7 +228,7 @@ var homes = map[string][]string{
 	"github.com/rogpeppe/go-internal":     {testsOnly},
 	"gvisor.dev/gvisor/tools/checklocks":  {"contrib/checklocks"},
 	"golang.org/x/tools":                  {"contrib/checklocks"},
-	"C":                                   {"via/verbs"},
+	"C":                                   {"via/verbs", "target/backend/rbd"},
 }
 
 // testsOnly stands for the tests of every package, and for the kits.
@@ -522,7 +525,7 @@ func TestRulesCanFail(t *testing.T) {
 		},
 		{
 			"cgo", "config/bad.go", "package config\n\nimport \"C\"\n",
-			"config/bad.go: C is imported outside its home [via/verbs]",
+			"config/bad.go: C is imported outside its home [via/verbs target/backend/rbd]",
 		},
 		{
 			"no package comment", "regcache/bad.go", "package regcache\n",

@@ -140,7 +140,7 @@ var keys = []term{
 // names. Outside of its homes a word would have a second meaning.
 var meanings = []term{
 	{"window|windows", "messages or packets in flight at most", []string{"via/roce/rc", "cmd/viablk", "cmd/viablk/internal/bench"}},
-	{"slot|slots", "the place of a command in its connection", []string{"internal/wire", "internal/nbdclient", "target", "initiator"}},
+	{"slot|slots", "the place of a command in its connection", []string{"internal/wire", "internal/nbdclient", "target", "target/backend/rbd", "initiator"}},
 	{"driver|drivers", "the right to make progress on completion queues; of the kernel's nbd", []string{"via", "via/viatest", "internal/nbdkernel", "cmd/viablk"}},
 	{"hazard|hazards", "a registration that a peer may still use", []string{"via/shm"}},
 	{"lingering|linger", "a closed link whose peer may still be inside a copy", []string{"via/shm"}},
@@ -152,16 +152,16 @@ var meanings = []term{
 	{"probation", "the segment of registrations that were used once", []string{"regcache"}},
 	{"lease|leases|leased", "a reference that keeps a registration", []string{"regcache", "initiator", "target", "cmd/viablk/internal/regbench"}},
 	{"haggle|haggler|haggling", "NBD's negotiation of options", []string{"internal/nbd", "internal/nbd/nbdtest", "integration/history"}},
-	{"latch|latched", "every flush fails after one failed", []string{"internal/block", "target/backend", "integration/simulation"}},
+	{"latch|latched", "every flush fails after one failed", []string{"internal/block", "target/backend", "target/backend/rbd", "integration/simulation"}},
 	{"park|parked", "idle, without buffers and thread", []string{"internal/nbd", "internal/block"}},
 	{"shard|shards", "one UDP socket of an endpoint and its links", []string{"via/roce", "via/roce/port", "via/roce/port/porttest", "via/roce/ethernet"}},
 	{"granule|granules", "the unit of registration, or of a table of ranges", []string{"regcache", "internal/block", "target", "cmd/viablk/internal/regbench"}},
 	{"credit|credits", "a posted receive; the right to send one message", []string{"via/roce/rc", "via/roce/wire", "internal/wire", "target", "initiator", "via/viatest", "cmd/viablk/internal/bench"}},
-	{"kick|kicked", "start submitted requests", []string{"internal/block", "internal/nbd", "internal/nbdclient", "initiator", "target", "target/backend", "target/limit", "integration/simulation"}},
+	{"kick|kicked", "start submitted requests", []string{"internal/block", "internal/nbd", "internal/nbdclient", "initiator", "target", "target/backend", "target/backend/rbd", "target/limit", "integration/simulation"}},
 	{"verifier", "a number that changes when unflushed writes may be lost", []string{"internal/wire", "internal/block", "target", "target/backend", "target/identity", "initiator", "integration/simulation"}},
 	{"fence|fences|fenced", "no request of an old path executes any more", []string{"internal/wire", "via/roce/rc", "via", "via/viatest"}},
 	{"bounce", "copied through registered memory", []string{"regcache", "cmd/viablk/internal/regbench", "target/backend", "via/verbs"}},
-	{"durability", "which writes survive which failure", []string{"internal/block", "target/backend", "target/limit", "integration/simulation"}},
+	{"durability", "which writes survive which failure", []string{"internal/block", "target/backend", "target/backend/rbd", "target/limit", "integration/simulation"}},
 }
 
 // verbs begin no name of a function: they say neither what is moved nor where.

@@ -69,7 +69,7 @@ var unflaggedOptions = []option{
 // exportUsages are the keys of an export.
 var exportUsages = map[string]string{
 	"name":                     "what clients ask for, `TEXT` with upper and lower case apart; it may be empty",
-	"backend":                  "the disk, `BACKEND`: memory:SIZE, file:PATH, mmap:PATH, null:SIZE, an NBD URI, or delay: or fault: around one of them",
+	"backend":                  "the disk, `BACKEND`: memory:SIZE, file:PATH, mmap:PATH, null:SIZE, an NBD URI, rbd:POOL/IMAGE, or delay: or fault: around one of them",
 	"description":              "a `LINE` for people",
 	"default":                  "have the export answer to the empty name too",
 	"read_only":                "refuse writes",

@@ -17,7 +17,7 @@ import (
 )
 
 // names are the packages.
-var names = []string{"viablk", "viablk-verbs"}
+var names = []string{"viablk", "viablk-verbs", "viablk-rbd"}
 
 // limit bounds every command.
 const limit = 5 * time.Minute

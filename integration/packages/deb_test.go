@@ -103,20 +103,31 @@ func TestDebWithSystemd(t *testing.T) {
 	}
 }
 
-// The two packages take each other's place, with the configuration as it was.
-func TestDebVerbs(t *testing.T) {
-	t.Parallel()
+// A package that is linked to libraries and the static one take each other's
+// place, with the configuration as it was.
+func TestDebLinked(t *testing.T) {
+	for name, libraries := range map[string][]string{
+		"viablk-verbs": {"libibverbs1", "librdmacm1"}, "viablk-rbd": {"librbd1", "librados2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			exchange(t, name, libraries)
+		})
+	}
+}
+
+func exchange(t *testing.T, name string, libraries []string) {
 	r := newRoot(t)
-	static, verbs := r.put("viablk.deb"), r.put("viablk-verbs.deb")
+	static, linked := r.put("viablk.deb"), r.put(name+".deb")
 	before := r.files()
 	install := []string{"install", "-q", "-y", "--no-install-recommends"}
 	r.run("apt-get", append(install, static)...)
 	r.write("/etc/viablk/target.yaml", "target:\n  connections: 7\n")
-	r.run("apt-get", append(install, "-o", "Dpkg::Options::=--force-confold", verbs)...)
-	if out := r.run("dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", "viablk*"); !strings.Contains(out, "viablk-verbs installed\n") || strings.Contains(out, "viablk installed\n") {
+	r.run("apt-get", append(install, "-o", "Dpkg::Options::=--force-confold", linked)...)
+	if out := r.run("dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", "viablk*"); !strings.Contains(out, name+" installed\n") || strings.Contains(out, "viablk installed\n") {
 		t.Error(out)
 	}
-	r.works(versionOf(t, "viablk-verbs.deb"))
+	r.works(versionOf(t, name+".deb"))
 	if out := r.run("ldd", "/usr/bin/viablk"); !strings.Contains(out, "libc.so.6") || strings.Contains(out, "not found") {
 		t.Error(out)
 	}
@@ -126,12 +137,12 @@ func TestDebVerbs(t *testing.T) {
 	if text := r.read("/etc/viablk/target.yaml"); !strings.Contains(text, "connections: 7") {
 		t.Errorf("the configuration is %q", text)
 	}
-	r.works(versionOf(t, "viablk-verbs.deb"))
+	r.works(versionOf(t, name+".deb"))
 	r.run("apt-get", append(install, "-o", "Dpkg::Options::=--force-confold", static)...)
 	r.works(versionOf(t, "viablk.deb"))
 	r.run("apt-get", "purge", "-q", "-y", "viablk")
-	r.attempt("dpkg", "--purge", "viablk-verbs")
-	r.run("apt-get", "purge", "-q", "-y", "--auto-remove", "libibverbs1", "librdmacm1")
+	r.attempt("dpkg", "--purge", name)
+	r.run("apt-get", append([]string{"purge", "-q", "-y", "--auto-remove"}, libraries...)...)
 	if got := differences(before, r.files()); len(got) != 0 {
 		t.Errorf("purged: %q", got)
 	}

@@ -20,8 +20,10 @@ func TestRPM(t *testing.T) {
 			t.Errorf("%s: rpm has %q\ndeb has %q", name, got, want)
 		}
 	}
-	if out := run(t, "rpm", "-qp", "--provides", "--requires", "--conflicts", "--obsoletes", packageFile(t, "viablk-verbs.rpm")); !strings.Contains(out, "\nviablk\n") || !strings.Contains(out, "viablk = ") || !strings.Contains(out, "libibverbs.so.1()(64bit)") {
-		t.Error(out)
+	for name, library := range map[string]string{"viablk-verbs": "libibverbs.so.1()(64bit)", "viablk-rbd": "librbd.so.1()(64bit)"} {
+		if out := run(t, "rpm", "-qp", "--provides", "--requires", "--conflicts", "--obsoletes", packageFile(t, name+".rpm")); !strings.Contains(out, "\nviablk\n") || !strings.Contains(out, "viablk = ") || !strings.Contains(out, library) {
+			t.Error(out)
+		}
 	}
 	r := newRoot(t)
 	file := packageFile(t, "viablk.rpm")

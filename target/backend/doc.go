@@ -10,6 +10,7 @@
 //	mmap:PATH[?OPTION=VALUE&…]       a file, read from the page cache
 //	nbd://HOST/EXPORT, …             an export, by Options.NBD
 //	run:[COMMAND …]                  a server that the disk starts, same
+//	rbd:POOL/IMAGE[@SNAPSHOT][?…]    an image of Ceph, see package rbd
 //	delay:OP=TIME[,…]:SPEC           SPEC, slower
 //	fault:OP=FAULT[@WHEN…][,…]:SPEC  SPEC with faults
 //	volatile:SPEC                    SPEC behind a cache that a crash loses

@@ -41,7 +41,7 @@ type Options struct {
 const depthOfSpec = 16
 
 // schemes are the kinds of disks, for the message about an unknown one.
-const schemes = "memory:, file:, mmap:, null:, nbd:, run:, delay:, fault: and volatile:"
+const schemes = "memory:, file:, mmap:, null:, nbd:, run:, rbd:, delay:, fault: and volatile:"
 
 // Open opens the disk that spec describes; see the package documentation. A
 // spec that begins with "/", "./" or "../" is a file. Errors wrap [ErrUsage],
@@ -78,6 +78,8 @@ func open(spec string, options Options, nested int) (block.Device, error) {
 			return nil, err
 		}
 		return NewVolatile(inner), nil
+	case "rbd":
+		return openRBDSpec(rest, options)
 	case "nbd", "nbds", "nbd+unix", "nbds+unix", "nbd+vsock", "nbds+vsock", "run":
 		if options.NBD != nil {
 			return options.NBD(spec, options.ReadOnly)

@@ -114,7 +114,7 @@ func TestRefusedSpecifications(t *testing.T) {
 	for spec, want := range map[string]refusal{
 		"":                              {ErrUsage, "no kind of disk"},
 		"disk.img":                      {ErrUsage, "no kind of disk"},
-		"rbd:pool/image":                {ErrUsage, "unknown kind of disk"},
+		"sheepdog:pool/image":           {ErrUsage, "unknown kind of disk"},
 		"memory:":                       {ErrUsage, "not a number"},
 		"memory:1KB":                    {ErrUsage, "write K or KiB"},
 		"memory:0":                      {ErrUsage, "empty"},
