@@ -17,7 +17,7 @@
 #                  registration beside its targets
 # make bench-nbd   fio on our NBD server and chain beside nbdkit and qemu-nbd, as a page in dist/bench-nbd
 # make bench-cost  what our NBD server and chain cost and do beside nbdkit, as a page in dist/bench-cost;
-#                  COST="-cost.parts rate -cost.rounds 1" chooses
+#                  COST="-cost.parts spread,rate -cost.rounds 1" chooses
 # make bench-copy  viablk copy beside nbdcopy, between files and NBD servers
 # make bench-proxy fio on a target in front of an NBD server, beside nbdkit's proxy
 # make nbd-conformance  what the NBD protocol says, asked of our servers and of others, as a table

@@ -16,6 +16,7 @@ type cell struct {
 	op, size string
 	depth    int
 	rate     int // requests a second of a connection; 0: as many as there can be
+	jobs     int // connections; 0: those of the comparison
 }
 
 func (c cell) String() string {
@@ -105,13 +106,36 @@ type visit struct {
 	iops, mean, median, cpu, load float64
 }
 
-// ratio compares two servers round by round, in IOPS.
+// ratio compares two servers round by round, in IOPS. Of the costs it has the
+// median alone.
 type ratio struct {
 	Server  string  `json:"server"`
 	Control string  `json:"control"`
 	Median  float64 `json:"median"`
 	Least   float64 `json:"least"`
 	Most    float64 `json:"most"`
+	CPU     float64 `json:"cpu,omitempty"` // processor time of a request; 0: unknown
+	P50     float64 `json:"p50,omitempty"` // latency
+}
+
+// compareFigures compares two servers.
+func compareFigures(server, control *figure) ratio {
+	r := ratios(server.IOPS, control.IOPS)
+	q := ratio{Server: server.Server, Control: control.Server, Median: median(r), Least: r[0], Most: r[len(r)-1]}
+	if len(server.CPU) == len(r) && len(control.CPU) == len(r) {
+		q.CPU = median(ratios(server.CPU, control.CPU))
+	}
+	q.P50 = median(ratios(server.Median, control.Median))
+	return q
+}
+
+// costs is the ratio of the costs as text.
+func (r ratio) costs() string {
+	text := fmt.Sprintf("p50 %.2f", r.P50)
+	if r.CPU > 0 {
+		text = fmt.Sprintf("CPU %.2f, %s", r.CPU, text)
+	}
+	return text
 }
 
 // outcome is the result of a cell.
@@ -136,10 +160,9 @@ func (b *comparison) measure(t testing.TB, c cell) outcome {
 			o.Figures[i].add(b.runCell(t, &servers[i], c))
 		}
 	}
-	for i, f := range o.Figures[:len(b.ours)] {
-		for k, control := range o.Figures[len(b.ours):] {
-			r := ratios(f.IOPS, control.IOPS)
-			o.Ratios = append(o.Ratios, ratio{b.ours[i].name, b.controls[k].name, median(r), r[0], r[len(r)-1]})
+	for i := range b.ours {
+		for k := range b.controls {
+			o.Ratios = append(o.Ratios, compareFigures(&o.Figures[i], &o.Figures[len(b.ours)+k]))
 		}
 	}
 	return o
@@ -150,7 +173,7 @@ func (b *comparison) runCell(t testing.TB, server *contender, c cell) visit {
 	t.Helper()
 	args := []string{
 		"--rw=" + c.op, "--bs=" + c.size, fmt.Sprintf("--iodepth=%d", c.depth),
-		fmt.Sprintf("--numjobs=%d", max(b.jobs, 1)), "--group_reporting",
+		fmt.Sprintf("--numjobs=%d", max(c.jobs, b.jobs, 1)), "--group_reporting",
 		"--size=" + b.size, "--time_based", fmt.Sprintf("--runtime=%dms", b.runtime.Milliseconds()),
 		fmt.Sprintf("--ramp_time=%dms", b.ramp.Milliseconds()),
 	}
@@ -192,7 +215,7 @@ func (b *comparison) compare(t testing.TB, list []cell) []outcome {
 			row += fmt.Sprintf(" %14.0f %8.1f %7.1f", median(f.IOPS), median(f.Median), median(f.CPU))
 		}
 		for _, r := range o.Ratios {
-			row += fmt.Sprintf("  %12.2f (%.2f..%.2f)", r.Median, r.Least, r.Most)
+			row += fmt.Sprintf("  %12.2f (%.2f..%.2f; %s)", r.Median, r.Least, r.Most, r.costs())
 		}
 		t.Logf("%s  load %.1f", row, loadAverage(t))
 		outcomes = append(outcomes, o)

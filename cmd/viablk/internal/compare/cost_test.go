@@ -15,7 +15,7 @@ import (
 
 // The flags of TestCost: a short form has fewer rounds, parts or connections.
 var (
-	costParts       = flag.String("cost.parts", "iops,rate,idle", "`PARTS` that TestCost measures")
+	costParts       = flag.String("cost.parts", "iops,spread,tcp,rate,idle", "`PARTS` that TestCost measures")
 	costServers     = flag.String("cost.servers", "plain,chain", "`SERVERS` that TestCost measures beside nbdkit")
 	costConnections = flag.String("cost.connections", "1,4,16,64", "`NUMBERS` of connections in part iops")
 	costRounds      = flag.Int("cost.rounds", 5, "`NUMBER` of rounds")
@@ -27,7 +27,7 @@ var (
 	costReport      = flag.String("cost.report", "", "write a page with charts and its data to `FOLDER`")
 )
 
-// throughput are the cells of part iops, and rated those of part rate.
+// The cells of the parts.
 var (
 	throughput = []cell{
 		{op: "randread", size: "4k", depth: 1},
@@ -36,6 +36,20 @@ var (
 		{op: "randwrite", size: "4k", depth: 32},
 		{op: "read", size: "128k", depth: 16},
 		{op: "write", size: "128k", depth: 16},
+	}
+	spread = []cell{ // of one connection, beside four that have its depth together
+		{op: "randread", size: "4k", depth: 4},
+		{op: "randwrite", size: "4k", depth: 4},
+		{op: "randread", size: "4k", depth: 32},
+		{op: "randwrite", size: "4k", depth: 32},
+		{op: "read", size: "128k", depth: 16},
+		{op: "write", size: "128k", depth: 16},
+	}
+	large = []cell{ // of part tcp
+		{op: "read", size: "128k", depth: 16},
+		{op: "write", size: "128k", depth: 16},
+		{op: "read", size: "1m", depth: 8},
+		{op: "write", size: "1m", depth: 8},
 	}
 	rated = []cell{
 		{op: "randread", size: "4k", depth: 8, rate: 1000},
@@ -54,7 +68,8 @@ const mostChained = 16
 
 // costPlan is what TestCost measures.
 type costPlan struct {
-	cells, rates   []cell // of parts iops and rate; none: the part is not measured
+	cells, spread, tcp, rates []cell // of the parts; none: the part is not measured
+
 	idle           bool
 	connections    []int
 	servers        []string
@@ -71,12 +86,16 @@ func parseCost(parts, servers, connections string) (p costPlan, err error) {
 		switch part {
 		case "iops":
 			p.cells = throughput
+		case "spread":
+			p.spread = spread
+		case "tcp":
+			p.tcp = large
 		case "rate":
 			p.rates = rated
 		case "idle":
 			p.idle = true
 		default:
-			return p, fmt.Errorf("part %q is not iops, rate or idle", part)
+			return p, fmt.Errorf("part %q is not iops, spread, tcp, rate or idle", part)
 		}
 	}
 	for name := range strings.SplitSeq(servers, ",") {
@@ -116,8 +135,8 @@ func measureCost(t *testing.T, plan *costPlan) *page {
 	p := newPage(t, "fio", "nbdkit")
 	p.Schema, p.Name = "viablk.bench.cost/v1", "cost"
 	t.Log(strings.Join(p.Machine, ", "))
-	if len(plan.cells)+len(plan.rates) > 0 {
-		b := plan.start(t)
+	if len(plan.cells)+len(plan.spread)+len(plan.rates) > 0 {
+		b := plan.start(t, "unix", plan.servers)
 		ours := b.ours
 		for _, n := range plan.connections {
 			b.jobs, b.ours = n, slices.DeleteFunc(slices.Clone(ours), func(c contender) bool {
@@ -128,9 +147,19 @@ func measureCost(t *testing.T, plan *costPlan) *page {
 				p.addSection(fmt.Sprintf("connections-%d", n), title, b.compare(t, plan.cells))
 			}
 		}
-		if b.jobs, b.ours = 1, ours; len(plan.rates) > 0 {
+		b.jobs, b.ours = 1, ours
+		if len(plan.spread) > 0 {
+			for i := range ours {
+				title := ours[i].name + ", a unix socket, four connections beside one with the same depth in all"
+				p.addSection("spread-"+ours[i].name, title, b.compareSpread(t, &ours[i], plan.spread))
+			}
+		}
+		if len(plan.rates) > 0 {
 			p.addSection("rate", "memory, a unix socket, one connection, fixed rates", b.compare(t, plan.rates))
 		}
+	}
+	if len(plan.tcp) > 0 {
+		p.addSection("tcp", "memory, TCP, one connection", plan.start(t, "tcp", []string{"plain"}).compare(t, plan.tcp))
 	}
 	if plan.idle {
 		p.Idle = plan.measureIdle(t)
@@ -138,13 +167,13 @@ func measureCost(t *testing.T, plan *costPlan) *page {
 	return p
 }
 
-// start starts the servers.
-func (plan *costPlan) start(t *testing.T) *comparison {
+// start starts servers of a wire.
+func (plan *costPlan) start(t *testing.T, wire string, servers []string) *comparison {
 	t.Helper()
-	c := contest{name: "cost", disk: "memory", wire: "unix"}
+	c := contest{name: "cost", disk: "memory", wire: wire}
 	b := &comparison{size: plan.size, rounds: plan.rounds, runtime: plan.runtime}
 	for _, build := range plan.builds(t) {
-		for _, name := range plan.servers {
+		for _, name := range servers {
 			started := c.plain
 			if name == "chain" {
 				started = func(t testing.TB, program, size, _ string) contender { return c.through(t, program, size) }
@@ -197,14 +226,15 @@ func parseLoad(text string) (float64, error) {
 // TestCostWorks keeps the measurement alive where it does not run: each server
 // has figures in each part.
 func TestCostWorks(t *testing.T) {
-	plan, err := parseCost("iops,rate,idle", "plain,chain", "2,17")
+	plan, err := parseCost("iops,spread,tcp,rate,idle", "plain,chain", "2,17")
 	testbed.Must(t, err)
-	plan.cells, plan.rates = plan.cells[:1], plan.rates[:1]
+	plan.cells, plan.spread, plan.tcp, plan.rates = plan.cells[:1], plan.spread[:1], plan.tcp[:1], plan.rates[:1]
 	plan.rounds, plan.runtime, plan.size, plan.clients, plan.disks = 1, 100*time.Millisecond, "16M", 3, 2
 	p := measureCost(t, &plan)
 	p.save(t, t.TempDir())
 	want := map[string][]string{
 		"connections-2": {"plain", "chain", "nbdkit"}, "connections-17": {"plain", "nbdkit"}, "rate": {"plain", "chain", "nbdkit"},
+		"spread-plain": {"four", "one"}, "spread-chain": {"four", "one"}, "tcp": {"plain", "nbdkit"},
 	}
 	for _, s := range p.Contests {
 		for _, o := range s.Outcomes {
@@ -213,6 +243,11 @@ func TestCostWorks(t *testing.T) {
 				names = append(names, f.Server)
 				if !(median(f.IOPS) > 0) || !(median(f.CPU) > 0) || !(median(f.Median) > 0) || !(median(f.Load) >= 0) {
 					t.Errorf("%s: %s: %+v", s.Name, o.Cell, f)
+				}
+			}
+			for _, r := range o.Ratios {
+				if !(r.Median > 0) || !(r.CPU > 0) || !(r.P50 > 0) {
+					t.Errorf("%s: %s: %+v", s.Name, o.Cell, r)
 				}
 			}
 			if !slices.Equal(names, want[s.Name]) {
@@ -237,8 +272,8 @@ func TestCostWorks(t *testing.T) {
 }
 
 func TestParseCost(t *testing.T) {
-	p, err := parseCost("rate,idle", "chain", "1,64")
-	if err != nil || len(p.cells) != 0 || len(p.rates) == 0 || !p.idle || !slices.Equal(p.connections, []int{1, 64}) || !slices.Equal(p.servers, []string{"chain"}) {
+	p, err := parseCost("rate,spread,idle", "chain", "1,64")
+	if err != nil || len(p.cells) != 0 || len(p.tcp) != 0 || len(p.rates) == 0 || len(p.spread) == 0 || !p.idle || !slices.Equal(p.connections, []int{1, 64}) || !slices.Equal(p.servers, []string{"chain"}) {
 		t.Errorf("%+v, %v", p, err)
 	}
 	for _, bad := range [][3]string{

@@ -163,7 +163,7 @@ td,th{padding:.2em .7em;text-align:right;border-bottom:1px solid #ddd}td:first-c
 Requests per second and ratios are medians over the rounds; ratios are taken within a round, least and most stand beside them; µs are the median latency.</p>
 {{range .Contests}}<h2>{{.Name}}</h2><p>{{.Title}}</p>
 <table><tr><th>cell{{with index .Outcomes 0}}{{range .Figures}}<th>{{.Server}}, 1/s<th>µs<th>CPU µs{{end}}{{range .Ratios}}<th>{{.Server}} / {{.Control}}{{end}}{{end}}
-{{range .Outcomes}}<tr><td>{{.Cell}}{{range .Figures}}<td>{{printf "%.0f" (median .IOPS)}}<td>{{printf "%.1f" (median .Median)}}<td>{{with .CPU}}{{printf "%.1f" (median .)}}{{end}}{{end}}{{range .Ratios}}<td>{{printf "%.2f (%.2f–%.2f)" .Median .Least .Most}}{{end}}
+{{range .Outcomes}}<tr><td>{{.Cell}}{{range .Figures}}<td>{{printf "%.0f" (median .IOPS)}}<td>{{printf "%.1f" (median .Median)}}<td>{{with .CPU}}{{printf "%.1f" (median .)}}{{end}}{{end}}{{range .Ratios}}<td>{{printf "%.2f (%.2f–%.2f)" .Median .Least .Most}}{{with .CPU}}<br>CPU {{printf "%.2f" .}}{{end}}{{with .P50}}<br>µs {{printf "%.2f" .}}{{end}}{{end}}
 {{end}}</table>
 <ul>{{range .Summaries}}<li>{{.}}{{end}}</ul>
 {{.Charts}}
