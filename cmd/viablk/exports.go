@@ -59,7 +59,7 @@ func openDisks(e config.Effective, log *slog.Logger) ([]disk, error) {
 		d, err := openDisk(x, state, e.Config.Insecure, log)
 		if err != nil {
 			if errors.Is(err, backend.ErrLocked) {
-				err = ownFile(err, x, disks)
+				err = sameBacking(err, x, disks)
 			}
 			err = fmt.Errorf("export %q: %w", x.Name, err)
 			if errors.Is(err, backend.ErrUsage) && originOf(e, "target.exports") == config.FromFlag {
@@ -72,9 +72,9 @@ func openDisks(e config.Effective, log *slog.Logger) ([]disk, error) {
 	return disks, nil
 }
 
-// ownFile returns what to say of a file that is in use, if it is that of a
+// sameBacking returns what to say of a file that is in use, if it is that of a
 // disk of this process.
-func ownFile(err error, x config.Export, disks []disk) error {
+func sameBacking(err error, x config.Export, disks []disk) error {
 	path := func(x config.Export) string {
 		name, _, _ := strings.Cut(x.Backend, "?")
 		_, rest, found := strings.Cut(name, ":")

@@ -168,9 +168,8 @@ func (s *service) wait(done <-chan struct{}) error {
 	got, err := s.untilEnd(done)
 	s.draining.Store(true)
 	if got != nil {
-		n := s.inFlight()
-		s.log.Info(fmt.Sprintf("finishing %d requests, for %v at most; another signal cuts them off", n, s.timeout),
-			"event", "draining", "signal", got.String(), "requests", n, "timeout", s.timeout)
+		s.log.Info("draining: requests in flight finish, another signal cuts them off",
+			"event", "draining", "signal", got.String(), "requests", s.inFlight(), "timeout", s.timeout)
 		if err := notify(stateStopping); err != nil {
 			s.log.Warn("the service manager does not know that the process ends", "event", "notify_failed", "error", err)
 		}
