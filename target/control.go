@@ -32,12 +32,12 @@ type controller struct {
 	login   login
 	scratch []byte // a message in one piece
 
-	eventAckPending bool   // a resize event has no ack yet
-	events          uint32 // sent
-	closing         bool   // logged out or refused: ends when the answer is sent
-	loggingOut      bool   // logged out, answered when nothing of it is in flight
-	logoutID        uint32
-	leaveBy         time.Time // when the connections end; zero: no drain was announced
+	resizing   *opened // its resize event has no ack yet
+	events     uint32  // sent
+	closing    bool    // logged out or refused: ends when the answer is sent
+	loggingOut bool    // logged out, answered when nothing of it is in flight
+	logoutID   uint32
+	leaveBy    time.Time // when the connections end; zero: no drain was announced
 }
 
 // controlMessage checks and serves a control message. An error ends the
@@ -134,6 +134,8 @@ func (k *controller) dispatch(h wire.ControlHeader, msg []byte) error {
 			return err
 		}
 		return k.send(&wire.CloseResponse{ID: q.ID, PathEpoch: k.login.epoch, Status: k.login.session.close(k.server.exports, &q)})
+	case op == wire.OpFence:
+		return k.fence(msg)
 	default:
 		return k.notSupported(h)
 	}
@@ -219,7 +221,9 @@ func (k *controller) logout(msg []byte) error {
 	}
 	k.loggingOut, k.logoutID = true, q.ID
 	if k.login.role == wire.RoleControl {
+		k.server.setReason(k.login.session, "logged out")
 		k.login.session.end()
+		k.login.session.stopControls(k.signals)
 	}
 	k.signals.recheck.Store(true)
 	return nil

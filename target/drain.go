@@ -27,7 +27,7 @@ func (w *worker) tendDrain() {
 	case wire.RoleIO:
 		quiet := w.receive.busy == 0 && w.carrier.Idle()
 		if before := w.conn.signals.quiet.Swap(quiet); quiet && !before {
-			session.control.recheckSession()
+			session.controls((*signals).recheckSession)
 		}
 	case wire.RoleControl:
 		if session.letGo.Load() {
@@ -50,7 +50,7 @@ func (w *worker) drained() bool {
 	case wire.RoleIO:
 		return session.letGo.Load()
 	case wire.RoleControl:
-		return session.letGo.Load() && session.alone()
+		return session.letGo.Load() && !session.served()
 	}
 	return true // of no session
 }
@@ -80,8 +80,8 @@ func (k *controller) drain(now time.Time) error {
 func (s *session) quiet() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for index, c := range s.conns {
-		if index != 0 && !c.quiet.Load() {
+	for _, c := range s.conns {
+		if !c.quiet.Load() {
 			return false
 		}
 	}

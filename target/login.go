@@ -21,8 +21,9 @@ type login struct {
 	identity access.Identity // of the initiator, before the login too; see worker.identify
 	session  *session        // nil of a connection for discovery
 	role     wire.Role       // 0 before the login
-	index    uint16          // of the connection in its session
-	epoch    uint32
+	index    uint16          // of an I/O connection in its session
+	path     uint16          // of its session
+	epoch    uint32          // of the path
 	features wire.Features
 
 	// Of an I/O connection.
@@ -53,13 +54,16 @@ func (w *worker) logIn(msg []byte) error {
 	if reason != wire.ReasonNone {
 		return w.control.refuseLogin(&q, wire.StatusStale, reason, text)
 	}
-	w.login.session, w.login.role, w.login.index = session, q.Role, q.Conn // for release, from now on
+	w.login.session, w.login.role, w.login.index, w.login.path = session, q.Role, q.Conn, q.PathID // for release, from now on
 	if session != nil {
 		w.conn.server.joinSession(w.conn, session)
+		if q.Role == wire.RoleControl && session.uses() {
+			w.conn.markOpened() // by its session, over another path
+		}
 	}
 	answer := w.negotiate(&q)
 	w.setLogin(&login{
-		identity: w.login.identity, session: session, role: q.Role, index: q.Conn, epoch: q.PathEpoch, features: answer.Features,
+		identity: w.login.identity, session: session, role: q.Role, index: q.Conn, path: q.PathID, epoch: q.PathEpoch, features: answer.Features,
 		base: answer.SlotBase, inline: answer.InlineMax, maxIO: answer.MaxIO, modes: answer.DataModes,
 	})
 	if q.Role == wire.RoleIO {
@@ -110,21 +114,23 @@ func (w *worker) setLogin(l *login) {
 	w.login, w.control.login, w.exports.login, w.receive.login, w.send.login = *l, *l, *l, *l, *l
 }
 
-// joinSession begins the session of a control connection or joins that of an
-// I/O connection, or returns why not.
+// joinSession begins a session or joins one, or returns why not.
 func (w *worker) joinSession(q *wire.LoginRequest) (*session, wire.LoginReason, string) {
 	server, signals := w.conn.server, &w.conn.signals
-	switch q.Role {
-	case wire.RoleDiscover:
+	signals.path = q.PathID
+	switch {
+	case q.Role == wire.RoleDiscover:
 		return nil, wire.ReasonNone, ""
-	case wire.RoleControl:
+	case q.Role == wire.RoleControl && q.PathEpoch > firstEpoch:
+		return server.sessions.joinPath(signals, w.login.identity, q, w.authenticated)
+	case q.Role == wire.RoleControl:
 		var a *authentication
 		if w.authenticated != nil {
 			a = &authentication{w.authenticated, w.sleeper.scheduler.Now()}
 		}
 		from := client{identity: w.login.identity, name: w.login.identity.String(), peer: w.conn.peer, since: w.sleeper.scheduler.Now()}
 		return server.sessions.begin(signals, from, q, a)
-	case wire.RoleIO:
+	case q.Role == wire.RoleIO:
 		return server.sessions.join(signals, w.login.identity, q, server.sessionConns(), w.authenticated)
 	default:
 		return nil, wire.ReasonRole, "connections of that role are not served"

@@ -34,7 +34,7 @@ func TestRefusedLogins(t *testing.T) {
 		"no such session":     {wire.RoleIO, fresh, 2, nil, wire.ReasonSession, "no such session"},
 		"wrong nonce":         {wire.RoleIO, known, 2, func(q *wire.LoginRequest) { q.Nonce++ }, wire.ReasonGeneration, "another process"},
 		"wrong generation":    {wire.RoleIO, known, 2, func(q *wire.LoginRequest) { q.SessionGen++ }, wire.ReasonGeneration, "another process"},
-		"wrong epoch":         {wire.RoleIO, known, 2, func(q *wire.LoginRequest) { q.PathEpoch++ }, wire.ReasonEpoch, "epoch 1"},
+		"wrong epoch":         {wire.RoleIO, known, 2, func(q *wire.LoginRequest) { q.PathEpoch++ }, wire.ReasonEpoch, "not at epoch 2"},
 		"index in use":        {wire.RoleIO, known, 1, nil, wire.ReasonConn, "connection 1 exists"},
 		"index not granted":   {wire.RoleIO, known, 64, nil, wire.ReasonConn, "63"},
 	}

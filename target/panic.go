@@ -55,7 +55,7 @@ func (w *worker) release() {
 		w.forgetKeys(r)
 	}
 	if w.login.session != nil && w.login.role == wire.RoleControl {
-		w.login.session.end()
+		w.endPath()
 	}
 	if w.quiesce() {
 		w.free()
@@ -121,7 +121,7 @@ func (w *worker) free() {
 	}
 	if session := w.login.session; session != nil {
 		w.exports.releaseAll()
-		w.conn.server.sessions.remove(session, w.login.index, w.conn.server.exports)
+		w.conn.server.sessions.remove(session, &w.login, w.conn.server.exports)
 	}
 }
 
@@ -133,6 +133,6 @@ func (w *worker) quarantine() {
 	w.conn.server.quarantined.Add(1)
 	w.log.Error("connection in quarantine: its memory, and the exports of its session, stay in use until the target ends", "event", "connection_quarantined")
 	if session := w.login.session; session != nil {
-		session.control.stop(stopNow)
+		session.stopControls(nil)
 	}
 }

@@ -21,6 +21,7 @@ type peer struct {
 	nic    *via.NIC
 	c      *carrier.Carrier
 	answer wire.LoginResponse // of the login
+	path   uint16
 	epoch  uint32
 	seq    map[uint16]uint32 // of the last command, by slot
 	memory []exposed
@@ -242,7 +243,7 @@ func (p *peer) ask(q, answer wire.Message) error {
 func (p *peer) loginRequest(role wire.Role, session [16]byte, index uint16) *wire.LoginRequest {
 	q := &wire.LoginRequest{
 		ID: 1, PathEpoch: p.epoch, MinVersion: wire.Version, MaxVersion: wire.Version, Role: role,
-		SessionID: session, SessionGen: 1, Nonce: 7, Conn: index,
+		SessionID: session, SessionGen: 1, Nonce: 7, PathID: p.path, Conn: index,
 		DataModes: wire.ModesInline | wire.ModesPull | wire.ModesPlace, Features: wire.FeatureImmediate,
 	}
 	if index > 0 {

@@ -57,6 +57,7 @@ func (w *worker) rekeyMessage(msg []byte) error {
 	k := &w.rekey
 	now := w.sleeper.scheduler.Now()
 	if k.handshake == nil {
+		w.refreshAuthenticated()
 		h, err := w.conn.server.guard.NewTarget(w.conn.origin, w.authenticated)
 		if err != nil {
 			return err
@@ -139,6 +140,7 @@ func (s *session) recheckConns() {
 	for _, c := range s.conns {
 		c.recheckSession()
 	}
+	s.controls((*signals).recheckSession)
 }
 
 // tendRekey does what is due of a rekey, and has checkPeer run when more is.
@@ -250,6 +252,6 @@ func (w *worker) handleSignals() {
 // certificates of the target.
 func (s *Server) Rekey() {
 	for _, x := range s.sessions.sealed() {
-		x.control.askRekey()
+		x.controls((*signals).askRekey)
 	}
 }

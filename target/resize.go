@@ -8,14 +8,14 @@ import (
 // time: the next one when the initiator has acknowledged it. It is called with
 // every keepalive of the control connection.
 func (k *controller) watchSizes() error {
-	if k.login.role != wire.RoleControl || k.login.features&wire.FeatureEvents == 0 || k.eventAckPending {
+	if k.login.role != wire.RoleControl || k.login.features&wire.FeatureEvents == 0 || k.resizing != nil {
 		return nil
 	}
 	handle, o := k.login.session.resized()
 	if o == nil {
 		return nil
 	}
-	k.eventAckPending = true
+	k.resizing = o
 	k.events++
 	k.log.Info("export resized", "event", "export_resized", "export", o.export.Name, "size", o.size.Load())
 	return k.send(&wire.Event{
@@ -32,7 +32,7 @@ func (w *worker) acknowledged(msg []byte) error {
 	}
 	switch q.Kind {
 	case wire.EventResize:
-		w.control.eventAckPending = false
+		w.control.resizing = nil
 	case wire.EventRekey:
 		w.rekey.asked = false
 	}
@@ -40,8 +40,9 @@ func (w *worker) acknowledged(msg []byte) error {
 }
 
 // resized returns an export of the session whose disk has another size than
-// announced, with its handle, and records that size. It asks the disks without
-// the lock: entries of the list stay valid.
+// announced, or whose event was lost with its path, with its handle, and
+// records that size. It asks the disks without the lock: entries of the list
+// stay valid.
 func (s *session) resized() (uint16, *opened) {
 	s.mu.Lock()
 	opens := s.opens
@@ -50,7 +51,7 @@ func (s *session) resized() (uint16, *opened) {
 		if o.closed.Load() {
 			continue
 		}
-		if size := o.export.info().Size; size != o.size.Load() {
+		if size := o.export.info().Size; size != o.size.Load() || o.untold.Swap(false) {
 			o.size.Store(size)
 			o.sizeGen.Add(1)
 			return uint16(handle), o

@@ -112,17 +112,27 @@ func (w *worker) forgetKeys(r *handshake.Result) {
 }
 
 // checkAuthenticated checks that a login is for what its connection
-// authenticated as: a joined one is for I/O, any other is not.
+// authenticated as: a joined one is for I/O, or for a further path, any other
+// is neither.
 func (w *worker) checkAuthenticated(q *wire.LoginRequest) error {
 	r := w.authenticated
 	if r == nil {
 		return nil
 	}
 	joined := r.Certificates == nil
-	if joined != (q.Role == wire.RoleIO) || joined && (q.Conn != r.Conn || q.PathEpoch != r.Epoch) {
+	joins := q.Role == wire.RoleIO || q.Role == wire.RoleControl && q.PathEpoch > firstEpoch
+	if joined != joins || joined && (q.Conn != r.Conn || q.PathEpoch != r.Epoch) {
 		return errJoinRole
 	}
 	return nil
+}
+
+// refreshAuthenticated has a control connection know how its session has
+// authenticated last, maybe on another path.
+func (w *worker) refreshAuthenticated() {
+	if s := w.login.session; s != nil {
+		w.authenticated = s.authenticated.Load().Result
+	}
 }
 
 // recheckInterval is the least pause between checks of a certificate that was

@@ -21,26 +21,24 @@ import (
 	"github.com/viablk/viablk/target/reserve"
 )
 
-// session is the state of an initiator at this target: its control connection,
-// its I/O connections and the exports it opened. It ends with its control
-// connection; its exports are released when no connection of it is left, so
-// that no other session opens an export while a late write is in flight.
+// session is the state of an initiator at this target: its paths, its I/O
+// connections and the exports it opened. It ends with its last path; its
+// exports are released when no connection of it is left, so that no other
+// session opens an export while a late write is in flight.
 type session struct {
 	id     [16]byte
-	client               // of the control connection; the others prove the same identity
+	client               // of its first connection; the others prove the same identity
 	counts sessionCounts // guarded by Server.mu
 	// +checklocks:mu
 	gen uint64
 	// +checklocks:mu
 	nonce uint64
-	// +checklocks:mu
-	epoch uint32
 
 	authenticated atomic.Pointer[authentication] // of the control connection; nil in clear
 	generation    atomic.Uint64                  // of its keys
 	oldKeys       [16]byte                       // name of those before a rekey; guarded by sessionTable.mu
 
-	control     *signals               // of the control connection
+	paths       [maxPaths]path
 	preemptedBy atomic.Pointer[string] // another client, which ended the session; nil: none
 	letGo       atomic.Bool            // in a drain: the connections end
 
@@ -48,7 +46,7 @@ type session struct {
 	// +checklocks:mu
 	ended bool // no join or open succeeds any more
 	// +checklocks:mu
-	conns map[uint16]*signals // by connection index; 0 is the control connection
+	conns map[uint16]*signals // for I/O, by connection index
 	// +checklocks:mu
 	opens []*opened // by export handle
 }
@@ -67,6 +65,7 @@ type opened struct {
 
 	size    atomic.Int64  // bytes; commands are checked against it
 	sizeGen atomic.Uint32 // of size
+	untold  atomic.Bool   // the event of size was lost with its path
 
 	closed   atomic.Bool // new commands are refused; set under session.mu
 	users    int         // connections that have it in use; guarded by session.mu
@@ -118,7 +117,7 @@ func flushDisk(scheduler sched.Scheduler, d block.Device) (err error) {
 // takes no lock: the other client's session may be preempted at the same time.
 func (s *session) preempted(by string) {
 	s.preemptedBy.CompareAndSwap(nil, &by)
-	s.control.stop(stopNow)
+	s.stopControls(nil)
 }
 
 // sessionTable finds sessions by ID.
@@ -144,10 +143,14 @@ func (t *sessionTable) begin(c *signals, from client, q *wire.LoginRequest, a *a
 	defer contain.Shared()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.byID[q.SessionID] != nil {
-		return nil, wire.ReasonSession, "the session exists; it ends when its control connection does"
+	switch {
+	case q.PathID >= maxPaths:
+		return nil, wire.ReasonConn, errNoPath(q.PathID)
+	case t.byID[q.SessionID] != nil:
+		return nil, wire.ReasonSession, "the session exists; it ends when its control connections do"
 	}
-	s := &session{id: q.SessionID, client: from, control: c, gen: q.SessionGen, nonce: q.Nonce, epoch: q.PathEpoch, conns: map[uint16]*signals{0: c}}
+	s := &session{id: q.SessionID, client: from, gen: q.SessionGen, nonce: q.Nonce, conns: make(map[uint16]*signals)}
+	s.paths[q.PathID].begin(c, q.PathEpoch)
 	t.byID[s.id] = s
 	if a != nil {
 		s.authenticated.Store(a)
@@ -157,31 +160,56 @@ func (t *sessionTable) begin(c *signals, from client, q *wire.LoginRequest, a *a
 	return s, wire.ReasonNone, ""
 }
 
-// join adds an I/O connection to its session, which is unknown to other
+// find returns the session that a connection joins, which is unknown to other
 // clients.
-func (t *sessionTable) join(c *signals, i access.Identity, q *wire.LoginRequest, most uint16, r *handshake.Result) (*session, wire.LoginReason, string) {
-	defer contain.Shared()
+func (t *sessionTable) find(i access.Identity, q *wire.LoginRequest, r *handshake.Result) (*session, wire.LoginReason, string) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	s := t.byID[q.SessionID]
-	t.mu.Unlock()
 	if s == nil || s.identity.Key() != i.Key() || !s.admits(r) {
 		return nil, wire.ReasonSession, "no such session"
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	return s, wire.ReasonNone, ""
+}
+
+// admitLocked returns why no connection joins the session as q says, if so.
+//
+// +checklocks:s.mu
+func (s *session) admitLocked(q *wire.LoginRequest) (wire.LoginReason, string) {
 	switch {
 	case s.ended:
-		return nil, wire.ReasonSession, "the session has ended"
+		return wire.ReasonSession, "the session has ended"
 	case s.nonce != q.Nonce || s.gen != q.SessionGen:
-		return nil, wire.ReasonGeneration, "the session is another process's"
-	case s.epoch != q.PathEpoch:
-		return nil, wire.ReasonEpoch, fmt.Sprintf("the path is at epoch %d", s.epoch)
+		return wire.ReasonGeneration, "the session is another process's"
+	case q.PathID >= maxPaths:
+		return wire.ReasonConn, errNoPath(q.PathID)
+	}
+	return wire.ReasonNone, ""
+}
+
+// join adds an I/O connection to a path of its session.
+func (t *sessionTable) join(c *signals, i access.Identity, q *wire.LoginRequest, most uint16, r *handshake.Result) (*session, wire.LoginReason, string) {
+	defer contain.Shared()
+	s, reason, text := t.find(i, q, r)
+	if s == nil {
+		return nil, reason, text
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if reason, text = s.admitLocked(q); reason != wire.ReasonNone {
+		return nil, reason, text
+	}
+	p := &s.paths[q.PathID]
+	switch {
+	case !p.live || p.epoch != q.PathEpoch:
+		return nil, wire.ReasonEpoch, fmt.Sprintf("the path is not at epoch %d", q.PathEpoch)
 	case q.Conn > most:
 		return nil, wire.ReasonConn, fmt.Sprintf("connection %d, but a session has at most %d", q.Conn, most)
 	case s.conns[q.Conn] != nil:
 		return nil, wire.ReasonConn, fmt.Sprintf("connection %d exists", q.Conn)
 	}
 	s.conns[q.Conn] = c
+	p.conns++
 	return s, wire.ReasonNone, ""
 }
 
@@ -191,42 +219,51 @@ func (s *session) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true
-	for _, index := range slices.Sorted(maps.Keys(s.conns)) { // a simulation repeats the order
-		if index != 0 {
-			s.conns[index].stop(stopNow)
-		}
+	for id := range s.paths {
+		s.stopPathLocked(uint16(id))
 	}
 }
 
-// alone reports whether no I/O connection is left.
-func (s *session) alone() bool {
+// served reports whether an I/O connection is left.
+func (s *session) served() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.conns) <= 1
+	return len(s.conns) > 0
 }
 
-// life changes when a packet on any connection of the session shows that the
+// life changes when a packet on any connection of a path shows that the
 // initiator is alive: on a slow link, payload holds up the control connection.
-func (s *session) life() (n uint64) {
+func (s *session) life(id uint16) (n uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.conns {
+		if c.path == id {
+			n += c.vi.Life()
+		}
+	}
+	if c := s.paths[id].control.Load(); c != nil {
 		n += c.vi.Life()
 	}
 	return n
 }
 
 // remove removes a connection that no longer touches a disk. It wakes the
-// control connection: that may be the last one, or the others be quiet.
+// control connections: one may be the last connection, or the others be quiet.
 // Removing the last connection finishes the session.
-func (t *sessionTable) remove(s *session, index uint16, exports *exportTable) {
+func (t *sessionTable) remove(s *session, l *login, exports *exportTable) {
 	defer contain.Shared()
 	s.mu.Lock()
-	delete(s.conns, index)
-	last := s.ended && len(s.conns) == 0
-	if control := s.conns[0]; control != nil {
-		control.recheckSession()
+	p := &s.paths[l.path]
+	if p.conns--; l.role == wire.RoleControl {
+		p.control.Store(nil)
+	} else {
+		delete(s.conns, l.index)
 	}
+	last := s.ended && len(s.conns) == 0
+	for i := range s.paths {
+		last = last && s.paths[i].conns == 0
+	}
+	s.controls((*signals).recheckSession)
 	s.mu.Unlock()
 	if last {
 		t.finish(s, exports)

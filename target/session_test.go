@@ -220,7 +220,6 @@ func TestControlRequests(t *testing.T) {
 		answered bool
 	}{
 		"abort":           {send(&wire.Abort{ID: 3, PathEpoch: 1}), true},
-		"fence":           {send(&wire.Fence{ID: 3, PathEpoch: 1}), true},
 		"unknown request": {unknown(0x5f), true},
 		"unknown answer":  {unknown(0xcf), false},
 		"response":        {send(&wire.CloseResponse{ID: 3, PathEpoch: 1}), false},

@@ -72,7 +72,7 @@ func (s *Server) EndSession(id string) bool {
 	}
 	s.setReason(x, "ended by the administrator")
 	x.end()
-	x.control.dismiss()
+	x.controls((*signals).dismiss)
 	return true
 }
 

@@ -25,7 +25,9 @@ type signals struct {
 	rekey     atomic.Bool // the initiator is to be asked for a rekey
 	dismissed atomic.Bool // the initiator is to go: its certificate is not valid any more
 
-	vi *via.VI // for its life; set before the session knows the connection
+	// Set before the session knows the connection.
+	vi   *via.VI // for its life
+	path uint16  // of the session
 
 	mu sync.Mutex
 	// +checklocks:mu

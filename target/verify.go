@@ -21,7 +21,7 @@ func (s *Server) VerifyInitiators(verify func(chain []*x509.Certificate) error) 
 			"peer", strings.Join(r.Names, " "), "serial", r.Serial, "error", err)
 		s.setReason(x, "certificate not valid any more")
 		x.end()
-		x.control.dismiss()
+		x.controls((*signals).dismiss)
 		ended++
 	}
 	return ended

@@ -77,9 +77,6 @@ func (w *worker) serve(ctx context.Context, r *via.ConnRequest, attrs via.ViAttr
 	w.guard(w.loop)
 	w.sleeper.slice.End()
 	known := w.login.session != nil
-	if known && w.login.role == wire.RoleControl {
-		w.conn.server.setReason(w.login.session, w.endReason())
-	}
 	w.release()
 	switch {
 	case known && w.login.role == wire.RoleControl && w.login.session.preemptedBy.Load() != nil:
@@ -161,7 +158,7 @@ func (w *worker) life() uint64 {
 	if w.login.session == nil {
 		return w.conn.signals.vi.Life()
 	}
-	return w.login.session.life()
+	return w.login.session.life(w.login.path)
 }
 
 var errPeerLost = errors.New("the initiator is gone")
@@ -193,6 +190,7 @@ func (w *worker) checkPeer() {
 		return
 	}
 	if w.authenticated != nil {
+		w.refreshAuthenticated()
 		s, err := w.login.session, w.recheck(now)
 		switch {
 		case err != nil && s == nil:

@@ -23,9 +23,9 @@ const (
 // fenceEntryExecuted is the only flag of an entry.
 const fenceEntryExecuted = 1
 
-// FenceResponse answers a Fence. With StatusOK the fence holds and the pages,
-// from Cursor 0 until Next is 0, name every command that was on the path. With
-// StatusBusy commands are still in the backing store: ask again.
+// FenceResponse answers a Fence. With StatusOK the fence holds. The pages, from
+// Cursor 0 until Next is 0, may name commands that were on the path; version 2
+// names none. With StatusBusy connections of the path have not left: ask again.
 type FenceResponse struct {
 	ID           uint32
 	PathEpoch    uint32
@@ -33,8 +33,8 @@ type FenceResponse struct {
 	Epoch        uint32       // fenced up to here
 	PathID       uint16       // the fenced path
 	Next         uint32       // cursor of the next page; 0: this is the last
-	Busy         uint32       // commands still in the backing store
-	OldestMillis uint32       // ms, age of the oldest of those
+	Busy         uint32       // connections of the path that have not left
+	OldestMillis uint32       // ms, age of the oldest command in the backing store; 0: not told
 	Entries      []FenceEntry // by ascending Slot
 }
 
@@ -46,8 +46,8 @@ const (
 	// cursor of the next page, above every slot of this one; 0 this is the
 	// last
 	fenceResponseAtNext         = 72
-	fenceResponseAtBusy         = 76 // commands still in the backing store
-	fenceResponseAtOldestMillis = 80 // ms, age of the oldest of those
+	fenceResponseAtBusy         = 76 // connections that have not left
+	fenceResponseAtOldestMillis = 80 // ms, of the oldest command; 0 not told
 	fenceResponseAtReserved     = 84
 	fenceResponseAtEntries      = 88 // Count times FenceEntry, by ascending slot
 	fenceResponseSize           = 88
