@@ -143,6 +143,10 @@ type Attach struct {
 	// back and another client wrote to it meanwhile.
 	OnConflict string `mapstructure:"on_conflict"`
 
+	// PathPolicy is fail-over, round-robin or min-inflight: which of several
+	// hosts of a target a connection uses.
+	PathPolicy string `mapstructure:"path_policy"`
+
 	// Description is what NBD clients are told of the disk. Empty means what
 	// the target says, and its URI if that says nothing.
 	Description string `mapstructure:"description"`
@@ -281,7 +285,7 @@ func Default() Config {
 			BusyPoll:    200 * time.Microsecond,
 		},
 		Attach: Attach{
-			CopyMode: "auto", OnConflict: "fail", Clients: []string{}, ClientsReadOnly: []string{}, Timeout: 10 * time.Second,
+			CopyMode: "auto", OnConflict: "fail", PathPolicy: "fail-over", Clients: []string{}, ClientsReadOnly: []string{}, Timeout: 10 * time.Second,
 			Connections: 1, CtrlLossTimeout: 10 * time.Minute, ReconnectDelay: time.Second,
 		},
 		NBD: NBD{

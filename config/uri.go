@@ -38,6 +38,7 @@ const maximumParameter = 1024
 //	via+roce://host[:4791]/export        VIA over RoCEv2; …?frames=…&offloads=off
 //	via+verbs://host[:10809]/export      VIA over an RDMA device; …?device=…
 //	via+PROVIDER://host[:10809]/export   VIA over any other provider
+//	via+…://host[:port],host[:port]/…    hosts of the same target: several paths
 //
 // An empty host means localhost. The export is the path without its first
 // slash, percent-decoded; it may be empty. URI values are comparable.
@@ -65,6 +66,10 @@ type URI struct {
 	// Host is a name, an IPv4 or an IPv6 address, the latter without brackets.
 	// It is empty only if Socket is not.
 	Host string
+
+	// Others are further hosts of the same target over VIA, each with its port
+	// unless that is the provider's, with a comma between them.
+	Others string
 
 	// Port is zero for a unix socket, or to listen for NBD on a port that the
 	// system chooses. For via+roce it is a UDP port, for via+verbs one of the
@@ -136,10 +141,6 @@ func (u URI) Network() (network, address string) {
 	if u.Socket != "" {
 		return "unix", u.Socket
 	}
-	host := u.Host
-	if strings.ContainsRune(host, ':') {
-		host = "[" + host + "]"
-	}
 	network = "tcp"
 	switch {
 	case u.Provider == "roce":
@@ -147,7 +148,7 @@ func (u URI) Network() (network, address string) {
 	case u.Vsock:
 		network = "vsock"
 	}
-	return network, host + ":" + strconv.Itoa(int(u.Port))
+	return network, joinPort(u.Host, u.Port)
 }
 
 // String returns the URI in a form that ParseURI reads back to the same value.
@@ -155,13 +156,9 @@ func (u URI) String() string {
 	var b strings.Builder
 	b.WriteString(u.scheme() + "://")
 	if u.Socket == "" {
-		host := u.Host
-		if strings.ContainsRune(host, ':') {
-			host = "[" + strings.ReplaceAll(host, "%", "%25") + "]"
-		}
-		b.WriteString(host)
-		if u.Port != u.defaultPort() {
-			b.WriteString(":" + strconv.Itoa(int(u.Port)))
+		b.WriteString(u.authority(u.Host, u.Port))
+		if u.Others != "" {
+			b.WriteString("," + u.Others)
 		}
 	}
 	b.WriteString("/" + escape(u.Export))
@@ -405,15 +402,13 @@ func (u *URI) parseAuthority(authority string, local bool) error {
 	case u.Vsock:
 		return u.parseCID(authority)
 	}
-	host, port, err := splitPort(authority)
-	if err != nil {
-		return err
+	if first, others, ok := strings.Cut(authority, ","); ok && u.VIA() {
+		authority = first
+		if err := u.parseOthers(others); err != nil {
+			return err
+		}
 	}
-	u.Host, u.Port = host, u.defaultPort()
-	if host == "" {
-		u.Host = "localhost"
-	}
-	return u.parsePort(port)
+	return u.parseHost(authority)
 }
 
 // parsePort reads a port; the default is set already.
@@ -481,6 +476,15 @@ func (u URI) CheckRemote() error {
 	if a := u.address(); u.VIA() && a.IsUnspecified() {
 		return fmt.Errorf("%v is only good to listen on: name the host", a)
 	}
+	for text := range strings.SplitSeq(u.Others, ",") {
+		other := URI{Provider: u.Provider}
+		if text == "" || other.parseHost(text) != nil {
+			continue
+		}
+		if err := other.CheckRemote(); err != nil {
+			return err
+		}
+	}
 	return cmp.Or(u.checkCID(), u.checkHost())
 }
 
@@ -536,6 +540,9 @@ func (u URI) checkNBD(n NBD) error {
 func (u URI) checkListen(n NBD) error {
 	if u.Export != "" {
 		return fmt.Errorf("a URI to listen on names no export, and this one names %q", u.Export)
+	}
+	if u.Others != "" {
+		return errors.New("a URI to listen on names one host: repeat it for each")
 	}
 	if u.Provider == "roce" && u.Port == 0 {
 		return fmt.Errorf("port 0: peers have to know the UDP port of RoCE: leave it out for %d", PortRoCE)

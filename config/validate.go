@@ -132,6 +132,7 @@ func (a Attach) validate(bad *complaints, n NBD) {
 	}
 	bad.oneOf("attach.copy_mode", a.CopyMode, copyModes...)
 	bad.oneOf("attach.on_conflict", a.OnConflict, "fail", "reopen")
+	bad.oneOf("attach.path_policy", a.PathPolicy, "fail-over", "round-robin", "min-inflight")
 	if a.ReadOnly && (a.Exclusive || a.Preempt) {
 		bad.add("attach.read_only", "a disk that is opened for reading only is neither exclusive nor does it preempt: set one of them")
 	}

@@ -46,10 +46,11 @@ func (k *reconnector) awayError(cause error) error {
 }
 
 // unanswered reports whether a new queue got no answer of the target, or that
-// it goes down: the session may be lost, which its keepalives find out.
+// it goes down or has lost the path: the session or the path may be lost, which
+// keepalives find out.
 func unanswered(err error) bool {
 	if refused := new(refusedError); errors.As(err, &refused) {
-		return refused.answer.Reason == wire.ReasonDraining
+		return refused.answer.Reason == wire.ReasonDraining || refused.answer.Reason == wire.ReasonEpoch
 	}
 	if errors.Is(err, errClosed) || errors.Is(err, seal.ErrForged) {
 		return false

@@ -55,10 +55,14 @@ func (q *Queue) progress() {
 	if q.active && !q.slots.busy() {
 		q.setActive(false)
 	}
+	if q.moving && !q.slots.busy() {
+		q.fail(errMoves)
+		return
+	}
 	if q.keepalive.due() {
 		q.carrier.Age(q.device.cfg.Scheduler.Now())
-		err := q.session.err() // its target may keep the connection
-		if n := q.session.heard.Load(); n != q.heard {
+		err := q.path.err() // its target may keep the connection
+		if n := q.path.heard.Load(); n != q.heard {
 			q.heard = n
 			q.keepalive.heard() // a slow disk may block the target's worker
 		}
@@ -67,7 +71,9 @@ func (q *Queue) progress() {
 		}
 		if err != nil {
 			q.fail(err)
+			return
 		}
+		q.moving = q.moving || q.prefers()
 	}
 	q.Kick()
 }
@@ -130,7 +136,7 @@ func (q *Queue) keepaliveMessage(r *carrier.Receive, length uint32) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("keepalive: %w", err)
-	case length != wire.HeaderSize || m.PathEpoch != pathEpoch:
+	case length != wire.HeaderSize || m.PathEpoch != q.path.epoch:
 		return errStale
 	}
 	if err := q.carrier.Post(r); err != nil {
@@ -151,7 +157,7 @@ func (q *Queue) loggedOut(r *carrier.Receive, length uint32) error {
 	if err := a.Decode(msg); err != nil {
 		return fmt.Errorf("answer to the logout: %w", err)
 	}
-	if a.ID != logoutID || a.PathEpoch != pathEpoch {
+	if a.ID != logoutID || a.PathEpoch != q.path.epoch {
 		return errStale
 	}
 	return q.carrier.Post(r)
@@ -176,7 +182,7 @@ func (q *Queue) immediate(i wire.Immediate, placed bool, length uint32) error {
 	if err != nil {
 		return err
 	}
-	if err := sl.checkImmediate(i, q.requests.ops[sl.op].request.Op, placed, length); err != nil {
+	if err := sl.checkImmediate(i, q.path.epoch, q.requests.ops[sl.op].request.Op, placed, length); err != nil {
 		return err
 	}
 	q.slots.release(at)
@@ -198,7 +204,7 @@ func (q *Queue) reply(rc *carrier.Receive, length uint32) error {
 	if err != nil {
 		return err
 	}
-	if reply.Seq != sl.seq || reply.PathEpoch != pathEpoch {
+	if reply.Seq != sl.seq || reply.PathEpoch != q.path.epoch {
 		return errStale
 	}
 	if reply.CreditDelta != 0 {

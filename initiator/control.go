@@ -3,6 +3,7 @@ package initiator
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -15,7 +16,8 @@ import (
 // controller is the state of routineControl: the control connection, the one
 // request in flight, and the keepalive.
 type controller struct {
-	s         *session
+	p         *path
+	s         *session // of the path
 	c         *carrier.Carrier
 	bell      sched.Bell
 	current   *exchange
@@ -26,20 +28,23 @@ type controller struct {
 	rekey     rekeyer
 }
 
-// routineControl serves the control connection until it breaks or the session
-// closes: it sends requests, delivers answers and sends keepalives.
-func (s *session) routineControl(c *carrier.Carrier, bell sched.Bell) {
-	defer s.ended.Set()
-	k := &controller{s: s, c: c, bell: bell, keepalive: newKeepalive(s.cfg.Scheduler, s.keepaliveInterval)}
+// routineControl serves the control connection until it breaks or the path is
+// closed: it sends requests, delivers answers and sends keepalives.
+func (p *path) routineControl(c *carrier.Carrier, bell sched.Bell, interval time.Duration) {
+	s := p.s
+	defer p.setEnded()
+	k := &controller{p: p, s: s, c: c, bell: bell, keepalive: newKeepalive(s.cfg.Scheduler, interval)}
 	err := s.cfg.guard("panic: the session ends", k.serve)
 	k.endRekey()
-	s.forgetKeys() // no connection joins any more
-	if err != nil {
+	if p.only() {
+		s.forgetKeys() // no connection joins any more
+	}
+	if err != nil && len(s.cfg.OtherHosts) == 0 { // else routinePath logs it
 		s.cfg.Log.Log(context.Background(), s.cfg.lossLevel(), "session ended", "event", "session_ended", "error", err)
 	}
-	s.mu.Lock()
-	s.cause = err
-	s.mu.Unlock()
+	p.mu.Lock()
+	p.cause = err
+	p.mu.Unlock()
 	if e := s.cfg.guard("panic: control connection not released", c.Close); e != nil {
 		s.cfg.Log.Error("control connection not released", "event", "release_failed", "error", e)
 	}
@@ -58,7 +63,7 @@ func (k *controller) serve() error {
 				return nil
 			}
 		}
-		if k.s.quit.IsSet() {
+		if k.p.quit.IsSet() {
 			return nil
 		}
 		if err := k.advance(); err != nil {
@@ -83,7 +88,7 @@ func (k *controller) serve() error {
 func (k *controller) completion(e *via.Completion) error {
 	if e.Recv {
 		k.keepalive.heard()
-		k.s.heard.Add(1)
+		k.p.heard.Add(1)
 	}
 	msg, err := receiveControl(k.c, e)
 	if err != nil || msg == nil {
@@ -94,13 +99,13 @@ func (k *controller) completion(e *via.Completion) error {
 		return fmt.Errorf("control message: %w", err)
 	}
 	switch {
-	case h.PathEpoch != pathEpoch:
+	case h.PathEpoch != k.p.epoch:
 		return errStale
 	case h.Opcode == wire.OpKeepAliveAck:
 		k.keepalive.acknowledged()
 		return nil
 	case h.Opcode == wire.OpKeepAlive:
-		return sendControl(k.c, &wire.KeepAlive{ID: h.ID, PathEpoch: pathEpoch, Ack: true})
+		return sendControl(k.c, &wire.KeepAlive{ID: h.ID, PathEpoch: k.p.epoch, Ack: true})
 	case h.Opcode == wire.OpEvent:
 		var v wire.Event
 		if err := v.Decode(msg); err != nil {
@@ -115,7 +120,7 @@ func (k *controller) completion(e *via.Completion) error {
 		case wire.EventRekey:
 			k.rekey.due = k.s.cfg.Scheduler.Now()
 		}
-		return sendControl(k.c, &wire.EventAck{ID: v.ID, PathEpoch: pathEpoch, Kind: v.Kind})
+		return sendControl(k.c, &wire.EventAck{ID: v.ID, PathEpoch: k.p.epoch, Kind: v.Kind})
 	case h.Opcode == wire.OpAuthResponse && k.rekey.handshake != nil:
 		return k.rekeyAnswer(msg)
 	case k.current != nil && h.ID == k.id:
@@ -136,10 +141,10 @@ func (k *controller) advance() error {
 		return err
 	}
 	if k.current == nil && k.rekey.handshake == nil && k.c.FreeSends() > 0 {
-		if x := k.s.nextRequest(); x != nil {
+		if x := k.p.nextRequest(); x != nil {
 			k.next++
 			k.id = k.next
-			setID(x.ask, k.id)
+			setID(x.ask, k.id, k.p.epoch)
 			k.current = x
 			if err := sendControl(k.c, x.ask); err != nil {
 				return err
@@ -150,26 +155,24 @@ func (k *controller) advance() error {
 		return nil
 	}
 	k.c.Age(k.s.cfg.Scheduler.Now())
-	if k.keepalive.tick(k.s.life()) {
+	if k.keepalive.tick(k.p.life()) {
 		return fmt.Errorf("%w: the target was silent for %d keepalives of %v", errSession, k.keepalive.missed, k.keepalive.interval)
 	}
 	if k.keepalive.awaitingAck || k.c.FreeSends() == 0 {
 		return nil // sends in flight prove that this end is alive
 	}
 	k.keepalive.awaitingAck = true
-	return sendControl(k.c, &wire.KeepAlive{PathEpoch: pathEpoch})
+	return sendControl(k.c, &wire.KeepAlive{PathEpoch: k.p.epoch})
 }
 
-// setID numbers a request.
-func setID(m wire.Message, id uint32) {
+// setID numbers a request on a path of the given epoch.
+func setID(m wire.Message, id, epoch uint32) {
 	switch q := m.(type) {
 	case *wire.OpenRequest:
-		q.ID = id
-	case *wire.CloseRequest:
-		q.ID = id
-	case *wire.DiscoverRequest:
-		q.ID = id
+		q.ID, q.PathEpoch = id, epoch
+	case *wire.Fence:
+		q.ID, q.PathEpoch = id, epoch
 	case *wire.Logout:
-		q.ID = id
+		q.ID, q.PathEpoch = id, epoch
 	}
 }

@@ -45,13 +45,14 @@ func Discover(ctx context.Context, cfg Config) (list []ExportInfo, err error) {
 	defer cancel()
 	s := &session{cfg: cfg}
 	defer s.forgetKeys()
-	c, login, err := s.connect(ctx, wire.RoleDiscover, 0, 0)
+	p := &path{s: s, host: cfg.Host, epoch: firstEpoch}
+	c, login, err := p.connect(ctx, wire.RoleDiscover, 0, 0)
 	if err != nil {
 		return nil, fmt.Errorf("list exports of %s: %w", cfg.Host, err)
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
 	err = cfg.guard("panic: the exports are not listed", func() error {
-		list, err = s.askExports(ctx, c, login.TargetID)
+		list, err = p.askExports(ctx, c, login.TargetID)
 		return err
 	})
 	if err != nil {
@@ -61,11 +62,11 @@ func Discover(ctx context.Context, cfg Config) (list []ExportInfo, err error) {
 }
 
 // askExports asks for the pages of the list.
-func (s *session) askExports(ctx context.Context, c *carrier.Carrier, target [16]byte) (list []ExportInfo, err error) {
+func (p *path) askExports(ctx context.Context, c *carrier.Carrier, target [16]byte) (list []ExportInfo, err error) {
 	var cursor, generation uint32
 	for n := range uint32(maxPages) {
 		var page wire.DiscoverResponse
-		err := s.ask(ctx, c, 2+n, &wire.DiscoverRequest{ID: 2 + n, PathEpoch: pathEpoch, Cursor: cursor}, &page)
+		err := p.ask(ctx, c, 2+n, &wire.DiscoverRequest{ID: 2 + n, PathEpoch: p.epoch, Cursor: cursor}, &page)
 		if err == nil && page.Status != wire.StatusOK {
 			err = page.Status.Errno()
 		}
@@ -83,7 +84,7 @@ func (s *session) askExports(ctx context.Context, c *carrier.Carrier, target [16
 			}
 		}
 		if page.Next <= cursor {
-			_ = s.ask(ctx, c, 1, &wire.Logout{ID: 1, PathEpoch: pathEpoch}, &wire.LogoutResponse{}) // the list is complete without it
+			_ = p.ask(ctx, c, 1, &wire.Logout{ID: 1, PathEpoch: p.epoch}, &wire.LogoutResponse{}) // the list is complete without it
 			return list, nil
 		}
 		cursor = page.Next

@@ -22,6 +22,11 @@ func (q *Queue) setActive(active bool) {
 	if q.active != active {
 		q.active = active
 		q.inFlight.Store(active)
+		if active {
+			q.path.active.Add(1)
+		} else {
+			q.path.active.Add(-1)
+		}
 	}
 }
 

@@ -27,16 +27,18 @@ const Discriminator = "viablk/1"
 
 // Config says what to attach. Zero fields take the defaults.
 type Config struct {
-	NIC       *via.NIC
-	Host      string        // the target's host address, as the NIC's provider names it
-	Export    string        // "" is the target's default export
-	ReadOnly  bool          // open for reading only
-	Exclusive bool          // be the only client of the disk
-	Preempt   bool          // end other clients that are in the way, when attaching
-	Depth     int           // commands in flight per connection; 0 leaves it to the target
-	InlineMax int           // bytes of payload inside a message; 0 leaves it to the target
-	MaxIO     int           // bytes of one command; 0 leaves it to the target
-	Timeout   time.Duration // of connecting and logging in; 10 s
+	NIC        *via.NIC
+	Host       string        // the target's host address, as the NIC's provider names it
+	OtherHosts []string      // more of the same target: further paths, at most 7
+	PathPolicy PathPolicy    // of several hosts; "" is fail-over
+	Export     string        // "" is the target's default export
+	ReadOnly   bool          // open for reading only
+	Exclusive  bool          // be the only client of the disk
+	Preempt    bool          // end other clients that are in the way, when attaching
+	Depth      int           // commands in flight per connection; 0 leaves it to the target
+	InlineMax  int           // bytes of payload inside a message; 0 leaves it to the target
+	MaxIO      int           // bytes of one command; 0 leaves it to the target
+	Timeout    time.Duration // of connecting and logging in; 10 s
 
 	// LossTimeout is how long requests wait for a lost target. After it they
 	// fail with EIO until the target is back; a connection that is not back
@@ -107,7 +109,7 @@ const (
 	defaultDelay   = time.Second
 	maxMissed      = 3 // silent intervals until the target is dead
 	sessionConns   = 256
-	pathEpoch      = 1
+	maxPaths       = 8
 
 	// defaultPool is two of the longest requests: a queue without reservations
 	// grants any length, and small requests proceed beside a long one.
@@ -121,8 +123,20 @@ func (c Config) withDefaults() (Config, error) {
 	if c.NIC == nil || c.Host == "" {
 		return c, errors.New("no nic or no host")
 	}
+	if len(c.OtherHosts) >= maxPaths {
+		return c, fmt.Errorf("%d hosts of a target: %d are the most", 1+len(c.OtherHosts), maxPaths)
+	}
+	if len(c.OtherHosts) > 0 && c.LossTimeout == 0 {
+		return c, errors.New("several hosts of a target need a loss timeout: requests wait while they move to another path")
+	}
 	if c.Depth < 0 || c.Depth > wire.MaxDepth || c.InlineMax < 0 || c.InlineMax > wire.MaxInline || c.MaxIO < 0 || c.MaxIO > wire.MaxIO {
 		return c, fmt.Errorf("depth %d, inline maximum %d or longest transfer %d out of range", c.Depth, c.InlineMax, c.MaxIO)
+	}
+	if c.PathPolicy == "" {
+		c.PathPolicy = PathFailOver
+	}
+	if err := c.PathPolicy.validate(); err != nil {
+		return c, err
 	}
 	switch c.OnConflict {
 	case "":
@@ -178,6 +192,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	return c, nil
 }
+
+// hosts returns the host addresses of the target, one for each path.
+func (c *Config) hosts() []string { return append([]string{c.Host}, c.OtherHosts...) }
 
 // lossLevel is the log level of a lost target: with a reconnector, which logs
 // the loss too, it is lower.
@@ -323,7 +340,7 @@ func (d *Device) NewQueue(depth int) (block.Queue, error) {
 		if err != nil {
 			return nil, err
 		}
-		q, err := openQueue(d, s, index, depth)
+		q, err := openQueue(d, s, index, depth, try)
 		d.mu.Lock()
 		if err == nil {
 			d.conns[index] = q

@@ -39,16 +39,16 @@ const commonTransfer = 8 << 20
 
 // connect opens a connection of a role and logs in. It asks a target that
 // refuses for some time again after that time.
-func (s *session) connect(ctx context.Context, role wire.Role, index uint16, depth int) (*carrier.Carrier, wire.LoginResponse, error) {
+func (p *path) connect(ctx context.Context, role wire.Role, index uint16, depth int) (*carrier.Carrier, wire.LoginResponse, error) {
 	for {
-		keys := s.keys.Load()
-		c, a, err := s.tryConnect(ctx, role, index, depth)
-		if err != nil && role == wire.RoleIO && s.keys.Load() != keys && ctx.Err() == nil {
+		keys := p.s.keys.Load()
+		c, a, err := p.tryConnect(ctx, role, index, depth)
+		if err != nil && role == wire.RoleIO && p.s.keys.Load() != keys && ctx.Err() == nil {
 			continue // it joined by keys that were replaced meanwhile
 		}
 		pause, again := retryAfter(err)
 		if again && ctx.Err() == nil {
-			s.cfg.Scheduler.Wait(ctx, pause)
+			p.s.cfg.Scheduler.Wait(ctx, pause)
 		}
 		if !again || ctx.Err() != nil {
 			return c, a, err
@@ -79,8 +79,8 @@ func retryAfter(err error) (pause time.Duration, ok bool) {
 }
 
 // tryConnect opens a connection of a role and logs in.
-func (s *session) tryConnect(ctx context.Context, role wire.Role, index uint16, depth int) (*carrier.Carrier, wire.LoginResponse, error) {
-	cfg := &s.cfg
+func (p *path) tryConnect(ctx context.Context, role wire.Role, index uint16, depth int) (*carrier.Carrier, wire.LoginResponse, error) {
+	cfg := &p.s.cfg
 	c, err := carrier.New(cfg.NIC, carrier.Config{
 		Attributes: via.ViAttributes{
 			Reliability: via.ReliableDelivery, EnableRdmaWrite: true,
@@ -92,7 +92,7 @@ func (s *session) tryConnect(ctx context.Context, role wire.Role, index uint16, 
 	if err != nil {
 		return nil, wire.LoginResponse{}, err
 	}
-	answer, err := s.begin(ctx, c, s.loginRequest(role, index, depth))
+	answer, err := p.begin(ctx, c, p.loginRequest(role, index, depth))
 	if err != nil {
 		return nil, answer, errors.Join(err, c.Close())
 	}
@@ -100,22 +100,22 @@ func (s *session) tryConnect(ctx context.Context, role wire.Role, index uint16, 
 }
 
 // begin gives a new connection the descriptors of a login, and logs in.
-func (s *session) begin(ctx context.Context, c *carrier.Carrier, q wire.LoginRequest) (a wire.LoginResponse, err error) {
+func (p *path) begin(ctx context.Context, c *carrier.Carrier, q wire.LoginRequest) (a wire.LoginResponse, err error) {
 	receives, sends := loginReceives, loginSends
 	if q.Role == wire.RoleControl {
 		receives, sends = controlReceives, controlSends
 	}
-	if err := c.AddReceives(receives, s.cfg.firstReceives()); err != nil {
+	if err := c.AddReceives(receives, p.s.cfg.firstReceives()); err != nil {
 		return a, err
 	}
 	head := wire.MaxControlSize
-	if s.cfg.sealed() {
-		head = wire.MaxHeader + s.cfg.firstReceives() // a command may be in it
+	if p.s.cfg.sealed() {
+		head = wire.MaxHeader + p.s.cfg.firstReceives() // a command may be in it
 	}
 	if err := c.AddSends(sends, head); err != nil {
 		return a, err
 	}
-	return s.logIn(ctx, c, q)
+	return p.logIn(ctx, c, q)
 }
 
 // firstReceives returns the bytes behind the head that a receive of a login
@@ -124,9 +124,10 @@ func (s *session) begin(ctx context.Context, c *carrier.Carrier, q wire.LoginReq
 func (c *Config) firstReceives() int { return max(controlData, c.InlineMax) }
 
 // loginRequest returns the login request of a connection.
-func (s *session) loginRequest(role wire.Role, index uint16, depth int) wire.LoginRequest {
+func (p *path) loginRequest(role wire.Role, index uint16, depth int) wire.LoginRequest {
+	s := p.s
 	q := wire.LoginRequest{
-		ID: 1, PathEpoch: pathEpoch, MinVersion: wire.Version, MaxVersion: wire.Version, Role: role,
+		ID: 1, PathID: p.id, PathEpoch: p.epoch, MinVersion: wire.Version, MaxVersion: wire.Version, Role: role,
 		SessionID: s.id, SessionGen: 1, Nonce: s.nonce, Conn: index, Conns: s.conns,
 		Depth: uint16(depth), InlineMax: uint32(s.cfg.InlineMax), MaxIO: uint32(s.cfg.MaxIO),
 		DataModes: wire.ModesInline | wire.ModesPull | wire.ModesPlace, Features: wire.FeatureImmediate | wire.FeatureEvents,
@@ -141,30 +142,30 @@ func (s *session) loginRequest(role wire.Role, index uint16, depth int) wire.Log
 }
 
 // logIn connects and logs in. The first receives hold any control message.
-func (s *session) logIn(ctx context.Context, c *carrier.Carrier, q wire.LoginRequest) (a wire.LoginResponse, err error) {
-	err = s.cfg.guard("panic: the login fails", func() error {
-		a, err = s.tryLogIn(ctx, c, q)
+func (p *path) logIn(ctx context.Context, c *carrier.Carrier, q wire.LoginRequest) (a wire.LoginResponse, err error) {
+	err = p.s.cfg.guard("panic: the login fails", func() error {
+		a, err = p.tryLogIn(ctx, c, q)
 		return err
 	})
 	return a, err
 }
 
-func (s *session) tryLogIn(ctx context.Context, c *carrier.Carrier, q wire.LoginRequest) (a wire.LoginResponse, err error) {
-	if err := c.Connect(ctx, via.Address{Host: s.cfg.Host, Discriminator: Discriminator}); err != nil {
+func (p *path) tryLogIn(ctx context.Context, c *carrier.Carrier, q wire.LoginRequest) (a wire.LoginResponse, err error) {
+	if err := c.Connect(ctx, via.Address{Host: p.host, Discriminator: Discriminator}); err != nil {
 		return a, err
 	}
-	if s.cfg.sealed() {
-		if err := s.secure(ctx, c, &q); err != nil {
+	if p.s.cfg.sealed() {
+		if err := p.secure(ctx, c, &q); err != nil {
 			return a, err
 		}
 	}
-	if err := s.ask(ctx, c, q.ID, &q, &a); err != nil {
+	if err := p.ask(ctx, c, q.ID, &q, &a); err != nil {
 		return a, fmt.Errorf("log in: %w", err)
 	}
 	switch a.Status {
 	case wire.StatusOK:
 		if q.Role != wire.RoleDiscover {
-			s.addConnection(c.VI())
+			p.addConnection(c.VI())
 		}
 		return a, nil
 	case wire.StatusContinue:
@@ -185,8 +186,8 @@ func (e *refusedError) Unwrap() error { return e.answer.Status.Errno() }
 
 // ask sends a request on a connection that the caller alone uses and decodes
 // the answer.
-func (s *session) ask(ctx context.Context, c *carrier.Carrier, id uint32, m, answer wire.Message) error {
-	msg, err := s.await(ctx, c, m)
+func (p *path) ask(ctx context.Context, c *carrier.Carrier, id uint32, m, answer wire.Message) error {
+	msg, err := p.s.await(ctx, c, m)
 	if err != nil {
 		return err
 	}
@@ -194,7 +195,7 @@ func (s *session) ask(ctx context.Context, c *carrier.Carrier, id uint32, m, ans
 	switch {
 	case err != nil:
 		return fmt.Errorf("answer: %w", err)
-	case h.ID != id || h.PathEpoch != pathEpoch:
+	case h.ID != id || h.PathEpoch != p.epoch:
 		return fmt.Errorf("answer: %w", errStale)
 	}
 	return decodeAnswer(msg, answer)

@@ -10,7 +10,8 @@ import (
 // poster owns what a queue has staged for the next doorbell.
 type poster struct {
 	carrier *carrier.Carrier
-	staged  bool // a send waits for the doorbell
+	epoch   uint32 // of the connection's path
+	staged  bool   // a send waits for the doorbell
 
 	immediates bool // keepalives are immediates; else messages
 
@@ -48,9 +49,9 @@ func (p *poster) stageKeepalive(ack bool) error {
 		if ack {
 			t = wire.ImmKeepAliveAck
 		}
-		return p.carrier.StageImmediate(s, uint32(wire.MakeImmediate(t, pathEpoch, 0, 0)))
+		return p.carrier.StageImmediate(s, uint32(wire.MakeImmediate(t, p.epoch, 0, 0)))
 	}
-	m := wire.KeepAlive{PathEpoch: pathEpoch, Ack: ack}
+	m := wire.KeepAlive{PathEpoch: p.epoch, Ack: ack}
 	n, err := m.Encode(s.Head)
 	if err != nil {
 		return err
@@ -76,7 +77,7 @@ func (p *poster) keepalive(k *keepalive) error {
 // connection.
 func (p *poster) logOut() {
 	p.leaving = true
-	p.loggedOut = p.loggedOut || sendControl(p.carrier, &wire.Logout{ID: logoutID, PathEpoch: pathEpoch}) == nil
+	p.loggedOut = p.loggedOut || sendControl(p.carrier, &wire.Logout{ID: logoutID, PathEpoch: p.epoch}) == nil
 	p.staged = true
 	p.kick()
 }

@@ -27,6 +27,7 @@ import (
 type Queue struct {
 	device  *Device
 	session *session // of the connection, or of the last one
+	path    *path    // of the session; likewise
 	carrier *carrier.Carrier
 	export  uint16
 
@@ -41,6 +42,7 @@ type Queue struct {
 	done      [64]via.Completion
 
 	active                             bool // inFlight as the owner knows it
+	moving                             bool // no command is sent, until it has another path
 	armed                              bool // and not awake since
 	iterations                         uint32
 	sleeps, waitsForCredit, reconnects uint64
@@ -51,23 +53,28 @@ type Queue struct {
 	published publishedStats
 }
 
-// openQueue opens an I/O connection and allocates its memory.
-func openQueue(d *Device, s *session, index uint16, depth int) (*Queue, error) {
+// openQueue opens an I/O connection and allocates its memory, at the given try.
+func openQueue(d *Device, s *session, index uint16, depth, try int) (*Queue, error) {
 	cfg := &d.cfg
-	ctx, cancel := cfg.Scheduler.WithTimeout(context.Background(), cfg.Timeout)
+	p := s.pathFor(index)
+	if p == nil {
+		return nil, errLost
+	}
+	ctx, cancel := cfg.Scheduler.WithTimeout(context.Background(), cfg.attemptTime(try-1))
 	defer cancel()
 	commands := depth
 	if cfg.Depth > 0 {
 		commands = min(commands, cfg.Depth)
 	}
-	c, answer, err := s.connect(ctx, wire.RoleIO, index, commands)
+	c, answer, err := p.connect(ctx, wire.RoleIO, index, commands)
 	if err != nil {
 		return nil, err
 	}
 	q := &Queue{
-		device: d, session: s, carrier: c, index: index, export: s.export.Export,
+		device: d, carrier: c, index: index, export: s.export.Export,
 		payload: payload{quarantine: &d.quarantine}, requests: newRequestTable(depth, d.ranges), poster: poster{carrier: c}, reconnect: reconnectState{over: d.reconnector == nil},
 	}
+	q.usePath(p)
 	if err := q.equip(&answer, commands); err != nil {
 		return nil, errors.Join(err, q.release())
 	}
@@ -192,12 +199,13 @@ func (q *Queue) fail(err error) {
 	q.failure, q.poster.staged = err, false
 	q.quarantine(q.carrier.Disconnect())
 	level, busy := q.device.cfg.lossLevel(), q.requests.inFlight()
-	if busy == 0 {
+	if busy == 0 || err == errMoves {
 		level = slog.LevelDebug // no request waits; a lost session logs why
 	}
 	q.device.cfg.Log.Log(context.Background(), level, "connection lost", "event", "connection_lost", "conn", q.index, "requests", busy, "error", err)
 	q.payload.releaseAll(q.slots.slots)
 	q.setActive(false)
+	q.path.queues.Add(-1)
 	if q.poster.leaving {
 		q.reconnect.over = true
 	}
@@ -206,9 +214,11 @@ func (q *Queue) fail(err error) {
 		return
 	}
 	q.requests.requeue()
-	q.session.lost.Set()
+	if q.path.removeConnection(q.carrier.VI()); err != errMoves {
+		q.path.lose()
+	}
 	q.reconnect.begin(&redialer{
-		device: q.device, carrier: q.carrier, lost: q.session, index: q.index,
+		device: q.device, carrier: q.carrier, lost: q.path, moving: q.moving && err == errMoves, index: q.index,
 		slots: len(q.slots.slots), limits: q.payload.limits, kept: q.slots.kept(),
 	}, q.device.cfg.LossTimeout)
 }
@@ -267,7 +277,11 @@ func (q *Queue) Close() error {
 
 // release frees the queue's memory and the connection.
 func (q *Queue) release() error {
-	q.session.removeConnection(q.carrier.VI())
+	q.path.removeConnection(q.carrier.VI())
+	if q.failure == nil {
+		q.path.queues.Add(-1)
+		q.setActive(false)
+	}
 	var err error
 	if q.payload.pool != nil {
 		err = errors.Join(q.payload.close(q.slots.slots), q.device.memory.invalidateTag(q.carrier.Tag()))

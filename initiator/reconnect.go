@@ -91,6 +91,30 @@ func (k *reconnector) await(ctx context.Context, lost *session) (*session, error
 	}
 }
 
+// awaitPath returns the path over which a queue goes on that lost its
+// connection over another one: of the same session when that path is fenced, or
+// of the next session. It fails as await does.
+func (k *reconnector) awaitPath(ctx context.Context, r *redialer) (*path, error) {
+	lost := r.lost
+	for {
+		if !r.moving {
+			k.scheduler.Wait(ctx, -1, lost.fenced, lost.s.lost, k.ended)
+		}
+		except := lost.s
+		if r.moving || lost.fenced.IsSet() {
+			except = nil
+		}
+		s, err := k.await(ctx, except)
+		if err != nil {
+			return nil, err
+		}
+		if p := s.pathFor(r.index); p != nil {
+			return p, nil
+		}
+		k.scheduler.Wait(ctx, reconnectPoll) // it is being lost, or there is another soon
+	}
+}
+
 // since returns when the target was lost or came back last; zero if it was
 // never lost.
 func (k *reconnector) since() time.Time {

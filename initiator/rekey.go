@@ -85,7 +85,9 @@ func (r *rekeyer) wakeAt(t time.Time) {
 // checkCertificates has routineControl check the certificates now.
 func (s *session) checkCertificates() {
 	s.recheck.Store(true)
-	s.wakeControl()
+	if p := s.lead(); p != nil {
+		p.wakeControl()
+	}
 }
 
 // tendKeys does what is due: it checks certificates, and begins a rekey. An
@@ -133,8 +135,11 @@ func (k *controller) tendKeys() error {
 	return nil
 }
 
-// rekeys reports whether the target knows rekeys.
-func (k *controller) rekeys() bool { return k.s.login.Features&wire.FeatureRekey != 0 }
+// rekeys reports whether the control connection is the one that rekeys, and the
+// target knows that.
+func (k *controller) rekeys() bool {
+	return k.s.login.Features&wire.FeatureRekey != 0 && k.s.lead() == k.p
+}
 
 // check verifies the certificate of the target with what is in the folder now,
 // and has a rekey show an own certificate that is new. A folder that cannot be
@@ -172,7 +177,7 @@ func (k *controller) beginRekey(keys *sessionKeys, now time.Time) error {
 		r.due = now.Add(rekeyRetry)
 		return nil
 	}
-	cfg.PathEpoch, cfg.Rekey = pathEpoch, true
+	cfg.PathEpoch, cfg.Rekey = k.p.epoch, true
 	h, err := handshake.NewInitiator(cfg)
 	if err != nil {
 		return &SecurityError{err}
@@ -225,7 +230,7 @@ func (k *controller) replaceKeys(keys *sessionKeys) error {
 		return nil // the next message says it
 	}
 	k.keepalive.awaitingAck = true
-	return sendControl(k.c, &wire.KeepAlive{PathEpoch: pathEpoch})
+	return sendControl(k.c, &wire.KeepAlive{PathEpoch: k.p.epoch})
 }
 
 // endRekey ends what is in flight.

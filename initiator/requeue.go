@@ -81,22 +81,24 @@ func (a *reconnectState) stop() error {
 // reconnectResult is the new session and login response of a queue, or why its
 // reconnect failed.
 type reconnectResult struct {
-	session *session
-	answer  wire.LoginResponse
-	err     error
-	inside  error // of a target that may access memory after a failed attempt
+	path   *path
+	answer wire.LoginResponse
+	err    error
+	inside error // of a target that may access memory after a failed attempt
 }
 
 // reconnectPoll is the interval at which the owner of a disconnected queue
 // polls the reconnect.
 const reconnectPoll = 10 * time.Millisecond
 
-// redialer connects a queue that lost its connection to the next session. Its
+// redialer connects a queue that lost its connection, over another path of the
+// session, or to the next session. Its
 // goroutine alone uses it, and the carrier, until the result is there.
 type redialer struct {
 	device  *Device
 	carrier *carrier.Carrier
-	lost    *session
+	lost    *path
+	moving  bool // nothing was in flight on lost
 	index   uint16
 	slots   int
 	limits  limits
@@ -106,7 +108,7 @@ type redialer struct {
 	ended   *sched.Event // the result is there
 }
 
-// routineReconnect connects to the next session and sets the result.
+// routineReconnect connects and sets the result.
 func (r *redialer) routineReconnect(ctx context.Context) {
 	defer r.ended.Set()
 	err := r.device.cfg.guard("panic: the queue does not reconnect", func() error {
@@ -118,41 +120,42 @@ func (r *redialer) routineReconnect(ctx context.Context) {
 	}
 }
 
-// reconnect connects to the next session. If that session ends meanwhile, it
-// waits for the one after it.
+// reconnect connects over another path or to the next session. If that is lost
+// meanwhile, it waits for the one after it.
 func (r *redialer) reconnect(ctx context.Context) reconnectResult {
 	k, cfg := r.device.reconnector, &r.device.cfg
-	for pauses := (backoff{random: cfg.Random}); ; {
-		s, err := k.await(ctx, r.lost)
+	pauses := backoff{random: cfg.Random}
+	for failed := 0; ; failed++ {
+		p, err := k.awaitPath(ctx, r)
 		if err != nil {
 			return reconnectResult{err: err, inside: r.inside}
 		}
-		keys := s.keys.Load()
-		answer, err := r.relogin(ctx, s)
+		s, keys := p.s, p.s.keys.Load()
+		answer, err := r.relogin(ctx, p, failed)
 		if err == nil {
-			return reconnectResult{session: s, answer: answer, inside: r.inside}
+			return reconnectResult{path: p, answer: answer, inside: r.inside}
 		}
 		cfg.Log.Debug("connection not restored", "event", "reconnect_failed", "conn", r.index, "error", err)
 		r.inside = errors.Join(r.inside, r.carrier.Disconnect())
 		replaced := s.keys.Load() != keys // it joined by others
 		if !replaced && s.noteForgotten(err) || s.err() != nil {
-			r.lost = s
+			r.lost, r.moving = p, false
 			continue
 		}
 		cfg.Scheduler.Wait(ctx, pauses.next(cfg.ReconnectDelay), s.ended, k.ended)
 	}
 }
 
-// relogin connects to a session, with the limits that the queue has.
-func (r *redialer) relogin(ctx context.Context, s *session) (wire.LoginResponse, error) {
-	ctx, cancel := r.device.cfg.Scheduler.WithTimeout(ctx, r.device.cfg.Timeout)
+// relogin connects over a path, with the limits that the queue has.
+func (r *redialer) relogin(ctx context.Context, p *path, failed int) (wire.LoginResponse, error) {
+	ctx, cancel := r.device.cfg.Scheduler.WithTimeout(ctx, r.device.cfg.attemptTime(failed))
 	defer cancel()
 	if err := r.carrier.Renew(r.kept); err != nil {
 		return wire.LoginResponse{}, err
 	}
-	ask := s.loginRequest(wire.RoleIO, r.index, r.slots)
+	ask := p.loginRequest(wire.RoleIO, r.index, r.slots)
 	ask.InlineMax, ask.MaxIO = r.limits.inline, r.limits.maxIO
-	return s.logIn(ctx, r.carrier, ask)
+	return p.logIn(ctx, r.carrier, ask)
 }
 
 // pollReconnect resumes the queue if it is connected again, or applies the loss
@@ -187,10 +190,11 @@ func (q *Queue) resumeQueue(back *reconnectResult) error {
 		return err
 	}
 	q.payload.chooseInline()
-	if back.session.conflicts != q.session.conflicts {
+	if s := back.path.s; s.conflicts != q.session.conflicts {
 		q.requests.abandon() // they are older than what the other client wrote
 	}
-	q.session, q.export, q.failure = back.session, back.session.export.Export, nil
+	q.usePath(back.path)
+	q.export, q.failure, q.moving = q.session.export.Export, nil, false
 	q.reconnects++
 	q.resume()
 	q.Kick()

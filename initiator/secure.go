@@ -12,8 +12,8 @@ import (
 	"github.com/viablk/viablk/internal/wire"
 )
 
-// With Config.Security, a session is sealed. The control connection, and one
-// that discovers, authenticates by a handshake before its login; the others
+// With Config.Security, a session is sealed. Its first control connection, and
+// one that discovers, authenticates by a handshake before its login; the others
 // join with keys of the session. Nothing but these messages leaves in clear. A
 // new session has a new handshake.
 
@@ -33,16 +33,17 @@ var errNoSecurity = &SecurityError{errors.New("the target offers no security: le
 func (c *Config) sealed() bool { return c.Security != nil }
 
 // secure authenticates a connection for its login, and seals it.
-func (s *session) secure(ctx context.Context, c *carrier.Carrier, q *wire.LoginRequest) error {
+func (p *path) secure(ctx context.Context, c *carrier.Carrier, q *wire.LoginRequest) error {
 	var result *handshake.Result
 	var keys *sessionKeys
 	var err error
-	if q.Role == wire.RoleIO {
-		result, err = s.joinKeys(ctx, c, q)
-	} else if keys, err = s.authenticate(ctx, c); err == nil {
+	joins := q.Role == wire.RoleIO || p.epoch > firstEpoch
+	if joins {
+		result, err = p.joinKeys(ctx, c, q)
+	} else if keys, err = p.authenticate(ctx, c); err == nil {
 		result = keys.Result
 	}
-	if errors.Is(err, handshake.ErrRejected) && q.Role != wire.RoleIO {
+	if errors.Is(err, handshake.ErrRejected) && !joins {
 		err = &SecurityError{err} // a session that is not known is lost, no more
 	}
 	if err != nil {
@@ -53,8 +54,8 @@ func (s *session) secure(ctx context.Context, c *carrier.Carrier, q *wire.LoginR
 		return err
 	}
 	c.Seal(sealer, opener)
-	if q.Role != wire.RoleIO {
-		s.keys.Store(keys)
+	if !joins {
+		p.s.keys.Store(keys)
 	}
 	return nil
 }
@@ -67,31 +68,31 @@ func (s *session) forgetKeys() {
 }
 
 // authenticate makes the keys of a session.
-func (s *session) authenticate(ctx context.Context, c *carrier.Carrier) (*sessionKeys, error) {
-	cfg, err := s.cfg.Security()
+func (p *path) authenticate(ctx context.Context, c *carrier.Carrier) (*sessionKeys, error) {
+	cfg, err := p.s.cfg.Security()
 	if err != nil {
 		return nil, &SecurityError{err}
 	}
-	cfg.PathEpoch = pathEpoch
+	cfg.PathEpoch = p.epoch
 	h, err := handshake.NewInitiator(cfg)
 	if err != nil {
 		return nil, &SecurityError{err}
 	}
 	defer h.Close()
-	r, err := s.shakeHands(ctx, c, h)
+	r, err := p.s.shakeHands(ctx, c, h)
 	if err != nil {
 		return nil, err
 	}
-	return newSessionKeys(r, &cfg, s.cfg.Scheduler.Now()), nil
+	return newSessionKeys(r, &cfg, p.s.cfg.Scheduler.Now()), nil
 }
 
 // joinKeys has a connection join the keys of the session.
-func (s *session) joinKeys(ctx context.Context, c *carrier.Carrier, q *wire.LoginRequest) (*handshake.Result, error) {
-	j, err := handshake.NewJoin(s.keys.Load().Session, q.Conn, pathEpoch)
+func (p *path) joinKeys(ctx context.Context, c *carrier.Carrier, q *wire.LoginRequest) (*handshake.Result, error) {
+	j, err := handshake.NewJoin(p.s.keys.Load().Session, q.Conn, p.epoch)
 	if err != nil {
 		return nil, err
 	}
-	a, err := s.askAuth(ctx, c, j.Request())
+	a, err := p.s.askAuth(ctx, c, j.Request())
 	if err != nil {
 		return nil, err
 	}

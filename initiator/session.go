@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,7 +13,6 @@ import (
 	"github.com/viablk/viablk/internal/handshake"
 	"github.com/viablk/viablk/internal/sched"
 	"github.com/viablk/viablk/internal/wire"
-	"github.com/viablk/viablk/via"
 )
 
 // errSession is why I/O fails once the session has ended, and errLost why
@@ -24,45 +22,50 @@ var (
 	errLost    = errors.New("the target closed the connection")
 )
 
-// session is the control connection and the state that all connections share.
+// session is the paths to a target and the state that all connections share.
 type session struct {
-	cfg               Config
-	id                [16]byte
-	nonce             uint64
-	conns             uint16 // I/O connections that the target grants
-	keepaliveInterval time.Duration
+	cfg   Config
+	id    [16]byte
+	nonce uint64
+
+	ctx    context.Context // of the goroutines that keep the paths
+	cancel context.CancelFunc
+	kept   *sched.Event // they have ended
 
 	keys    atomic.Pointer[sessionKeys] // of a sealed session; else nil
 	recheck atomic.Bool                 // routineControl is to check the certificates
 
 	login  wire.LoginResponse
+	conns  uint16            // I/O connections that the target grants
 	export wire.OpenResponse // the disk, once it is open
 
 	resized atomic.Pointer[wire.Event] // the last of a size; nil without any
 
-	quit  *sched.Event // routineControl is to end
-	ended *sched.Event // routineControl has ended
-	lost  *sched.Event // a connection of the session is lost, or the target goes down
+	ended *sched.Event // the last path has ended
+	lost  *sched.Event // the last path is lost, or the target goes down
 
 	mu sync.Mutex
 	// +checklocks:mu
-	requests []*exchange // that routineControl has not sent, in order
+	paths []*path // by host; nil: not connected
 	// +checklocks:mu
-	bell sched.Bell // ends a sleep of routineControl; nil once closed
+	failures []error // why a path does not connect, by host
+	// +checklocks:mu
+	losses []uint64 // of paths, by host
+	// +checklocks:mu
+	epoch uint32 // the last of a path
+	// +checklocks:mu
+	running int // goroutines that keep a path
 	// +checklocks:mu
 	cause error
 	// +checklocks:mu
 	closing bool
-	// +checklocks:mu
-	connections map[*via.VI]struct{} // all of the session, also I/O
 
 	closed   *sched.Event // release has returned
 	closeErr error        // what it returned
 
-	heard      atomic.Uint64 // messages on the control connection
-	draining   atomic.Bool   // the target goes down: no command is sent any more
-	superseded atomic.Bool   // the reconnector replaces it: answers do not count
-	forgotten  atomic.Bool   // the target does not know it any more
+	draining   atomic.Bool // the target goes down: no command is sent any more
+	superseded atomic.Bool // the reconnector replaces it: answers do not count
+	forgotten  atomic.Bool // the target does not know it any more
 
 	// conflicts counts the sessions so far before which another client wrote:
 	// requests of before such a session fail. It is set before other goroutines
@@ -72,17 +75,13 @@ type session struct {
 	durable bool // the target made every answered write durable; set by close
 }
 
-// exchange is a control request with its answer.
-type exchange struct {
-	ask      wire.Message
-	answered *sched.Event
-	answer   []byte // set before answered
-}
-
-// openSession connects the control connection and logs in.
-func openSession(ctx context.Context, cfg Config) (*session, error) {
-	sch := cfg.Scheduler
-	s := &session{cfg: cfg, quit: sch.NewEvent(), ended: sch.NewEvent(), lost: sch.NewEvent(), closed: sch.NewEvent()}
+// newSession returns a session without a path.
+func newSession(cfg Config) (*session, error) {
+	sch, n := cfg.Scheduler, len(cfg.hosts())
+	s := &session{
+		cfg: cfg, kept: sch.NewEvent(), ended: sch.NewEvent(), lost: sch.NewEvent(), closed: sch.NewEvent(),
+		paths: make([]*path, n), failures: make([]error, n), losses: make([]uint64, n),
+	}
 	var nonce [8]byte
 	for _, b := range [][]byte{s.id[:], nonce[:]} {
 		if _, err := io.ReadFull(cfg.Random, b); err != nil {
@@ -90,20 +89,43 @@ func openSession(ctx context.Context, cfg Config) (*session, error) {
 		}
 	}
 	s.nonce = binary.LittleEndian.Uint64(nonce[:])
-	bell, err := sch.NewBell()
+	s.ctx, s.cancel = sch.WithCancel(context.Background())
+	return s, nil
+}
+
+// openSession logs in at the first of the hosts that answers. It asks each for
+// a short time first, and longer while one of them may be slow.
+func openSession(ctx context.Context, cfg Config) (*session, error) {
+	for failed := 0; ; failed++ {
+		slow, errs := false, []error(nil)
+		for id := range cfg.hosts() {
+			limited, cancel := cfg.Scheduler.WithTimeout(ctx, cfg.attemptTime(failed))
+			s, err := beginSession(limited, cfg, uint16(id))
+			slow = slow || limited.Err() != nil
+			cancel()
+			if err == nil {
+				return s, nil
+			}
+			errs = append(errs, err)
+		}
+		if !slow || ctx.Err() != nil {
+			return nil, errors.Join(errs...)
+		}
+	}
+}
+
+// beginSession logs in at a host.
+func beginSession(ctx context.Context, cfg Config, host uint16) (*session, error) {
+	s, err := newSession(cfg)
 	if err != nil {
 		return nil, err
 	}
-	c, answer, err := s.connect(ctx, wire.RoleControl, 0, 0)
-	if err != nil {
+	if err := s.newPath(host, s.nextEpoch()).start(ctx); err != nil {
 		s.forgetKeys()
-		return nil, errors.Join(err, bell.Close())
+		s.cancel()
+		return nil, err
 	}
-	s.setBell(bell)
-	s.login = answer
-	s.conns = min(answer.Conns, sessionConns)
-	s.keepaliveInterval = time.Duration(answer.KeepAliveMillis) * time.Millisecond
-	sch.Go(func() { s.routineControl(c, bell) })
+	s.conns = min(s.login.Conns, sessionConns)
 	return s, nil
 }
 
@@ -118,7 +140,7 @@ func openDisk(ctx context.Context, cfg Config, ask *wire.OpenRequest) (*session,
 	if err != nil {
 		return nil, err
 	}
-	ask.PathEpoch, ask.OpenID, ask.Mode, ask.Name = pathEpoch, 1, wire.OpenReadWrite, cfg.Export
+	ask.OpenID, ask.Mode, ask.Name = 1, wire.OpenReadWrite, cfg.Export
 	switch {
 	case cfg.ReadOnly:
 		ask.Mode = wire.OpenReadOnly
@@ -129,6 +151,7 @@ func openDisk(ctx context.Context, cfg Config, ask *wire.OpenRequest) (*session,
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open export %q: %w", cfg.Export, err), s.close())
 	}
+	s.keepPaths()
 	return s, nil
 }
 
@@ -159,85 +182,6 @@ type openRefusedError struct {
 
 func (e *openRefusedError) Error() string { return fmt.Sprintf("%s: %v", e.reason, e.status.Errno()) }
 func (e *openRefusedError) Unwrap() error { return e.status.Errno() }
-
-// request sends a control request through routineControl and decodes the
-// answer.
-func (s *session) request(ctx context.Context, q, answer wire.Message) error {
-	x := &exchange{ask: q, answered: s.cfg.Scheduler.NewEvent()}
-	s.mu.Lock()
-	s.requests = append(s.requests, x)
-	s.mu.Unlock()
-	s.wakeControl()
-	s.cfg.Scheduler.Wait(ctx, -1, x.answered, s.ended)
-	ended := s.ended.IsSet()
-	switch {
-	case x.answered.IsSet(): // perhaps before the session ended
-		return decodeAnswer(x.answer, answer)
-	case ended:
-		return s.err()
-	}
-	s.mu.Lock()
-	s.requests = slices.DeleteFunc(s.requests, func(other *exchange) bool { return other == x })
-	s.mu.Unlock()
-	return context.Cause(ctx)
-}
-
-// nextRequest takes a request from the list, or returns nil.
-func (s *session) nextRequest() *exchange {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.requests) == 0 {
-		return nil
-	}
-	x := s.requests[0]
-	s.requests = s.requests[1:]
-	return x
-}
-
-// wakeControl wakes routineControl.
-func (s *session) wakeControl() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.bell != nil {
-		s.bell.Ring()
-	}
-}
-
-// addConnection lets the control connection know of a connection.
-func (s *session) addConnection(vi *via.VI) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.connections == nil {
-		s.connections = make(map[*via.VI]struct{})
-	}
-	s.connections[vi] = struct{}{}
-}
-
-// removeConnection undoes addConnection.
-func (s *session) removeConnection(vi *via.VI) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.connections, vi)
-}
-
-// life changes when a packet on any connection of the session shows that the
-// target is alive: on a slow link, payload holds up the control connection.
-func (s *session) life() (n uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for vi := range s.connections {
-		n += vi.Life()
-	}
-	return n
-}
-
-// setBell sets the bell that wakeControl rings, and returns the one before.
-func (s *session) setBell(b sched.Bell) (old sched.Bell) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	old, s.bell = s.bell, b
-	return old
-}
 
 // err returns why the session ended.
 func (s *session) err() error {
@@ -277,6 +221,13 @@ func (s *session) noteForgotten(err error) bool {
 	return unknown
 }
 
+// isClosing reports whether close was called.
+func (s *session) isClosing() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closing
+}
+
 // failed reports whether an error ended the session.
 func (s *session) failed() bool {
 	s.mu.Lock()
@@ -299,22 +250,31 @@ func (s *session) close() error {
 	return s.closeErr
 }
 
-// release logs out, unless the target forgot the session, and waits until
-// routineControl has released the control connection.
+// release logs out, unless the target forgot the session, and waits until the
+// paths are released.
 func (s *session) release() error {
 	ctx, cancel := s.cfg.Scheduler.WithTimeout(context.Background(), s.cfg.Timeout)
 	defer cancel()
 	var err error
 	if !s.forgotten.Load() {
 		var a wire.LogoutResponse
-		err = s.request(ctx, &wire.Logout{PathEpoch: pathEpoch}, &a)
+		err = s.request(ctx, &wire.Logout{}, &a)
 		s.durable = err == nil && a.Durable
 	}
-	s.quit.Set()
-	s.wakeControl()
-	s.cfg.Scheduler.Wait(context.Background(), -1, s.ended)
-	if s.failed() {
-		err = nil // the session failed before; Err returns why
+	s.cancel()
+	s.mu.Lock()
+	keeps := s.running > 0
+	s.mu.Unlock()
+	if keeps {
+		s.cfg.Scheduler.Wait(context.Background(), -1, s.kept)
 	}
-	return errors.Join(err, s.setBell(nil).Close())
+	for id := range s.cfg.hosts() {
+		if p := s.at(uint16(id)); p != nil {
+			err = errors.Join(err, p.close())
+		}
+	}
+	if s.failed() {
+		return nil // the session failed before; Err returns why
+	}
+	return err
 }

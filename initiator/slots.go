@@ -38,11 +38,11 @@ type slot struct {
 }
 
 // checkImmediate checks that an immediate answers the slot's command, which is
-// of the given operation. placed is whether it came with an RDMA Write, of
-// length bytes. The target writes each segment of a Read with one RDMA Write,
-// in order, and the last one brings the immediate.
-func (sl *slot) checkImmediate(i wire.Immediate, op block.Op, placed bool, length uint32) error {
-	if !i.Matches(pathEpoch, sl.seq) {
+// of the given operation, on a path of the given epoch. placed is whether it
+// came with an RDMA Write, of length bytes. The target writes each segment of a
+// Read with one RDMA Write, in order, and the last one brings the immediate.
+func (sl *slot) checkImmediate(i wire.Immediate, epoch uint32, op block.Op, placed bool, length uint32) error {
+	if !i.Matches(epoch, sl.seq) {
 		return errStale
 	}
 	place := sl.mode == wire.ModePlace

@@ -110,6 +110,9 @@ type Status struct {
 	// Security is absent if the session is in clear.
 	Security *SecurityStatus `json:"security,omitempty"`
 
+	// Paths is absent if the target has one host.
+	Paths []PathStatus `json:"paths,omitempty"`
+
 	// Quarantine is absent if no memory has ever been in it.
 	Quarantine *QuarantineStatus `json:"quarantine,omitempty"`
 }
@@ -144,6 +147,7 @@ func (d *Device) Status() Status {
 		d.reconnector.addStatus(&st)
 	}
 	st.Copy, st.Security = d.memory.status(), s.security()
+	st.Paths = s.pathStatus()
 	if k := d.quarantine.current(); k.Total != 0 {
 		st.Quarantine = &k
 	}

@@ -98,7 +98,7 @@ func (q *Queue) cut(i uint16) bool {
 
 func (q *Queue) cutCommands(i uint16) bool {
 	o := &q.requests.ops[i]
-	for !q.session.draining.Load() {
+	for !q.session.draining.Load() && !q.moving {
 		at, sl, ok := q.slots.first()
 		s := q.carrier.AcquireSend()
 		if !ok || s == nil {
@@ -145,7 +145,7 @@ func (q *Queue) command(o *op, sl *slot, at uint16, s *carrier.Send, n int64) er
 	sl.seq++
 	cmd := wire.Command{
 		Opcode: opcodeOf[r.Op], Flags: wireFlags(r.Flags), Slot: q.slots.base + at, Export: q.export,
-		Seq: sl.seq, PathEpoch: pathEpoch, Offset: uint64(r.Offset + o.cut), Length: uint32(n),
+		Seq: sl.seq, PathEpoch: q.path.epoch, Offset: uint64(r.Offset + o.cut), Length: uint32(n),
 	}
 	var payload carrier.Span
 	if r.Op == block.Status {

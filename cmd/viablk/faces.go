@@ -20,9 +20,12 @@ type faceStatus struct {
 	WaitingSeconds float64 `json:"waiting_seconds,omitempty"`
 	Reason         string  `json:"reason,omitempty"`     // why it is not connected
 	Quarantine     string  `json:"quarantine,omitempty"` // what a target that is gone may still access
-	Size           int64   `json:"size"`                 // bytes
-	Connections    int     `json:"connections"`
-	InFlight       int     `json:"in_flight"` // requests
+
+	Paths []initiator.PathStatus `json:"paths,omitempty"` // of a target with several hosts
+
+	Size        int64 `json:"size"` // bytes
+	Connections int   `json:"connections"`
+	InFlight    int   `json:"in_flight"` // requests
 
 	target.ExportCounts // of all connections ever
 
@@ -117,6 +120,7 @@ func countsOf(c *nbd.Counters) block.Counts {
 // addInitiator adds the state of the remote disk behind the export.
 func (f *faceStatus) addInitiator(i *initiator.Status) {
 	f.State, f.Reason, f.WaitingSeconds = string(i.State), i.Error, i.DisconnectedSeconds
+	f.Paths = i.Paths
 	if s := i.Security; s != nil {
 		f.Security = s.Cipher
 	}

@@ -149,6 +149,9 @@ func remoteMetrics(i *initiator.Status, export string) metrics.Remote {
 		DisconnectedSeconds: i.DisconnectedSeconds, Registrations: i.Registrations, Cache: cacheMetrics(i.Copy.Cache),
 		Waits: []metrics.Wait{{Reason: "memory", N: i.Stats.WaitsForMemory}, {Reason: "credit", N: i.Stats.WaitsForCredit}},
 	}
+	for _, p := range i.Paths {
+		r.Paths = append(r.Paths, metrics.Path{Host: p.Host, Up: p.State == initiator.PathUp})
+	}
 	if i.Quarantine != nil {
 		r.QuarantinedBytes = i.Quarantine.Bytes
 	}

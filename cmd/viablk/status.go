@@ -40,7 +40,8 @@ via+PROVIDER. STATE is
              disk is lost for good
   draining   requests in flight finish, and no client is taken
 
-Lines below the table say why a disk waits or has failed. A device of the kernel
+Lines below the table say why a disk waits or has failed, and which of several
+paths to a target is not up. A device of the kernel
 whose process is gone has a line too.
 
 The exit code is 2 if a disk waits or has failed, and 75 if no process is there. With
@@ -194,6 +195,11 @@ func (r *statusReport) notes() (lines []string) {
 	r.each(func(f *faceStatus, pid int, _ string) {
 		if f.Reason != "" {
 			lines = append(lines, fmt.Sprintf("%s %s: %s: %s", processID(pid), show.Text(f.Export), f.State, visible(f.Reason)))
+		}
+		for _, p := range f.Paths {
+			if p.State != initiator.PathUp {
+				lines = append(lines, strings.TrimSuffix(fmt.Sprintf("%s %s: path %s: %s: %s", processID(pid), show.Text(f.Export), p.Host, p.State, visible(p.Error)), ": "))
+			}
 		}
 		if f.Quarantine != "" {
 			lines = append(lines, fmt.Sprintf("%s %s: in quarantine: %s", processID(pid), show.Text(f.Export), f.Quarantine))

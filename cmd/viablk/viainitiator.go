@@ -68,6 +68,8 @@ func dialVIA(ctx context.Context, u config.URI, c config.Attach, log *slog.Logge
 		LossTimeout:    c.CtrlLossTimeout,
 		ReconnectDelay: c.ReconnectDelay,
 		OnConflict:     initiator.ConflictPolicy(c.OnConflict),
+		OtherHosts:     u.OtherHosts(),
+		PathPolicy:     initiator.PathPolicy(c.PathPolicy),
 	})
 	if err != nil {
 		return nil, errors.Join(refusal(about("attach", u, err)), nic.Close())

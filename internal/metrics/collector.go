@@ -198,6 +198,9 @@ func (s *series) addRemote(r *Remote) {
 	s.count(targetLosses, r.Losses, name, r.Provider)
 	s.add(targetAway, r.DisconnectedSeconds, name, r.Provider)
 	s.add(targetQuarantine, float64(r.QuarantinedBytes), name, r.Provider)
+	for _, p := range r.Paths {
+		s.add(targetPath, truth(p.Up), name, r.Provider, p.Host)
+	}
 	for _, w := range r.Waits {
 		s.count(targetWaits, w.N, name, r.Provider, w.Reason)
 	}

@@ -54,7 +54,7 @@ func fullSnapshot(names ...string) *Snapshot {
 	}
 	for _, x := range names {
 		s.Exports = append(s.Exports, Export{Name: x, Backend: "memory", UUID: "u", Size: 1 << 20, State: "waiting", Throttled: 1, ThrottledSeconds: 0.5})
-		s.Remotes = append(s.Remotes, Remote{Export: x, Provider: "shm", Losses: 1, DisconnectedSeconds: 2, Waits: []Wait{{"credit", 1}}, QuarantinedBytes: 4096})
+		s.Remotes = append(s.Remotes, Remote{Export: x, Provider: "shm", Losses: 1, DisconnectedSeconds: 2, Waits: []Wait{{"credit", 1}}, QuarantinedBytes: 4096, Paths: []Path{{"a", true}, {"b", false}}})
 	}
 	return s
 }
@@ -109,7 +109,7 @@ func TestNamesKeepTheRules(t *testing.T) {
 func TestNoLabelNamesAClient(t *testing.T) {
 	allowed := []string{
 		"version", "revision", "export", "backend", "uuid", "state", "face", "op", "direction", "reason", "provider",
-		"device", "local", "role", "result",
+		"device", "local", "role", "result", "host", // of a target
 	}
 	for name, f := range gather(t, fullSnapshot("disk")) {
 		for _, m := range f.GetMetric() {

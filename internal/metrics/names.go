@@ -70,6 +70,7 @@ var (
 	registrations    = counter("memory_registrations_total", "Registrations of memory with the provider.", "provider")
 	quarantined      = counter("quarantined_connections_total", "Connections whose memory stays in use after a panic.", "provider")
 	targetConnected  = gauge("target_connected", "Whether the target of the disk answers.", "export", "provider")
+	targetPath       = gauge("target_path_up", "Whether the path to a host of the target is up, of several.", "export", "provider", "host")
 	targetLosses     = counter("target_losses_total", "Sessions with the target that were lost.", "export", "provider")
 	targetAway       = gauge("target_away_seconds", "Time since the target was lost, while requests wait for it.", "export", "provider")
 	targetWaits      = counter("target_waits_total", "Times that requests to the target waited for a resource.", "export", "provider", "reason")

@@ -105,6 +105,13 @@ type Remote struct {
 	Registrations       uint64
 	QuarantinedBytes    int64
 	Cache               Cache
+	Paths               []Path // of a target with several hosts
+}
+
+// Path is the way to a host of a target.
+type Path struct {
+	Host string
+	Up   bool
 }
 
 // Cache is a cache of registrations.

@@ -1,0 +1,148 @@
+package initiator_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/viablk/viablk/initiator"
+	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/target"
+	"github.com/viablk/viablk/via"
+)
+
+// second serves the target at one more host until the returned function ends
+// that, with the connections there.
+func (r *remote) second(t testing.TB, host string) (stop func()) {
+	t.Helper()
+	l, err := r.server.Listen(host)
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- r.server.Serve(ctx, l) }()
+	return func() {
+		cancel()
+		must(t, <-served)
+	}
+}
+
+// twoPaths is a device of a target with two hosts.
+func twoPaths(t *testing.T, serve func(testing.TB, target.Config, ...string) *remote, p initiator.PathPolicy) (r *remote, d *initiator.Device, host string) {
+	t.Helper()
+	r = serve(t, target.Config{}, "memory:8MiB")
+	host = filepath.Join(t.TempDir(), "second.sock")
+	d = r.dial(t, "a", func(c *initiator.Config) {
+		lasting(time.Minute)(c)
+		c.OtherHosts, c.PathPolicy = []string{host}, p
+	})
+	return r, d, host
+}
+
+// use writes and reads back at a place of a queue.
+func use(t *testing.T, q *initiator.Queue, off int64, seed byte) {
+	t.Helper()
+	w, r := request(block.Write, off, 64<<10), request(block.Read, off, 64<<10)
+	pattern(w.Data, seed)
+	l := loadWorker{q: q}
+	for _, one := range []*block.Request{w, r} {
+		must(t, l.do(one))
+	}
+	if !bytes.Equal(w.Data, r.Data) {
+		t.Error("other data was read")
+	}
+}
+
+// states returns the states of the paths.
+func states(d *initiator.Device) (s [2]initiator.PathState) {
+	for i, p := range d.Status().Paths {
+		s[i] = p.State
+	}
+	return s
+}
+
+// TestPathsComeAndGo: a session goes on over either of two paths, in clear and
+// sealed, and a path that is there again is used again.
+func TestPathsComeAndGo(t *testing.T) {
+	for name, serve := range map[string]func(testing.TB, target.Config, ...string) *remote{"clear": newRemote, "sealed": newSealedRemote} {
+		t.Run(name, func(t *testing.T) {
+			r, d, host := twoPaths(t, serve, initiator.PathRoundRobin)
+			up, down := initiator.PathUp, initiator.PathDown
+			if s := states(d); s != [2]initiator.PathState{up, down} {
+				t.Fatalf("states %v before the second host is there", s)
+			}
+			queues := []*initiator.Queue{open(t, d, 4), open(t, d, 4)} // both over the first path
+			session := d.Status().Session
+			for round := range byte(2) {
+				stop := r.second(t, host)
+				waitFor(t, "the second path, with a queue", func() bool {
+					for i, q := range queues { // an owner drives a move
+						use(t, q, int64(i)<<20, round)
+					}
+					return states(d) == [2]initiator.PathState{up, up} && d.Status().Paths[1].Queues == 1
+				})
+				stop()
+				for i, q := range queues {
+					use(t, q, int64(i)<<20, 100+round)
+				}
+				if st := d.Status(); st.SessionLosses != 0 || st.Session != session || st.Stats.Errors != 0 || st.Paths[0].Queues != 2 {
+					t.Fatalf("after the loss of a path: %+v", st)
+				}
+			}
+			if p := d.Status().Paths[1]; p.Losses != 2 {
+				t.Errorf("%d losses of the path, 2 were", p.Losses)
+			}
+		})
+	}
+}
+
+// TestLoginOverTheSecondHost: a device attaches over whichever host is there.
+func TestLoginOverTheSecondHost(t *testing.T) {
+	r := newRemote(t, target.Config{}, "memory:8MiB")
+	nowhere := filepath.Join(t.TempDir(), "nowhere.sock")
+	d := r.dial(t, "a", func(c *initiator.Config) {
+		lasting(time.Minute)(c)
+		c.Host, c.OtherHosts = nowhere, []string{r.host}
+	})
+	use(t, open(t, d, 1), 0, 1)
+	if s := states(d); s != [2]initiator.PathState{initiator.PathDown, initiator.PathUp} {
+		t.Errorf("states %v", s)
+	}
+}
+
+// TestAnotherTargetIsNoPath: a host where another target listens never becomes
+// a path.
+func TestAnotherTargetIsNoPath(t *testing.T) {
+	r, other := newRemote(t, target.Config{}, "memory:8MiB"), newRemote(t, target.Config{}, "memory:8MiB")
+	d := r.dial(t, "a", func(c *initiator.Config) {
+		lasting(time.Minute)(c)
+		c.OtherHosts = []string{other.host}
+	})
+	waitFor(t, "a refused path", func() bool { return d.Status().Paths[1].Error != "" })
+	if p := d.Status().Paths[1]; p.State != initiator.PathDown {
+		t.Errorf("path %+v", p)
+	}
+	use(t, open(t, d, 1), 0, 1)
+	if n := len(other.server.Sessions()); n != 0 {
+		t.Errorf("%d sessions at the other target", n)
+	}
+}
+
+// TestPathConfig: what cannot be is refused before anything is connected.
+func TestPathConfig(t *testing.T) {
+	nic := openNIC(t)
+	defer func() { must(t, nic.Close()) }()
+	for name, change := range map[string]func(*initiator.Config){
+		"no loss timeout": func(c *initiator.Config) { c.LossTimeout = 0 },
+		"too many":        func(c *initiator.Config) { c.OtherHosts = make([]string, 8) },
+		"policy":          func(c *initiator.Config) { c.PathPolicy = "random" },
+	} {
+		c := initiator.Config{NIC: nic, Host: "h", OtherHosts: []string{"i"}, LossTimeout: time.Second}
+		change(&c)
+		if d, err := initiator.Dial(t.Context(), c); d != nil || err == nil || errors.Is(err, via.ErrNotReachable) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
