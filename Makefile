@@ -39,8 +39,9 @@
 # make restarts    200 ends, under load, of each process below a mounted device in a virtual
 #                  machine; VIABLK_VM_KERNEL=linux-image-6.12-amd64 is another kernel
 # make attach-latency  p50 and p99 of 100 attaches, at a socket and as a device
-# make noticed     how soon a silent peer is noticed in a thousand cuts, how much longer requests wait
-#                  than a killed target is away, and requests of 1 MiB at 1 Mbit/s
+# make noticed     how soon a silent peer is noticed in a thousand cuts, how long requests wait when one
+#                  of two cables is cut, how much longer than a killed target is away, and requests
+#                  of 1 MiB at 1 Mbit/s
 # make forgeries   a hundred million forged capsules, a million opens of a record that a peer
 #                  changes meanwhile, sealed sessions whose messages change on the way, and
 #                  bugs planted in what seals
@@ -292,8 +293,10 @@ attach-latency: deps
 CUTS ?= 1000
 NOTICED_CUT ?= 1s
 NOTICED_STALL ?= 250ms
+NOTICED_PATH ?= 1500ms
 noticed:
 	$(GO) test -v -count=1 -timeout 0 -run '^TestSilentPeerIsNoticed$$' ./integration/roce -args -roce.cuts $(CUTS) -roce.cutsnotice $(NOTICED_CUT)
+	$(GO) test -v -count=1 -timeout 0 -run '^TestCutOfOneCable$$' ./integration/roce -args -roce.pathcuts $$(( $(CUTS) / 10 )) -roce.pathstall $(NOTICED_PATH)
 	$(GO) test -v -count=1 -timeout 0 -run '^TestStallOfRestart$$' ./integration/session -args \
 		-session.stalls $$(( $(CUTS) / 10 )) -session.downtime 30s -session.excess $(NOTICED_STALL)
 	$(GO) test -v -count=1 -timeout 0 -run '^TestLongTransferOverSlowCable$$' ./integration/roce -args -roce.slowrate 1000000 -roce.slowkeepalive 250ms

@@ -37,9 +37,15 @@ type run struct {
 func (r *run) startTarget() {
 	r.t.Helper()
 	// The hosts of a network trust each other.
-	r.target = testbed.StartBinaryAt(r.t, r.Target, testbed.Program(r.t), "target", "--insecure", "--listen", r.Listen,
-		"--admin", filepath.Join(testbed.Folder(r.t), "target"), "--export", r.Disk.Name+"="+r.Disk.Spec, "--keepalive", keepalive)
-	r.uri = r.target.URI(r.Disk.Name, r.Scheme)
+	args := []string{"target", "--insecure", "--listen", r.Listen}
+	for _, u := range r.More {
+		args = append(args, "--listen", u)
+	}
+	r.target = testbed.StartBinaryAt(r.t, r.Target, testbed.Program(r.t), append(args,
+		"--admin", filepath.Join(testbed.Folder(r.t), "target"), "--export", r.Disk.Name+"="+r.Disk.Spec, "--keepalive", keepalive)...)
+	if r.uri = r.target.URI(r.Disk.Name, r.Scheme); r.Hosts != "" {
+		r.uri = r.Scheme + "://" + r.Hosts + "/" + r.Disk.Name
+	}
 }
 
 // startAttach starts the initiator.

@@ -24,7 +24,13 @@ var (
 type Setup struct {
 	Listen string // URI of the target
 	Scheme string // of that URI
-	Disk   testbed.Disk
+
+	// More are further URIs to listen on, and Hosts what stands for the host in
+	// the URI of the disk then.
+	More  []string
+	Hosts string
+
+	Disk testbed.Disk
 
 	// Memory says that the disk does not survive its target.
 	Memory bool

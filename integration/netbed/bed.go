@@ -45,6 +45,9 @@ type Options struct {
 // Bed is the two hosts.
 type Bed struct {
 	A, B *Host
+
+	pair *netns.Pair
+	mtu  int
 }
 
 // Host is one end of the cable.
@@ -75,6 +78,7 @@ func New(t testing.TB, o Options) *Bed {
 		}
 	})
 	b := &Bed{
+		pair: pair, mtu: o.MTU,
 		A: &Host{t: t, Namespace: pair.Near, IPv4: netns.NearIPv4, IPv6: netns.NearIPv6},
 		B: &Host{t: t, Namespace: pair.Far, IPv4: netns.FarIPv4, IPv6: netns.FarIPv6},
 	}

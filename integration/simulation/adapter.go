@@ -3,6 +3,8 @@ package simulation
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/viablk/viablk/via"
@@ -145,8 +147,8 @@ func (a *adapter) Close() error {
 // die is the end of a process that was killed.
 func (a *adapter) die() {
 	n := a.network
-	for host, l := range n.hosts { // one at most
-		if l.adapter == a {
+	for _, host := range slices.Sorted(maps.Keys(n.hosts)) {
+		if l := n.hosts[host]; l.adapter == a {
 			delete(n.hosts, host)
 			l.refuseAll()
 		}

@@ -88,13 +88,13 @@ func (c *client) session(p *Process, nic *via.NIC) {
 		w.referee.preempting(c.Alone)
 	}
 	c.device = w.referee.opening(!c.ReadOnly, c.Timeout == initiator.Forever)
-	c.device.alone, c.device.reopens = c.Alone, c.Reopens
+	c.device.alone, c.device.reopens, c.device.preempts = c.Alone, c.Reopens, c.Preempts
 	conflict := initiator.ConflictFail
 	if c.Reopens {
 		conflict = initiator.ConflictReopen
 	}
 	d, err := initiator.Dial(context.Background(), initiator.Config{
-		NIC: nic, Host: targetHost, Export: "disk", ReadOnly: c.ReadOnly, Exclusive: c.Alone, Preempt: c.Preempts, OnConflict: conflict,
+		NIC: nic, Host: targetHosts[0], OtherHosts: targetHosts[1:w.plan.Hosts], PathPolicy: c.Policy, Export: "disk", ReadOnly: c.ReadOnly, Exclusive: c.Alone, Preempt: c.Preempts, OnConflict: conflict,
 		Timeout: 3 * time.Second, LossTimeout: c.Timeout, ReconnectDelay: 200 * time.Millisecond,
 		CopyMode: "bounce", PoolBytes: w.plan.Pool, Chunk: 8 << 10,
 		Scheduler: p, Random: w.ids, Log: w.log(p),

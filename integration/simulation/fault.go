@@ -22,7 +22,8 @@ const (
 	KillClient              // killed, and begins again
 	StopClient              // stopped, and continues
 	CatchClient             // likewise, inside its next copy
-	Cut                     // nothing passes between a client and the target
+	Cut                     // nothing passes between a client and the target, on one path
+	Flap                    // likewise, again and again
 	Break                   // the connections of a client
 	BreakOne                // one connection of a client
 	Stuck                   // the disk answers nothing
@@ -33,7 +34,7 @@ const (
 
 var kindNames = [kinds]string{
 	"kill target", "reboot target", "replace disk", "drain target", "stop target", "stop target inside a copy",
-	"kill client", "stop client", "stop client inside a copy", "cut", "break connections", "break a connection",
+	"kill client", "stop client", "stop client inside a copy", "cut", "flapping path", "break connections", "break a connection",
 	"stuck disk", "full disk", "failing disk",
 }
 
@@ -53,7 +54,7 @@ type Fault struct {
 // String describes the fault.
 func (f Fault) String() string {
 	switch f.Kind {
-	case KillClient, StopClient, CatchClient, Cut, Break, BreakOne:
+	case KillClient, StopClient, CatchClient, Cut, Flap, Break, BreakOne:
 		return fmt.Sprintf("%v after %d requests for %v: %v, client %d", f.Delay, f.After, f.Lasts, f.Kind, f.Client)
 	}
 	return fmt.Sprintf("%v after %d requests for %v: %v", f.Delay, f.After, f.Lasts, f.Kind)
@@ -108,7 +109,7 @@ func faults(r *rand.Rand, clients, requests int, shared bool) []Fault {
 		if k := len(list); k > 0 && r.IntN(3) == 0 { // during the one before, or soon after it
 			f.After, f.Delay = list[k-1].After, list[k-1].Delay+between(r, 0, span[r.IntN(3)])
 		}
-		if f.Kind == Cut && shared {
+		if (f.Kind == Cut || f.Kind == Flap) && shared {
 			f.Kind = CatchTarget
 		}
 		if f.Kind == Replace || f.Kind == Broken {
@@ -189,10 +190,10 @@ func (w *World) inflict(f Fault) {
 	case CatchClient:
 		w.catch(w.clients[f.Client].process, f.Lasts)
 	case Cut:
-		p := w.network.path(targetHost, w.clients[f.Client].host)
-		if !p.cut {
-			p.cut = true
-			later(p.mend)
+		w.cut(f, f.Lasts)
+	case Flap:
+		for at := time.Duration(0); at < max(f.Lasts, flapInterval); at += flapInterval {
+			w.after(at, func() { w.cut(f, flapInterval/2) })
 		}
 	case Break, BreakOne:
 		w.breakLinks(w.clients[f.Client].adapter, f)
@@ -207,6 +208,31 @@ func (w *World) inflict(f Fault) {
 		m.failed, w.referee.hasFailed = syscall.EIO, true
 		later(func() { m.failed = 0 })
 	}
+}
+
+// flapInterval is from one cut of a flapping path to the next.
+const flapInterval = 100 * time.Millisecond
+
+// cut cuts a path of a client for a time.
+func (w *World) cut(f Fault, d time.Duration) {
+	host := targetHosts[int(f.Pick)%w.plan.Hosts]
+	if p := w.network.path(host, w.clients[f.Client].host); !p.cut {
+		p.cut = true
+		w.after(d, p.mend)
+	}
+}
+
+// pathFaults adds cuts of paths, some of which hold messages up for long.
+func pathFaults(r *rand.Rand, clients, requests int, list []Fault) []Fault {
+	for range 1 + r.IntN(8) {
+		list = append(list, Fault{
+			Kind: [...]Kind{Cut, Cut, Cut, Flap, BreakOne}[r.IntN(5)], After: r.IntN(max(requests, 1)), Delay: between(r, 0, 20*time.Millisecond),
+			Lasts:  [...]time.Duration{between(r, 0, time.Second), between(r, 0, 3*time.Second), 10 * time.Second}[r.IntN(3)],
+			Client: r.IntN(clients), Pick: r.Uint32(),
+		})
+	}
+	slices.SortStableFunc(list, func(a, b Fault) int { return a.After - b.After })
+	return list
 }
 
 // stop stops a process for a time.

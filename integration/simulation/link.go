@@ -27,6 +27,7 @@ type link struct {
 	started  bool
 	broken   bool // the owner is told, or will be at the start
 	closed   bool
+	strayed  bool // a late message went to the next connection
 	cause    error
 	stats    via.LinkStats
 }

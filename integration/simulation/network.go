@@ -18,6 +18,11 @@ type Fabric struct {
 	Shared bool
 
 	Silence time.Duration // until a link without answers is given up
+
+	// Late lets messages arrive that a cut has held up, though their sender has
+	// closed the connection. If the receiver has too, the VI's next connection
+	// gets one of them: no fabric does that, and the protocol notices it.
+	Late bool
 }
 
 // network is the fabric of a run: it connects the hosts, which are named.

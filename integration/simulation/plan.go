@@ -12,6 +12,7 @@ import (
 // Plan is a run: a seed determines it, and it determines the run.
 type Plan struct {
 	Seed      uint64
+	Hosts     int // paths between a client and the target
 	Fabric    Fabric
 	Blocks    int
 	Speed     time.Duration // of the disk: of a request, at most
@@ -40,6 +41,7 @@ type Client struct {
 	Reopens  bool          // it goes on with a disk that others wrote to
 	Timeout  time.Duration // of the loss of its target
 	Idle     time.Duration // between two batches of requests, at most
+	Policy   initiator.PathPolicy
 }
 
 // NewPlan returns the plan of a seed, with about so many requests.
@@ -48,7 +50,7 @@ func NewPlan(seed uint64, requests int) Plan {
 	one := func(of ...int) int { return of[r.IntN(len(of))] }
 	span := func(of ...time.Duration) time.Duration { return of[r.IntN(len(of))] }
 	p := Plan{
-		Seed: seed, Blocks: one(2, 4, 8, 24), Speed: span(20*time.Microsecond, 200*time.Microsecond, 2*time.Millisecond),
+		Seed: seed, Hosts: 1, Blocks: one(2, 4, 8, 24), Speed: span(20*time.Microsecond, 200*time.Microsecond, 2*time.Millisecond),
 		Slow:   span(0, 0, 10*time.Millisecond, 10*time.Millisecond, 100*time.Millisecond, 500*time.Millisecond),
 		Inline: one(512, 4096, 4096, 8192), Pool: one(64<<10, 256<<10), Depth: one(2, 8, 32),
 		Keepalive: span(50*time.Millisecond, 200*time.Millisecond),
@@ -81,11 +83,21 @@ func NewPlan(seed uint64, requests int) Plan {
 		c.Requests = max(requests/len(p.Clients), 1)
 		c.Begins = min(c.Begins, c.Requests) // the first makes as many
 	}
+	if r.IntN(3) == 0 {
+		p.Hosts, p.Fabric.Shared, p.Fabric.Late = 2, false, true
+	}
 	p.Faults = faults(r, len(p.Clients), requests, p.Fabric.Shared)
+	if p.Hosts > 1 {
+		if r.IntN(2) == 0 {
+			p.Faults = nil // those below are hidden by none
+		}
+		p.Faults = pathFaults(r, len(p.Clients), requests, p.Faults)
+	}
 	for i := range p.Clients {
 		c := &p.Clients[i]
 		c.Alone = !c.ReadOnly && r.IntN(4) == 0
 		c.Reopens = r.IntN(3) == 0
+		c.Policy = [...]initiator.PathPolicy{initiator.PathFailOver, initiator.PathRoundRobin, initiator.PathMinInflight}[r.IntN(3)]
 	}
 	return p
 }
@@ -93,15 +105,15 @@ func NewPlan(seed uint64, requests int) Plan {
 // String is the plan as a failure shows it.
 func (p *Plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d: %d blocks, inline %d, pool %d, depth %d, keepalive %v, disk %v and %v, %+v\n",
-		p.Seed, p.Blocks, p.Inline, p.Pool, p.Depth, p.Keepalive, p.Speed, p.Slow, p.Fabric)
+	fmt.Fprintf(&b, "seed %d: %d paths, %d blocks, inline %d, pool %d, depth %d, keepalive %v, disk %v and %v, %+v\n",
+		p.Seed, p.Hosts, p.Blocks, p.Inline, p.Pool, p.Depth, p.Keepalive, p.Speed, p.Slow, p.Fabric)
 	for i, c := range p.Clients {
 		timeout := c.Timeout.String()
 		if c.Timeout == initiator.Forever {
 			timeout = "none"
 		}
-		fmt.Fprintf(&b, "  client %d after %d requests: %d requests, %d in a session, leaves in one of %d waits, %d queues of depth %d, up to %d blocks, read-only %v, alone %v, preempts %v, reopens %v, loss timeout %s, idle %v\n",
-			i, c.Begins, c.Requests, c.Session, c.Leaves, c.Queues, c.Depth, c.Longest, c.ReadOnly, c.Alone, c.Preempts, c.Reopens, timeout, c.Idle)
+		fmt.Fprintf(&b, "  client %d after %d requests: %d requests, %d in a session, leaves in one of %d waits, %d queues of depth %d, up to %d blocks, read-only %v, alone %v, preempts %v, reopens %v, loss timeout %s, idle %v, %s\n",
+			i, c.Begins, c.Requests, c.Session, c.Leaves, c.Queues, c.Depth, c.Longest, c.ReadOnly, c.Alone, c.Preempts, c.Reopens, timeout, c.Idle, c.Policy)
 	}
 	for i, f := range p.Faults {
 		fmt.Fprintf(&b, "  fault %d %v\n", i, f)

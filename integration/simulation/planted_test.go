@@ -32,6 +32,17 @@ var released = edit{
 	return q.finishCommand(sl, nil)`,
 }
 
+// otherIndex has a queue return as another connection: the target does not take
+// one of an index that has not left, which is a fence of its own.
+var otherIndex = edit{
+	"initiator/requeue.go", "\task := p.loginRequest(wire.RoleIO, r.index, r.slots)\n",
+	`	if plantedBug == "no fence at fail-over" || plantedBug == "fence without the disk" {
+		r.index = r.index%200 + 16
+	}
+	ask := p.loginRequest(wire.RoleIO, r.index, r.slots)
+`,
+}
+
 // planted are bugs of the session layer. One program has all of them, and its
 // environment enables one.
 var planted = []struct {
@@ -71,15 +82,25 @@ var planted = []struct {
 		`if plantedBug == "no range lock" || o.ranges == nil || p.end <= p.base {`,
 	}}},
 	{"no fence", []edit{{
-		"target/session.go", "\ts.ended = true\n\tfor _, index",
-		`	s.ended = true
+		"target/path.go", "\ts.paths[id].live = false\n",
+		`	s.paths[id].live = false
 	if plantedBug == "no fence" {
 		for _, o := range s.opens {
 			s.giveBackLocked(o, nil)
 		}
 	}
-	for _, index`,
+`,
 	}}},
+	{"no fence at fail-over", []edit{otherIndex, {
+		"initiator/pathkeeper.go", "\tfor pause := fencePoll;", "\tif plantedBug == \"no fence at fail-over\" {\n\t\treturn s.choose(p.id) != nil\n\t}\n\tfor pause := fencePoll;",
+	}}},
+	{"fence without the disk", []edit{otherIndex, {
+		"target/path.go", "\t\treturn p.conns\n", "\t\tif plantedBug == \"fence without the disk\" {\n\t\t\treturn 0\n\t\t}\n\t\treturn p.conns\n",
+	}}},
+	{"reply of the old path believed", []edit{
+		{"initiator/complete.go", "if reply.Seq != sl.seq ||", `if plantedBug != "reply of the old path believed" && reply.Seq != sl.seq || plantedBug != "reply of the old path believed" &&`},
+		{"initiator/slots.go", "if !i.Matches(epoch, sl.seq) {", `if !i.Matches(epoch, sl.seq) && plantedBug != "reply of the old path believed" {`},
+	}},
 	{"memory reused amid a copy", []edit{{
 		"initiator/queue.go", "q.failure, q.poster.staged = err, false\n\tq.quarantine(q.carrier.Disconnect())",
 		`q.failure, q.poster.staged = err, false

@@ -26,16 +26,17 @@ type Referee struct {
 
 // deviceRecord is a device that a client has attached.
 type deviceRecord struct {
-	number  int // from 1
-	writer  bool
-	alone   bool          // no other may have the disk
-	reopens bool          // goes on when others wrote
-	forever bool          // waits for its target without a limit
-	asked   time.Duration // when its client asked for it
-	opened  time.Duration
-	opening bool // its client does not know yet that it is open
-	leaving bool // is being closed by its client
-	closed  bool // by its client, or killed
+	number   int // from 1
+	writer   bool
+	alone    bool          // no other may have the disk
+	reopens  bool          // goes on when others wrote
+	forever  bool          // waits for its target without a limit
+	asked    time.Duration // when its client asked for it
+	opened   time.Duration
+	opening  bool // its client does not know yet that it is open
+	preempts bool // while it is opening
+	leaving  bool // is being closed by its client
+	closed   bool // by its client, or killed
 
 	// lost is when the device lost what it relies on: writes that were answered,
 	// the disk, or its place as the writer. No later request may succeed.
@@ -65,6 +66,11 @@ func newReferee(s *Scheduler, blocks int) *Referee {
 // have opened it.
 func (r *Referee) opening(writer, forever bool) *deviceRecord {
 	d := &deviceRecord{number: len(r.devices) + 1, writer: writer, forever: forever, asked: r.scheduler.now, opening: true}
+	for _, other := range r.devices {
+		if other.opening && other.preempts && !other.closed {
+			d.excuse = "another client preempts it"
+		}
+	}
 	r.devices = append(r.devices, d)
 	return d
 }

@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -10,8 +11,8 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// targetHost is the name of the target's host.
-const targetHost = "target"
+// targetHosts are the names of the target's host, one for each path.
+var targetHosts = []string{"target", "target by another path"}
 
 // targetSide is the target's host with the process that serves the disk.
 type targetSide struct {
@@ -24,6 +25,12 @@ type targetSide struct {
 	end      context.CancelFunc // of the service; nil: it has not begun
 	draining bool
 	ended    bool
+}
+
+// door is a listener with what the network knows of it.
+type door struct {
+	*via.Listener
+	*listening
 }
 
 // start starts a process that serves the disk, unless one does.
@@ -47,7 +54,7 @@ func (t *targetSide) start() {
 // serve is the process.
 func (t *targetSide) serve(p *Process) error {
 	w := t.world
-	nic, err := via.OpenNic(w.network.newAdapter(p, targetHost), "")
+	nic, err := via.OpenNic(w.network.newAdapter(p, targetHosts[0]), "")
 	if err != nil {
 		return err
 	}
@@ -62,27 +69,36 @@ func (t *targetSide) serve(p *Process) error {
 	if err != nil {
 		return err
 	}
-	l, err := t.server.Listen(targetHost)
-	if err != nil {
-		return err
-	}
 	ctx, cancel := p.WithCancel(context.Background())
+	var doors []*door
+	for _, host := range targetHosts[:w.plan.Hosts] {
+		l, err := t.server.Listen(host)
+		if err != nil {
+			return err
+		}
+		doors = append(doors, &door{l, w.network.hosts[host]})
+	}
 	t.end = cancel
-	listening := w.network.hosts[targetHost]
 	err = t.server.ServeRequests(ctx, func(ctx context.Context) (*via.ConnRequest, error) {
-		for listening.offered == 0 {
+		for {
+			waits := []*waiters{&scopeOf(ctx).waiting}
+			for _, d := range doors {
+				if d.offered > 0 {
+					d.offered--
+					return d.Wait(context.Background()) // at once
+				}
+				waits = append(waits, &d.arrived)
+			}
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
-			w.scheduler.block(-1, &listening.arrived, &scopeOf(ctx).waiting)
+			w.scheduler.block(-1, waits...)
 		}
-		listening.offered--
-		return l.Wait(context.Background()) // at once
 	})
-	if err != nil {
-		return err
+	for _, d := range doors {
+		err = errors.Join(err, d.Listener.Close())
 	}
-	if err := l.Close(); err != nil {
+	if err != nil {
 		return err
 	}
 	_ = t.disk.Close() // fails if the disk does
