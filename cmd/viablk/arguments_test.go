@@ -56,7 +56,7 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		"list":                       `viablk: list: URI is missing; see viablk list --help`,
 		"list nbd://h nbd://i":       `viablk: list: unexpected argument "nbd://i"; see viablk list --help`,
 		"info":                       `viablk: info: URI is missing; see viablk info --help`,
-		"help foo":                   `viablk: unknown command "foo"; see viablk --help`,
+		"help nothing":               `viablk: unknown command "nothing"; see viablk --help`,
 		"help config foo":            `viablk: unknown command "foo"; see viablk config --help`,
 		"list nbd://h --output yaml": `viablk: --output is table or json, not "yaml"; see viablk list --help`,
 	} {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -46,6 +47,9 @@ uri, socket and export in its environment, and exits with its exit code.`,
 		}
 		if e.Origin("log.level") == config.FromDefault {
 			e.Config.Log.Level = "warn" // both ends are this process
+		}
+		if e.Origin("target.keepalive") == config.FromDefault {
+			e.Config.Target.KeepAlive = localKeepAlive
 		}
 		in, err := a.inherit(*stdio)
 		if err != nil {
@@ -119,6 +123,10 @@ func (a *app) up(ctx context.Context, e config.Effective, in *nbdListeners, comm
 	}
 	return svc.wait(g.in.left)
 }
+
+// localKeepAlive is the interval of keepalives between the ends of one process.
+// A process that gets no processor for a second is not to take itself for dead.
+const localKeepAlive = time.Minute
 
 // tryLines shows what can be done with the disk.
 const tryLines = `
