@@ -146,3 +146,20 @@ func TestPathConfig(t *testing.T) {
 		}
 	}
 }
+
+// A device that its owner closed has not failed.
+func TestClosedDeviceHasNoError(t *testing.T) {
+	for name, serve := range serves {
+		t.Run(name, func(t *testing.T) {
+			d := serve(t, target.Config{}, "memory:1MiB").dial(t, "a", nil)
+			if err := d.Err(); err != nil {
+				t.Errorf("at work: %v", err)
+			}
+			must(t, d.Close())
+			<-d.Done()
+			if err := d.Err(); err != nil {
+				t.Errorf("closed: %v", err)
+			}
+		})
+	}
+}

@@ -273,7 +273,9 @@ func (p *path) setEnded() {
 			return
 		}
 	}
-	s.cause = p.err()
+	p.mu.Lock()
+	s.cause = p.cause // nil: it was closed
+	p.mu.Unlock()
 	s.lost.Set()
 	s.ended.Set()
 }

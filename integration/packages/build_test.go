@@ -142,7 +142,7 @@ func TestReproducible(t *testing.T) {
 	t.Parallel()
 	both, err := builds()
 	must(t, err)
-	if len(both[0]) != 4 {
+	if len(both[0]) != 6 {
 		t.Errorf("%d packages", len(both[0]))
 	}
 	for name, path := range both[0] {

@@ -173,7 +173,7 @@ func (r *root) works(version string) {
 	if out := r.run("viablk", "up", "--run", `viablk info "$uri" --size`); out != "1073741824\n" {
 		r.Errorf("viablk up: %s", out)
 	}
-	if out := r.run("viablk", "config", "check", "/etc/viablk/target.yaml"); out != "" {
+	if out := r.run("viablk", "config", "check", "/etc/viablk/target.yaml"); out != "/etc/viablk/target.yaml: ok\n" {
 		r.Error(out)
 	}
 }
