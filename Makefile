@@ -170,7 +170,7 @@ test-vm-next:
 
 test-packages: TOOLS += $(PACKAGE_TOOLS)
 test-packages: deps bin/nfpm-$(NFPM)
-	NFPM=$(CURDIR)/bin/nfpm-$(NFPM) $(GO) test $(PACKAGES) -v -count=1 -timeout 15m ./integration/packages | \
+	NFPM=$(CURDIR)/bin/nfpm-$(NFPM) $(GO) test $(PACKAGES) -v -count=1 -timeout 30m ./integration/packages | \
 		grep -vE '^ *(=== )'
 
 # The browser takes 22 s to install.
