@@ -55,7 +55,7 @@ func TestCutOfOneCable(t *testing.T) {
 			}
 			k.Ask(fmt.Sprintf("check %d 4096 %d", 4096+n%512*4096, n%250+1), "ok")
 			mend()
-			up(0) // it comes back by itself, and so do the requests
+			up(0) // the path returns, and so do the requests
 		}
 	}
 	longest := slices.Max(waits)

@@ -2,7 +2,7 @@
 // clients, the ways to targets, and ten minutes of them as charts.
 //
 // The page is HTML that the server makes, to read only. Its script does no more
-// than load it again: without it the page does so by itself.
+// than load it again: without it the page refreshes itself.
 package statuspage
 
 import (
