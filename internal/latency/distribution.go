@@ -33,13 +33,16 @@ type Distribution struct {
 // add adds what a recorder has published. The counts of an owner that is at
 // work may be some requests ahead of the sum.
 func (d *Distribution) add(r *Recorder, p Part, o Operation) {
-	h := int(p)*int(Operations) + int(o)
+	x := r.histograms[int(p)*int(Operations)+int(o)].Load()
+	if x == nil {
+		return
+	}
 	for i := range d.counts {
-		n := r.counts[h*buckets+i].Load()
+		n := x.counts[i].Load()
 		d.counts[i] += n
 		d.Count += n
 	}
-	d.Sum += time.Duration(r.totals[h].Load())
+	d.Sum += time.Duration(x.total.Load())
 }
 
 // Merge adds another distribution.

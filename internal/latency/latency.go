@@ -77,29 +77,42 @@ const (
 const histograms = int(parts) * int(Operations)
 
 // Recorder is the counts of one loop at a time. An atomic store costs more than
-// all else: the loop counts in unpublished, whose few changes Publish makes
-// visible.
+// all else: the loop counts in histograms of its own, whose few changes Publish
+// makes visible. There may be thousands of exports, most of them read only: a
+// histogram has memory from its first request on.
 type Recorder struct {
+	histograms [histograms]atomic.Pointer[histogram]
+
 	// Of the owner.
-	unpublished [histograms * buckets]uint8
-	changed     [64]uint16 // elements of unpublished that are not 0
-	changes     int
-	sums        [histograms]uint64 // ns
+	changed [64]struct{ histogram, bucket uint8 } // with unpublished requests
+	changes int
+}
+
+// histogram is the requests of an operation by the duration of a part.
+type histogram struct {
+	// Of the owner.
+	unpublished [buckets]uint8
+	sum         uint64 // ns, unpublished
 
 	// Of the owner, for readers.
-	counts [histograms * buckets]atomic.Uint64
-	totals [histograms]atomic.Uint64 // ns
+	counts [buckets]atomic.Uint64
+	total  atomic.Uint64 // ns
 }
 
 // Add counts a part of a request. Only the owner calls it.
 func (r *Recorder) Add(p Part, o Operation, d time.Duration) {
 	h := int(p)*int(Operations) + int(o)
-	i := h*buckets + bucketOf(d)
-	n := r.unpublished[i] + 1
-	r.unpublished[i] = n
-	r.sums[h] += uint64(max(d, 0))
+	x := r.histograms[h].Load()
+	if x == nil {
+		x = new(histogram)
+		r.histograms[h].Store(x)
+	}
+	i := bucketOf(d)
+	n := x.unpublished[i] + 1
+	x.unpublished[i] = n
+	x.sum += uint64(max(d, 0))
 	if n == 1 {
-		r.changed[r.changes] = uint16(i)
+		r.changed[r.changes].histogram, r.changed[r.changes].bucket = uint8(h), uint8(i)
 		r.changes++
 	}
 	if n == 255 || r.changes == len(r.changed) {
@@ -110,21 +123,17 @@ func (r *Recorder) Add(p Part, o Operation, d time.Duration) {
 // Publish makes the counts visible to readers. Only the owner calls it: before
 // each sleep, which costs a multiple, and once in many iterations.
 func (r *Recorder) Publish() {
-	for _, i := range r.changed[:r.changes] {
-		c := &r.counts[i]
-		c.Store(c.Load() + uint64(r.unpublished[i])) // nothing else stores
-		r.unpublished[i] = 0
-	}
-	if r.changes == 0 {
-		return
-	}
-	r.changes = 0
-	for h, sum := range r.sums {
-		if sum != 0 {
-			r.totals[h].Store(r.totals[h].Load() + sum)
-			r.sums[h] = 0
+	for _, c := range r.changed[:r.changes] {
+		x := r.histograms[c.histogram].Load()
+		n := &x.counts[c.bucket]
+		n.Store(n.Load() + uint64(x.unpublished[c.bucket])) // nothing else stores
+		x.unpublished[c.bucket] = 0
+		if x.sum != 0 {
+			x.total.Store(x.total.Load() + x.sum)
+			x.sum = 0
 		}
 	}
+	r.changes = 0
 }
 
 // Set is the recorders of an export. The zero value has none. Its methods are

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -338,5 +339,33 @@ func BenchmarkStopwatch(b *testing.B) {
 				b.Errorf("%d requests of %d are counted", got, n)
 			}
 		})
+	}
+}
+
+// A recorder is small until it counts: an idle client of each of thousands of
+// exports has one.
+func TestMemoryOfRecorder(t *testing.T) {
+	const recorders = 1000
+	memory := func(f func(*Recorder)) uint64 {
+		sets := make([]Set, recorders)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for i := range sets {
+			r := sets[i].Acquire()
+			f(r)
+			sets[i].Release(r)
+		}
+		runtime.ReadMemStats(&after)
+		return (after.TotalAlloc - before.TotalAlloc) / recorders
+	}
+	if idle := memory(func(*Recorder) {}); idle > 1536 {
+		t.Errorf("a recorder without requests has %d bytes", idle)
+	}
+	reader := memory(func(r *Recorder) {
+		r.Add(Request, Read, time.Millisecond)
+		r.Add(Backend, Read, time.Millisecond)
+	})
+	if reader > 3584 {
+		t.Errorf("a recorder of reads has %d bytes", reader)
 	}
 }
