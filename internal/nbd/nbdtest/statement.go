@@ -65,7 +65,7 @@ func Statements() []Statement {
 
 // timeout bounds every wait of a probe. A server that needs longer for an
 // answer hangs.
-const timeout = 15 * time.Second
+const timeout = time.Minute
 
 // probe is a statement that is being asked of a server.
 type probe struct {
