@@ -104,7 +104,7 @@ PAGE_TOOLS := chromium:chromium
 # The same for what builds packages, and for what tests them.
 BUILD_TOOLS := git:git gcc:gcc /usr/include/infiniband/verbs.h:libibverbs-dev /usr/include/rdma/rdma_cma.h:librdmacm-dev $(RBD_TOOLS)
 PACKAGE_TOOLS := $(BUILD_TOOLS) mmdebstrap:mmdebstrap lintian:lintian rpm:rpm rpmlint:rpmlint \
-	man:man-db mandoc:mandoc script:bsdutils zsh:zsh fish:fish \
+	buildah:buildah man:man-db mandoc:mandoc script:bsdutils zsh:zsh fish:fish \
 	/usr/share/bash-completion/bash_completion:bash-completion
 
 # The lock annotations are those of product code: tests read fields of goroutines
@@ -112,7 +112,7 @@ PACKAGE_TOOLS := $(BUILD_TOOLS) mmdebstrap:mmdebstrap lintian:lintian rpm:rpm rp
 LOCKS := -test=false -inferred=false
 LOCKED := ./internal/... ./via/... ./target/... ./initiator ./regcache ./config ./cmd/...
 
-.PHONY: build build-verbs deb rpm test test-plain test-suites test-page test-packages test-vm test-vm-next conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed hogs forged-packets planted exactly-once returns noticed restarts attach-latency forgeries rotation cable fuzz-smoke deps clean bench-copy bench-proxy build-rbd test-ceph
+.PHONY: build build-verbs deb rpm image test test-plain test-suites test-page test-packages test-vm test-vm-next conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed hogs forged-packets planted exactly-once returns noticed restarts attach-latency forgeries rotation cable fuzz-smoke deps clean bench-copy bench-proxy build-rbd test-ceph
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/viablk ./cmd/viablk
@@ -122,6 +122,10 @@ deb rpm: deps bin/nfpm-$(NFPM)
 	NFPM=$(CURDIR)/bin/nfpm-$(NFPM) contrib/package/build viablk $@
 	NFPM=$(CURDIR)/bin/nfpm-$(NFPM) contrib/package/build viablk-verbs $@
 	NFPM=$(CURDIR)/bin/nfpm-$(NFPM) contrib/package/build viablk-rbd $@
+
+image: TOOLS := git:git buildah:buildah
+image: deps
+	contrib/package/build viablk oci
 
 # A static program has the drivers of devices in it. The library finds them by a macro.
 build-verbs: TOOLS := $(BUILD_TOOLS)

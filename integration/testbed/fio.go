@@ -74,7 +74,7 @@ func (c FioClient) Run(t testing.TB, uri string, args ...string) []FioJob {
 	t.Helper()
 	p := c.start(t, uri, args...)
 	Succeed(t, p)
-	jobs := fioReport(t, p)
+	jobs := FioReport(t, p)
 	for _, j := range jobs {
 		if j.Error != 0 || j.Read.IOs+j.Write.IOs == 0 {
 			t.Fatalf("%s: error %d, %d reads, %d writes\n%s", p, j.Error, j.Read.IOs, j.Write.IOs, p.Output())
@@ -89,8 +89,8 @@ func StartFio(t testing.TB, uri string, args ...string) *Tool {
 	return FioClient{}.start(t, uri, args...)
 }
 
-// fioReport decodes the report of a run.
-func fioReport(t testing.TB, c *Tool) []FioJob {
+// FioReport decodes the report of a run.
+func FioReport(t testing.TB, c *Tool) []FioJob {
 	t.Helper()
 	text := c.Stdout.String()
 	at := strings.IndexByte(text, '{')
