@@ -39,7 +39,7 @@ func (p *path) routineControl(c *carrier.Carrier, bell sched.Bell, interval time
 	if p.only() {
 		s.forgetKeys() // no connection joins any more
 	}
-	if err != nil && len(s.cfg.OtherHosts) == 0 { // else routinePath logs it
+	if err != nil && !s.keeping.Load() { // else routinePath logs it
 		s.cfg.Log.Log(context.Background(), s.cfg.lossLevel(), "session ended", "event", "session_ended", "error", err)
 	}
 	p.mu.Lock()

@@ -77,6 +77,8 @@ type Config struct {
 	// bounce.
 	Security func() (handshake.Config, error)
 
+	targets *hosts // from Host and OtherHosts on; shared by copies
+
 	RekeyInterval time.Duration // of the keys of a sealed session; 24 h
 
 	// Scheduler is the clock, the waits and the goroutines of the device; nil is
@@ -127,8 +129,9 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("%d hosts of a target: %d are the most", 1+len(c.OtherHosts), maxPaths)
 	}
 	if len(c.OtherHosts) > 0 && c.LossTimeout == 0 {
-		return c, errors.New("several hosts of a target need a loss timeout: requests wait while they move to another path")
+		return c, ErrNoPaths
 	}
+	c.targets = newHosts(c.Host, c.OtherHosts)
 	if c.Depth < 0 || c.Depth > wire.MaxDepth || c.InlineMax < 0 || c.InlineMax > wire.MaxInline || c.MaxIO < 0 || c.MaxIO > wire.MaxIO {
 		return c, fmt.Errorf("depth %d, inline maximum %d or longest transfer %d out of range", c.Depth, c.InlineMax, c.MaxIO)
 	}
@@ -192,9 +195,6 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	return c, nil
 }
-
-// hosts returns the host addresses of the target, one for each path.
-func (c *Config) hosts() []string { return append([]string{c.Host}, c.OtherHosts...) }
 
 // lossLevel is the log level of a lost target: with a reconnector, which logs
 // the loss too, it is lower.

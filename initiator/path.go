@@ -18,7 +18,7 @@ import (
 // path that is lost does not return: one of a greater epoch takes its place.
 type path struct {
 	s     *session
-	id    uint16 // the place of host in Config.hosts
+	id    uint16
 	host  string
 	epoch uint32
 	since time.Time // of the login
@@ -47,11 +47,11 @@ type path struct {
 // a greater epoch join it.
 const firstEpoch = 1
 
-// newPath returns a path of a session without a connection.
-func (s *session) newPath(id uint16, epoch uint32) *path {
+// newPath returns a path of a session to a host, without a connection.
+func (s *session) newPath(id uint16, host string, epoch uint32) *path {
 	sch := s.cfg.Scheduler
 	return &path{
-		s: s, id: id, host: s.cfg.hosts()[id], epoch: epoch,
+		s: s, id: id, host: host, epoch: epoch,
 		quit: sch.NewEvent(), ended: sch.NewEvent(), lost: sch.NewEvent(), fenced: sch.NewEvent(),
 	}
 }

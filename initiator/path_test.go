@@ -5,6 +5,9 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -162,4 +165,110 @@ func TestClosedDeviceHasNoError(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestHostsComeAndGo: a device gets hosts and loses them under load; what it
+// has left it does not use.
+func TestHostsComeAndGo(t *testing.T) {
+	for name, serve := range map[string]func(testing.TB, target.Config, ...string) *remote{"clear": newRemote, "sealed": newSealedRemote} {
+		t.Run(name, func(t *testing.T) {
+			r := serve(t, target.Config{}, "memory:8MiB")
+			d := r.dial(t, "a", lasting(time.Minute))
+			if p := d.Status().Paths; p != nil {
+				t.Fatalf("paths of one host: %+v", p)
+			}
+			second := filepath.Join(t.TempDir(), "second.sock")
+			stop := r.second(t, second)
+			defer func() { stop() }()
+			session := d.Status().Session
+			ctx, cancel := context.WithCancel(t.Context())
+			var load sync.WaitGroup
+			var failures atomic.Int64
+			for i := range int64(2) {
+				q := open(t, d, 4)
+				load.Go(func() {
+					l := loadWorker{q: q}
+					for n := byte(0); ctx.Err() == nil; n++ {
+						w, r := request(block.Write, i<<20, 64<<10), request(block.Read, i<<20, 64<<10)
+						pattern(w.Data, n)
+						if l.do(w) != nil || l.do(r) != nil || !bytes.Equal(w.Data, r.Data) {
+							failures.Add(1)
+						}
+					}
+				})
+			}
+			hosts := [2]string{r.host, second}
+			for round := range 3 {
+				old, other := hosts[round%2], hosts[(round+1)%2]
+				must(t, d.AddHost(other))
+				if err := d.AddHost(other); !errors.Is(err, initiator.ErrHostKnown) {
+					t.Errorf("added twice: %v", err)
+				}
+				waitFor(t, "the other path", func() bool { return states(d) == [2]initiator.PathState{initiator.PathUp, initiator.PathUp} })
+				must(t, d.RemoveHost(t.Context(), old))
+				if p := d.Status().Paths; p != nil {
+					t.Errorf("paths of the other host: %+v", p)
+				}
+				if err := d.RemoveHost(t.Context(), old); !errors.Is(err, initiator.ErrHostUnknown) {
+					t.Errorf("removed twice: %v", err)
+				}
+				if err := d.RemoveHost(t.Context(), other); !errors.Is(err, initiator.ErrLastPath) {
+					t.Errorf("removed the last: %v", err)
+				}
+				waitFor(t, "one control connection and those of two queues", func() bool {
+					s := r.server.Sessions()
+					return len(s) == 1 && s[0].Connections == 3
+				})
+			}
+			cancel()
+			load.Wait()
+			if st := d.Status(); failures.Load() != 0 || st.Session != session || st.SessionLosses != 0 || st.Stats.Errors != 0 {
+				t.Errorf("%d failures; status %+v", failures.Load(), st)
+			}
+		})
+	}
+}
+
+// TestHostOfTheReturn: a device whose target is away finds it at a host that it
+// was told meanwhile, and not at one that it was told to leave.
+func TestHostOfTheReturn(t *testing.T) {
+	r := newRemote(t, target.Config{}, "memory:8MiB")
+	first, second := filepath.Join(t.TempDir(), "first.sock"), filepath.Join(t.TempDir(), "second.sock")
+	stop := r.second(t, first)
+	d := r.dial(t, "a", func(c *initiator.Config) {
+		lasting(time.Minute)(c)
+		c.Host = first
+	})
+	q := open(t, d, 4)
+	use(t, q, 0, 1)
+	stop()
+	waitFor(t, "the loss", func() bool { return d.Status().SessionLosses == 1 })
+	must(t, d.AddHost(r.host))
+	must(t, d.RemoveHost(t.Context(), first))
+	defer r.second(t, second)()
+	use(t, q, 0, 2)
+	if st := d.Status(); st.Paths != nil {
+		t.Errorf("paths %+v", st.Paths)
+	}
+}
+
+// TestHostsThatCannotChange: mistakes change nothing.
+func TestHostsThatCannotChange(t *testing.T) {
+	r := newRemote(t, target.Config{}, "memory:8MiB")
+	d := r.dial(t, "a", nil) // without a loss timeout
+	if err := d.AddHost("h"); !errors.Is(err, initiator.ErrNoPaths) {
+		t.Errorf("no loss timeout: %v", err)
+	}
+	must(t, d.Close())
+	d = r.dial(t, "a", lasting(time.Minute))
+	for i := range 7 {
+		must(t, d.AddHost(filepath.Join(t.TempDir(), strconv.Itoa(i))))
+	}
+	if err := d.AddHost("h"); !errors.Is(err, initiator.ErrHosts) {
+		t.Errorf("a ninth host: %v", err)
+	}
+	if err := d.RemoveHost(t.Context(), r.host); !errors.Is(err, initiator.ErrLastPath) {
+		t.Errorf("the only path that is up: %v", err)
+	}
+	use(t, open(t, d, 1), 0, 1)
 }

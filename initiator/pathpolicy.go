@@ -63,7 +63,7 @@ const steadyTime = time.Second
 
 // prefers returns whether the policy has a queue move to another path.
 func (q *Queue) prefers() bool {
-	if len(q.device.cfg.OtherHosts) == 0 || q.path.lost.IsSet() {
+	if !q.session.keeping.Load() || q.path.lost.IsSet() {
 		return false
 	}
 	p := q.session.pathFor(q.index)
@@ -108,12 +108,16 @@ type PathStatus struct {
 
 // pathStatus describes the paths, in the order of the hosts; nil of one host.
 func (s *session) pathStatus() (list []PathStatus) {
-	if len(s.cfg.OtherHosts) == 0 {
+	if !s.cfg.targets.several() {
 		return nil
 	}
+	names := s.cfg.targets.list()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for id, host := range s.cfg.hosts() {
+	for id, host := range names {
+		if host == "" {
+			continue
+		}
 		st := PathStatus{Host: host, State: PathDown, Losses: s.losses[id]}
 		if err := s.failures[id]; err != nil {
 			st.Error = err.Error()

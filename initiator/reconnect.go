@@ -211,6 +211,7 @@ func (k *reconnector) replaceSessions() {
 		}
 		next.conflicts += s.conflicts
 		k.update(func() { k.session, k.lostAt, k.returnedAt, k.refusal = next, time.Time{}, k.scheduler.Now(), "" })
+		next.keepPaths() // hosts may have changed while it was not known
 		log.Info("the target is back", "event", "target_back", "host", k.device.cfg.Host, "disconnected", k.scheduler.Now().Sub(began).Round(time.Millisecond))
 	}
 }

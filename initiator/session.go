@@ -32,6 +32,8 @@ type session struct {
 	cancel context.CancelFunc
 	kept   *sched.Event // they have ended
 
+	keeping atomic.Bool // there are such goroutines, or were
+
 	keys    atomic.Pointer[sessionKeys] // of a sealed session; else nil
 	recheck atomic.Bool                 // routineControl is to check the certificates
 
@@ -46,15 +48,17 @@ type session struct {
 
 	mu sync.Mutex
 	// +checklocks:mu
-	paths []*path // by host; nil: not connected
+	paths [maxPaths]*path // nil: not connected
 	// +checklocks:mu
-	failures []error // why a path does not connect, by host
+	failures [maxPaths]error // why a path does not connect
 	// +checklocks:mu
-	losses []uint64 // of paths, by host
+	losses [maxPaths]uint64 // of a path to the present host
 	// +checklocks:mu
 	epoch uint32 // the last of a path
 	// +checklocks:mu
-	running int // goroutines that keep a path
+	routines [maxPaths]*pathRoutine // nil: none runs
+	// +checklocks:mu
+	running int // routines
 	// +checklocks:mu
 	cause error
 	// +checklocks:mu
@@ -77,10 +81,9 @@ type session struct {
 
 // newSession returns a session without a path.
 func newSession(cfg Config) (*session, error) {
-	sch, n := cfg.Scheduler, len(cfg.hosts())
+	sch := cfg.Scheduler
 	s := &session{
 		cfg: cfg, kept: sch.NewEvent(), ended: sch.NewEvent(), lost: sch.NewEvent(), closed: sch.NewEvent(),
-		paths: make([]*path, n), failures: make([]error, n), losses: make([]uint64, n),
 	}
 	var nonce [8]byte
 	for _, b := range [][]byte{s.id[:], nonce[:]} {
@@ -98,9 +101,12 @@ func newSession(cfg Config) (*session, error) {
 func openSession(ctx context.Context, cfg Config) (*session, error) {
 	for failed := 0; ; failed++ {
 		slow, errs := false, []error(nil)
-		for id := range cfg.hosts() {
+		for id, host := range cfg.targets.list() {
+			if host == "" {
+				continue
+			}
 			limited, cancel := cfg.Scheduler.WithTimeout(ctx, cfg.attemptTime(failed))
-			s, err := beginSession(limited, cfg, uint16(id))
+			s, err := beginSession(limited, cfg, uint16(id), host)
 			slow = slow || limited.Err() != nil
 			cancel()
 			if err == nil {
@@ -115,12 +121,12 @@ func openSession(ctx context.Context, cfg Config) (*session, error) {
 }
 
 // beginSession logs in at a host.
-func beginSession(ctx context.Context, cfg Config, host uint16) (*session, error) {
+func beginSession(ctx context.Context, cfg Config, id uint16, host string) (*session, error) {
 	s, err := newSession(cfg)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.newPath(host, s.nextEpoch()).start(ctx); err != nil {
+	if err := s.newPath(id, host, s.nextEpoch()).start(ctx); err != nil {
 		s.forgetKeys()
 		s.cancel()
 		return nil, err
@@ -268,8 +274,8 @@ func (s *session) release() error {
 	if keeps {
 		s.cfg.Scheduler.Wait(context.Background(), -1, s.kept)
 	}
-	for id := range s.cfg.hosts() {
-		if p := s.at(uint16(id)); p != nil {
+	for id := range uint16(maxPaths) {
+		if p := s.at(id); p != nil {
 			err = errors.Join(err, p.close())
 		}
 	}

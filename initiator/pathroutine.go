@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/viablk/viablk/internal/sched"
 	"github.com/viablk/viablk/internal/wire"
 )
 
@@ -42,7 +43,7 @@ const attemptFirst = time.Second
 // attemptTime returns how long an attempt at a host may take, after so many
 // that failed.
 func (c *Config) attemptTime(failed int) time.Duration {
-	if len(c.OtherHosts) == 0 {
+	if !c.targets.several() {
 		return c.Timeout
 	}
 	return min(c.Timeout, attemptFirst<<min(failed, 10))
@@ -66,28 +67,70 @@ func (h *holdDown) next(stood time.Duration, random io.Reader) time.Duration {
 	return half + time.Duration(binary.LittleEndian.Uint64(r[:])%uint64(half)) // paths that were lost together return apart
 }
 
-// keepPaths starts the goroutines of a session with several hosts. It is called
-// once, before other goroutines know the session.
-func (s *session) keepPaths() {
-	if len(s.cfg.OtherHosts) == 0 {
-		return
-	}
-	s.mu.Lock()
-	s.running = len(s.cfg.hosts())
-	s.mu.Unlock()
-	for id := range s.cfg.hosts() {
-		s.cfg.Scheduler.Go(func() { s.routinePath(uint16(id)) })
-	}
+// pathRoutine is the goroutine that keeps the path to a host.
+type pathRoutine struct {
+	id    uint16
+	host  string
+	ended *sched.Event // the path is closed and fenced, or the session ends
+
+	// leave ends ctx once the host is not one of the target's any more.
+	ctx   context.Context
+	leave context.CancelFunc
 }
 
-// routinePath keeps the path of a host until the session is closed or lost.
-func (s *session) routinePath(id uint16) {
+// keepPaths starts a routinePath for each host that has none, and ends those
+// whose host is not the target's any more, which it returns by number. A
+// session with one host has none until it gets another host.
+func (s *session) keepPaths() (left [maxPaths]*pathRoutine) {
+	begun, left := s.changeRoutines()
+	for _, k := range begun {
+		s.cfg.Scheduler.Go(func() { s.routinePath(k) })
+	}
+	return left
+}
+
+// changeRoutines does the work of keepPaths but for starting goroutines.
+func (s *session) changeRoutines() (begun []*pathRoutine, left [maxPaths]*pathRoutine) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing || s.kept.IsSet() || !s.cfg.targets.several() && s.running == 0 {
+		return nil, left
+	}
+	s.keeping.Store(true)
+	for id, host := range s.cfg.targets.list() { // inside the lock: a later call sees no older list
+		switch k := s.routines[id]; {
+		case k != nil && k.host != host:
+			k.leave()
+			left[id] = k
+		case k == nil && host != "":
+			k = &pathRoutine{id: uint16(id), host: host, ended: s.cfg.Scheduler.NewEvent()}
+			k.ctx, k.leave = s.cfg.Scheduler.WithCancel(s.ctx)
+			s.routines[id], s.failures[id], s.losses[id] = k, nil, 0
+			s.running++
+			begun = append(begun, k)
+		}
+	}
+	return begun, left
+}
+
+// routinePath keeps the path of a host until the session is closed or lost, or
+// the host leaves.
+func (s *session) routinePath(k *pathRoutine) {
 	err := s.cfg.guard("panic: the session is lost", func() error {
-		s.keepPath(id)
+		s.keepPath(k)
 		return nil
 	})
 	if err != nil {
 		s.lost.Set()
+	}
+	left := k.ctx.Err() != nil
+	k.leave()
+	s.mu.Lock()
+	s.routines[k.id] = nil
+	s.mu.Unlock()
+	k.ended.Set()
+	if left {
+		s.keepPaths() // another host may have the number by now
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,25 +139,30 @@ func (s *session) routinePath(id uint16) {
 	}
 }
 
-func (s *session) keepPath(id uint16) {
-	sch, log := s.cfg.Scheduler, s.cfg.Log.With("path", id, "host", s.cfg.hosts()[id])
+func (s *session) keepPath(k *pathRoutine) {
+	id := k.id
+	sch, log := s.cfg.Scheduler, s.cfg.Log.With("path", id, "host", k.host)
 	var hold holdDown
-	for s.ctx.Err() == nil {
+	for k.ctx.Err() == nil {
 		p := s.at(id)
 		if p == nil {
-			if p = s.regainPath(id); p == nil {
+			if p = s.regainPath(k); p == nil {
 				return
 			}
 			log.Info("the path is up", "event", "path_up", "epoch", p.epoch)
 		}
-		sch.Wait(s.ctx, -1, p.ended, p.lost)
+		sch.Wait(k.ctx, -1, p.ended, p.lost)
 		if s.isClosing() {
 			return // close ends the path
 		}
+		removed := p.up()
 		p.lose() // a queue may have done it
 		err := p.close()
-		cause := p.err()
-		log.Warn("the path is lost", "event", "path_lost", "epoch", p.epoch, "error", errors.Join(cause, err))
+		if removed {
+			log.Info("the path is removed", "event", "path_removed", "epoch", p.epoch)
+		} else {
+			log.Warn("the path is lost", "event", "path_lost", "epoch", p.epoch, "error", errors.Join(p.err(), err))
+		}
 		if !s.fencePath(p) {
 			s.lost.Set()
 			return
@@ -124,25 +172,26 @@ func (s *session) keepPath(id uint16) {
 		s.paths[id], s.losses[id] = nil, s.losses[id]+1
 		s.mu.Unlock()
 		p.fenced.Set()
-		sch.Wait(s.ctx, hold.next(sch.Now().Sub(p.since), s.cfg.Random))
+		sch.Wait(k.ctx, hold.next(sch.Now().Sub(p.since), s.cfg.Random))
 	}
 }
 
-// regainPath connects a path until it is up, or until the session is closed.
-func (s *session) regainPath(id uint16) *path {
+// regainPath connects a path until it is up, or until the session is closed or
+// the host leaves.
+func (s *session) regainPath(k *pathRoutine) *path {
 	sch := s.cfg.Scheduler
 	pauses := backoff{random: s.cfg.Random}
-	for failed := 0; s.ctx.Err() == nil; failed++ {
-		ctx, cancel := sch.WithTimeout(s.ctx, s.cfg.attemptTime(failed))
-		p := s.newPath(id, s.nextEpoch())
+	for failed := 0; k.ctx.Err() == nil; failed++ {
+		ctx, cancel := sch.WithTimeout(k.ctx, s.cfg.attemptTime(failed))
+		p := s.newPath(k.id, k.host, s.nextEpoch())
 		err := p.start(ctx)
 		cancel()
 		if err == nil {
 			return p
 		}
-		s.cfg.Log.Debug("the path does not connect", "event", "path_failed", "path", id, "host", p.host, "error", err)
-		s.noteFailure(id, err)
-		sch.Wait(s.ctx, pauses.next(s.cfg.ReconnectDelay), s.ended)
+		s.cfg.Log.Debug("the path does not connect", "event", "path_failed", "path", k.id, "host", k.host, "error", err)
+		s.noteFailure(k.id, err)
+		sch.Wait(k.ctx, pauses.next(s.cfg.ReconnectDelay), s.ended)
 		if s.ended.IsSet() {
 			return nil
 		}
@@ -220,7 +269,7 @@ func (s *session) noteFailure(id uint16, err error) {
 func (s *session) upPaths(but int) (up []*path) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(s.paths), func(p *path) bool { return p == nil || int(p.id) == but || !p.up() })
+	return slices.DeleteFunc(slices.Clone(s.paths[:]), func(p *path) bool { return p == nil || int(p.id) == but || !p.up() })
 }
 
 // choose returns a path that is up, other than that with a number, or nil.
