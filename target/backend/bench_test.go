@@ -2,6 +2,7 @@ package backend
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -9,9 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BenchmarkQueue measures a queue at depth 32 with memory of the queue.
+// BenchmarkQueue measures a queue at depth 32 with memory of the queue. Of cow
+// the overlay has all blocks.
 func BenchmarkQueue(b *testing.B) {
-	for _, kind := range []string{"null", "memory", "file"} {
+	for _, kind := range []string{"null", "memory", "file", "cow"} {
 		for _, op := range []block.Op{block.Read, block.Write} {
 			for _, size := range []int64{4 << 10, 128 << 10} {
 				b.Run(fmt.Sprintf("%s/%v/%dKiB", kind, op, size>>10), func(b *testing.B) {
@@ -54,8 +56,11 @@ func BenchmarkEngines(b *testing.B) {
 func benchDisk(b *testing.B, kind string, options ...string) block.Device {
 	const size = 64 << 20
 	spec := fmt.Sprintf("%s:%d", kind, size)
-	if kind == "file" {
+	switch kind {
+	case "file":
 		spec = "file:" + newFile(b, size) + "?" + strings.Join(options, "&")
+	case "cow":
+		spec = "cow:" + newFile(b, size) + "," + filepath.Join(b.TempDir(), "overlay") + "?create=1"
 	}
 	d := mustOpen(b, spec, Options{})
 	disk, err := block.NewDisk(d)

@@ -8,6 +8,7 @@
 //	null:SIZE                        reads zeroes, forgets writes
 //	file:PATH[?OPTION=VALUE&…]       a regular file or a block device
 //	mmap:PATH[?OPTION=VALUE&…]       a file, read from the page cache
+//	cow:BASE,OVERLAY[?OPTION=…]      a base and the writes over it
 //	nbd://HOST/EXPORT, …             an export, by Options.NBD
 //	run:[COMMAND …]                  a server that the disk starts, same
 //	rbd:POOL/IMAGE[@SNAPSHOT][?…]    an image of Ceph, see package rbd

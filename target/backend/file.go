@@ -54,6 +54,7 @@ type file struct {
 	identity *identity.Disk // nil: it ends with the process
 	bounces  bounces
 	room     *room // nil: of a block device, and of a disk that is not written
+	cow      *cow  // nil: the file has the whole disk
 	full     fullWarning
 
 	openRing func(fd, depth int) (ring, error) // nil: the executor does everything
@@ -70,7 +71,7 @@ const inlineRead = 256 << 10
 // last that is known: that of the file when it was opened.
 func (f *file) Info() block.Info {
 	info := f.info
-	if f.fd < 0 {
+	if f.fd < 0 || f.cow != nil {
 		return info
 	}
 	if size, err := f.size(); err == nil {
@@ -118,6 +119,9 @@ func (f *file) Close() error {
 	}
 	f.executor.Close()
 	err := f.sync()
+	if err == nil && f.cow != nil {
+		err = f.cow.end()
+	}
 	if err == nil && f.identity != nil {
 		err = f.identity.Close()
 	}
@@ -125,6 +129,7 @@ func (f *file) Close() error {
 	if e := unix.Close(f.fd); e != nil && err == nil {
 		err = e
 	}
+	f.cow.close()
 	f.fd = -1
 	if err != nil {
 		return fmt.Errorf("close backing file %q: %w", f.path, err)
@@ -140,6 +145,11 @@ func (f *file) Attempt(r *block.Request) bool {
 	}
 	if !f.ranges.TryAcquire(r.Offset, r.Length, false) {
 		return false
+	}
+	if !f.holds(r) {
+		done := f.cow.attempt(r)
+		f.ranges.Release(r.Offset, r.Length, false)
+		return done
 	}
 	n, err := f.kernel.pread(f.fd, r.Data, r.Offset, true)
 	f.ranges.Release(r.Offset, r.Length, false)
@@ -163,7 +173,7 @@ const inlineWrite = 32 << 10
 // ExecuteInline implements [block.InlineEngine]: it writes to the page cache,
 // where the file has its blocks.
 func (f *file) ExecuteInline(r *block.Request) bool {
-	if r.Length > inlineWrite || f.align > 1 || r.Flags&block.FUA != 0 {
+	if r.Length > inlineWrite || f.align > 1 || r.Flags&block.FUA != 0 || !f.holds(r) {
 		return false
 	}
 	if !f.ranges.TryAcquire(r.Offset, r.Length, true) {
@@ -212,6 +222,9 @@ func (f *file) execute(r *block.Request) error {
 			return err
 		}
 	}
+	if f.cow != nil && r.Op != block.Flush {
+		return f.cow.execute(r, durable)
+	}
 	var err error
 	switch r.Op {
 	case block.Read:
@@ -243,16 +256,29 @@ func (f *file) sync() error {
 	if f.info.Features&block.ReadOnly != 0 {
 		return nil
 	}
+	if err := f.latch.Err(); err != nil {
+		return err
+	}
+	var err error
+	if f.cow != nil {
+		err = f.cow.top.Save(f.fdatasync)
+	} else {
+		err = f.fdatasync()
+	}
+	if err != nil {
+		return f.latch.Fail(err)
+	}
+	return nil
+}
+
+// fdatasync is fdatasync(2). It does not begin after a failure.
+func (f *file) fdatasync() error {
 	for {
 		if err := f.latch.Err(); err != nil {
 			return err
 		}
-		switch err := f.kernel.fdatasync(f.fd); err {
-		case nil:
-			return nil
-		case unix.EINTR: // interrupted before it began
-		default:
-			return f.latch.Fail(err)
+		if err := f.kernel.fdatasync(f.fd); err != unix.EINTR {
+			return err
 		}
 	}
 }

@@ -102,10 +102,15 @@ func openOnSmallExt4(t *testing.T, spec string) *fullDisk {
 	t.Helper()
 	d := &fullDisk{t: t, folder: smallExt4(t), kernel: new(relieved), model: make([]byte, 2*diskSize)}
 	path := filepath.Join(d.folder, "disk")
-	if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, 2*diskSize)); err != nil {
-		t.Fatal(err)
+	if spec == "cow:" {
+		spec += newFile(t, 2*diskSize) + "," + path + "?create=1"
+	} else {
+		if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, 2*diskSize)); err != nil {
+			t.Fatal(err)
+		}
+		spec = spec[:5] + path + spec[5:]
 	}
-	device := mustOpen(t, spec[:5]+path+spec[5:], Options{StateFolder: t.TempDir()})
+	device := mustOpen(t, spec, Options{StateFolder: t.TempDir()})
 	switch device := device.(type) {
 	case *file:
 		device.kernel = d.kernel
@@ -159,7 +164,7 @@ func (d *fullDisk) modify(off int64, want unix.Errno) {
 // room again, the disk works.
 func TestDiskOfAFullFileSystem(t *testing.T) {
 	for _, spec := range []string{
-		"file:?io=threads", "file:?io=uring", "file:?io=threads&direct=1", "file:?io=uring&direct=1", "mmap:",
+		"file:?io=threads", "file:?io=uring", "file:?io=threads&direct=1", "file:?io=uring&direct=1", "mmap:", "cow:",
 	} {
 		t.Run(spec, func(t *testing.T) {
 			d := openOnSmallExt4(t, spec)
@@ -234,4 +239,25 @@ func TestFileSystemThatFillsUp(t *testing.T) {
 		clear(d.model)
 		d.check()
 	}
+}
+
+// An overlay without a block of its own on a full file system: each write that
+// needs room for the map is refused, and the disk stays what it was.
+func TestNewOverlayOfAFullFileSystem(t *testing.T) {
+	d := openOnSmallExt4(t, "cow:")
+	free := ballast(t, d.folder)
+	p := fill(8192, 1)
+	for off := int64(0); off < diskSize; off += 8 << 20 {
+		_, err := d.WriteAt(p, off+512)
+		wantErrno(t, "write", err, unix.ENOSPC)
+		_, err = d.WriteAtFUA(p, off)
+		wantErrno(t, "durable write", err, unix.ENOSPC)
+	}
+	if err := d.Sync(); err != nil {
+		t.Errorf("flush: %v", err)
+	}
+	d.check()
+	free()
+	d.modify(0, 0)
+	d.check()
 }

@@ -20,6 +20,7 @@ func kill(t testing.TB, d block.Device) {
 	if err := unix.Close(f.fd); err != nil {
 		t.Fatal(err)
 	}
+	f.cow.close()
 	f.fd = -1
 }
 

@@ -57,6 +57,8 @@ func parseLocked(spec string, options Options) (path string, o fileOptions, err 
 	switch scheme, rest, _ := strings.Cut(spec, ":"); scheme {
 	case "file", "mmap":
 		return parseFileSpec(scheme, rest, options, "readonly", "direct", "create", "lock", "identity", "io")
+	case "cow":
+		return "", o, fmt.Errorf("%w: %q has its identity with its overlay: give the path of that", ErrUsage, spec)
 	case "memory", "null", "delay", "fault", "volatile", "limit":
 		return "", o, fmt.Errorf("%w: %q is neither a file nor a block device, and only those keep an identity", ErrUsage, spec)
 	}

@@ -41,7 +41,7 @@ type Options struct {
 const depthOfSpec = 16
 
 // schemes are the kinds of disks, for the message about an unknown one.
-const schemes = "memory:, file:, mmap:, null:, nbd:, run:, rbd:, delay:, fault: and volatile:"
+const schemes = "memory:, file:, mmap:, cow:, null:, nbd:, run:, rbd:, delay:, fault: and volatile:"
 
 // Open opens the disk that spec describes; see the package documentation. A
 // spec that begins with "/", "./" or "../" is a file. Errors wrap [ErrUsage],
@@ -70,6 +70,8 @@ func open(spec string, options Options, nested int) (block.Device, error) {
 		return openFileSpec(rest, options)
 	case "mmap":
 		return openMapSpec(rest, options)
+	case "cow":
+		return openCowSpec(rest, options)
 	case "delay", "fault":
 		return openWrapper(scheme, rest, options, nested)
 	case "volatile":

@@ -26,6 +26,7 @@ type fileOptions struct {
 	state                  string   // folder of identities
 	boot                   [16]byte // of the machine; zero asks the kernel
 	log                    *slog.Logger
+	cow                    *cow // the file is an overlay; else nil
 }
 
 // openFileSpec opens PATH[?OPTION=VALUE&…].
@@ -40,10 +41,6 @@ func openFileSpec(rest string, options Options) (block.Device, error) {
 // parseFileSpec reads PATH[?OPTION=VALUE&…] of a scheme with some of the
 // options.
 func parseFileSpec(scheme, rest string, options Options, known ...string) (path string, o fileOptions, err error) {
-	o = fileOptions{
-		lock: true, identity: true, wait: options.LockWait, workers: options.Workers,
-		state: options.StateFolder, log: options.Log,
-	}
 	path, query, err := splitQuery(scheme, rest, known...)
 	if err != nil {
 		return "", o, err
@@ -51,38 +48,48 @@ func parseFileSpec(scheme, rest string, options Options, known ...string) (path 
 	if path == "" {
 		return "", o, fmt.Errorf("%w: %s: needs a path", ErrUsage, scheme)
 	}
-	if o.readOnly, err = query.flag("readonly"); err != nil {
+	if o, err = fileOptionsOf(query, options); err != nil {
 		return "", o, err
-	}
-	o.readOnly = o.readOnly || options.ReadOnly
-	if o.direct, err = query.flag("direct"); err != nil {
-		return "", o, err
-	}
-	if query.values.Has("lock") {
-		if o.lock, err = query.flag("lock"); err != nil {
-			return "", o, err
-		}
-	}
-	if query.values.Has("identity") {
-		if o.identity, err = query.flag("identity"); err != nil {
-			return "", o, err
-		}
 	}
 	if query.values.Has("create") {
 		if o.create, err = ParseSize(query.values.Get("create")); err != nil {
 			return "", o, err
 		}
-		if err := checkSize("create", o.create); err != nil {
-			return "", o, err
+		err = checkSize("create", o.create)
+	}
+	return path, o, err
+}
+
+// fileOptionsOf returns the options of a query, except for create.
+func fileOptionsOf(q query, options Options) (o fileOptions, err error) {
+	o = fileOptions{
+		lock: true, identity: true, wait: options.LockWait, workers: options.Workers,
+		state: options.StateFolder, log: options.Log,
+	}
+	if o.readOnly, err = q.flag("readonly"); err != nil {
+		return o, err
+	}
+	o.readOnly = o.readOnly || options.ReadOnly
+	if o.direct, err = q.flag("direct"); err != nil {
+		return o, err
+	}
+	if q.values.Has("lock") {
+		if o.lock, err = q.flag("lock"); err != nil {
+			return o, err
 		}
 	}
-	o.io, err = parseEngine(query)
-	return path, o, err
+	if q.values.Has("identity") {
+		if o.identity, err = q.flag("identity"); err != nil {
+			return o, err
+		}
+	}
+	o.io, err = parseEngine(q)
+	return o, err
 }
 
 // openFile opens, locks and describes a backing file.
 func openFile(path string, o fileOptions, k kernel) (block.Device, error) {
-	f := &file{path: path, align: 1, kernel: k, fd: -1, full: fullWarning{log: o.log}}
+	f := &file{path: path, align: 1, kernel: k, fd: -1, cow: o.cow, full: fullWarning{log: o.log}}
 	var err error
 	if f.fd, f.device, err = openPath(path, o); err != nil {
 		return nil, err
@@ -94,9 +101,6 @@ func openFile(path string, o fileOptions, k kernel) (block.Device, error) {
 	if err := f.prepare(o); err != nil {
 		_ = unix.Close(f.fd)
 		return nil, err
-	}
-	if !f.device && !o.readOnly {
-		f.room = new(room)
 	}
 	f.executor = block.NewExecutor(f, o.workers)
 	f.executor.OnLost(func(cause error) { _ = f.latch.Fail(cause) })
@@ -180,9 +184,17 @@ func (f *file) prepare(o fileOptions) error {
 			return err
 		}
 	}
+	if !f.device && !o.readOnly {
+		f.room = new(room)
+	}
 	size, least, err := f.measure()
 	if err != nil {
 		return fmt.Errorf("size of backing file %q: %w", f.path, err)
+	}
+	if f.cow != nil {
+		if size, err = f.cow.load(f, size, o); err != nil {
+			return err
+		}
 	}
 	if err := checkSize(fmt.Sprintf("backing file %q", f.path), size); err != nil {
 		return err
@@ -202,6 +214,9 @@ func (f *file) prepare(o fileOptions) error {
 	f.info = plainInfo(size, f.features(), o.readOnly)
 	f.info.MinimumBlock = uint32(least)
 	f.info.PreferredBlock = max(4096, uint32(least))
+	if f.cow != nil && !o.readOnly {
+		return f.cow.begin()
+	}
 	return nil
 }
 

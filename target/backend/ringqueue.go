@@ -136,7 +136,7 @@ func (q *ringQueue) suits(r *block.Request) bool {
 	default:
 		return false
 	}
-	return r.Length <= longestInRing && !f.misaligned(r.Data)
+	return r.Length <= longestInRing && !f.misaligned(r.Data) && f.holds(r)
 }
 
 // obtain makes the ring if there is none.

@@ -113,7 +113,7 @@ func newDisk(o Options) *Disk {
 		o.Flush = func() error { return unix.Fdatasync(o.FD) }
 	}
 	if o.Boot == [16]byte{} {
-		o.Boot = thisBoot()
+		o.Boot = ThisBoot()
 	}
 	d := &Disk{options: o, writing: make(chan struct{}, 1)}
 	d.writing <- struct{}{}

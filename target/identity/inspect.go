@@ -107,3 +107,36 @@ func (d *Disk) renew(r *Record) error {
 	}
 	return nil
 }
+
+// Succeed gives the file of o the record of the file of from, whose place it
+// takes, also if both are one file that viablk itself changed. With changed it
+// holds something else: clients that return are told that another writer was
+// there. A file without a record of its own has none to give. Nothing serves
+// either.
+func Succeed(o, from Options, changed bool) error {
+	old := newDisk(from)
+	r, found, err := old.load()
+	if err != nil {
+		return fmt.Errorf("identity of %q: %w", from.Path, from.explain(err))
+	}
+	was, err := old.examine()
+	if err != nil {
+		return fmt.Errorf("identity of %q: %w", from.Path, err)
+	}
+	if !found || r.Binding != was.binding {
+		return nil
+	}
+	d := newDisk(o)
+	now, err := d.examine()
+	if err != nil {
+		return fmt.Errorf("identity of %q: %w", o.Path, err)
+	}
+	if changed {
+		r.Generation, r.Writer = r.Generation+1, outside
+	}
+	r.Binding, r.Modified = now.binding, now.modified
+	if err := d.keep(&r); err != nil {
+		return fmt.Errorf("keep the identity of %q: %w", o.Path, err)
+	}
+	return nil
+}

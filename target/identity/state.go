@@ -70,9 +70,10 @@ func deviceName(major, minor uint32, path string) string {
 	return "path " + path
 }
 
-// thisBoot returns the boot ID of the machine. Without /proc every process is
-// taken for a boot of its own, which is safe: unclean disks count as losses.
-func thisBoot() [16]byte {
+// ThisBoot returns the boot ID of the machine, which no other start of it has.
+// Without /proc every process is taken for a boot of its own, which is safe:
+// unclean disks count as losses.
+func ThisBoot() [16]byte {
 	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err == nil {
 		var id [16]byte
