@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"errors"
 	"math"
 	"sync"
 	"time"
@@ -27,7 +28,8 @@ type Export struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	shared bucket
-	each   Rates
+	// +checklocks:mu
+	each Rates
 	// +checklocks:mu
 	virtual time.Duration // start of the last admitted request
 	// +checklocks:mu
@@ -60,7 +62,27 @@ func NewExport(device block.Device, shared, each Rates) (*Export, error) {
 // Session returns the disk for a client without a name. It holds memory only:
 // an unused session needs no close.
 func (e *Export) Session() *Session {
-	return &Session{export: e, bucket: bucket{rates: e.each}}
+	return &Session{export: e}
+}
+
+// SetRates replaces the rates. They hold for the next request of each client,
+// whose past use is kept. An error changes nothing.
+func (e *Export) SetRates(shared, each Rates) error {
+	if err := errors.Join(shared.Validate(), each.Validate()); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.shared.rates, e.each = shared, each
+	return nil
+}
+
+// bucketOf returns the bucket of a session at the present rates.
+//
+// +checklocks:e.mu
+func (e *Export) bucketOf(s *Session) *bucket {
+	s.bucket.rates = e.each
+	return &s.bucket
 }
 
 // Device returns the disk without limits.
@@ -193,7 +215,7 @@ func (e *Export) admitReady(now time.Duration) {
 // +checklocks:e.mu
 func (e *Export) next(now time.Duration) (first *backlog) {
 	for _, l := range e.competing {
-		if (first == nil || l.start < first.start) && l.session.bucket.wait(now) <= 0 {
+		if (first == nil || l.start < first.start) && e.bucketOf(l.session).wait(now) <= 0 {
 			first = l
 		}
 	}
@@ -242,7 +264,7 @@ func (e *Export) retryDelay(l *backlog, now time.Duration) time.Duration {
 			ahead = ahead.add(e.shared.rates.costOf(w.first().request))
 		}
 	}
-	wait := max(e.shared.wait(now)+ahead.longer(), l.session.bucket.wait(now))
+	wait := max(e.shared.wait(now)+ahead.longer(), e.bucketOf(l.session).wait(now))
 	return min(max(wait, soonest), latest)
 }
 
