@@ -117,6 +117,10 @@ func (k *controller) completion(e *via.Completion) error {
 		case wire.EventGoAway:
 			k.s.cfg.Log.Debug("the target asks to go", "event", "go_away", "host", k.s.cfg.Host)
 			k.s.beginDrain() // the logout tells what is durable
+		case wire.EventExportAdded:
+			k.s.cfg.Log.Info("the target has another export", "event", "export_added", "host", k.s.cfg.Host, "export", v.Name, "size", v.Size)
+		case wire.EventExportRemoved:
+			k.s.cfg.Log.Info("the target has removed an export", "event", "export_removed", "host", k.s.cfg.Host, "export", v.Name)
 		case wire.EventRekey:
 			k.rekey.due = k.s.cfg.Scheduler.Now()
 		}

@@ -38,6 +38,7 @@ type controller struct {
 	loggingOut bool    // logged out, answered when nothing of it is in flight
 	logoutID   uint32
 	leaveBy    time.Time // when the connections end; zero: no drain was announced
+	news       exportNews
 }
 
 // controlMessage checks and serves a control message. An error ends the
@@ -178,7 +179,11 @@ func (k *controller) tryOpen(q *wire.OpenRequest) (a wire.OpenResponse, why stri
 	if k.server.ended.has(q.Writer) {
 		return wire.OpenResponse{Status: wire.StatusPermission, Reason: endedReason}, ""
 	}
-	return k.login.session.open(k.server.exports, q)
+	a, why = k.login.session.open(k.server.exports, q)
+	if a.Status == wire.StatusNotFound && k.server.removed.has(q.Writer) {
+		a.Reason = removedReason
+	}
+	return a, why
 }
 
 // discover sends a page of the list of exports that the client may open.
@@ -245,7 +250,7 @@ func (k *controller) answerLogout() error {
 	default:
 		// An initiator one of whose commands was refused may log out before it was
 		// told.
-		durable = k.server.isDraining() && session.flush(k.server.cfg.Scheduler)
+		durable = (k.server.isDraining() || k.signals.halt.Load() == stopDrain) && session.flush(k.server.cfg.Scheduler)
 		k.server.sessions.finish(session, k.server.exports)
 	}
 	k.closing = true

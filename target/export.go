@@ -38,6 +38,7 @@ type exported struct {
 	Export
 	readOnly bool // it or its disk
 	identity block.Identity
+	size     int64  // bytes, when the export came
 	life     uint64 // of what Flush does not cover; see verifier
 
 	latency latency.Set // of the requests to it
@@ -110,7 +111,7 @@ func (x *exported) equals(e *Export) bool {
 }
 
 func (t *exportTable) newExported(e Export) *exported {
-	x := &exported{Export: e, life: lifeOf(e.Device), ages: make(map[*requestAge]struct{})}
+	x := &exported{Export: e, size: e.Device.Info().Size, life: lifeOf(e.Device), ages: make(map[*requestAge]struct{})}
 	if x.Reservations == nil {
 		x.Reservations = reserve.New(e.Device, t.scheduler)
 	}

@@ -79,6 +79,7 @@ func (w *worker) logIn(msg []byte) error {
 		level = slog.LevelDebug
 	}
 	w.conn.logCaused(w.log, level, "logged in", "event", "logged_in", "role", q.Role)
+	w.control.news.told = w.conn.server.exports.current.Load()
 	return w.control.send(&answer)
 }
 

@@ -243,6 +243,9 @@ func (w *worker) handleSignals() {
 			w.fail(err)
 		}
 	}
+	if err := w.control.watchExports(); err != nil {
+		w.fail(err)
+	}
 	if signals.dismissed.Load() {
 		w.dismiss(w.sleeper.scheduler.Now())
 	}

@@ -33,6 +33,12 @@ func (w *worker) acknowledged(msg []byte) error {
 	switch q.Kind {
 	case wire.EventResize:
 		w.control.resizing = nil
+	case wire.EventExportAdded:
+		w.control.news.addedPending = false
+		return w.control.watchExports()
+	case wire.EventExportRemoved:
+		w.control.news.removedPending = false
+		return w.control.watchExports()
 	case wire.EventRekey:
 		w.rekey.asked = false
 	}

@@ -13,9 +13,9 @@ const endedReason = "the target's administrator has ended the session: attach th
 // maxEnded bounds how many IDs of sessions and writers an endedTable remembers.
 const maxEnded = 4096
 
-// endedTable remembers the sessions that EndSession has ended: their IDs, and
-// those of their writers, by which a device of an initiator is known over all
-// of its sessions. Both are random. The oldest are forgotten.
+// endedTable remembers sessions that have ended: their IDs, or those of their
+// writers, by which a device of an initiator is known over all of its sessions.
+// Both are random. The oldest are forgotten.
 type endedTable struct {
 	mu sync.Mutex
 	// +checklocks:mu

@@ -150,6 +150,7 @@ type Server struct {
 	exports     *exportTable
 	sessions    sessionTable
 	ended       endedTable
+	removed     endedTable           // writers of removed disks
 	guard       *handshake.Guard     // nil without security
 	cost        regcache.Calibration // of the NIC, if a disk is mapped
 	mappings    mappings
@@ -200,8 +201,15 @@ func New(cfg Config) (*Server, error) {
 
 // SetExports replaces the exports, or returns an error and changes nothing.
 // Exports with the reservations and the settings of one before go on; sessions
-// keep what they have open. One goroutine at a time calls it.
-func (s *Server) SetExports(exports []Export) error { return s.exports.set(exports) }
+// keep what they have open, and are told what comes and goes. One goroutine at
+// a time calls it.
+func (s *Server) SetExports(exports []Export) error {
+	err := s.exports.set(exports)
+	if err == nil {
+		s.announceExports()
+	}
+	return err
+}
 
 // Forget ends what the server keeps of a disk that is not exported any more,
 // and that no client has. Then the disk may be closed.
