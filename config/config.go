@@ -19,6 +19,11 @@ type Config struct {
 	// runtime directory, "none" means no socket.
 	Admin string `mapstructure:"admin"`
 
+	// AdminGroup is the group, by name or number, whose members may read at the
+	// status socket. Empty means that root and the user of the process alone
+	// open it.
+	AdminGroup string `mapstructure:"admin_group"`
+
 	// Insecure accepts listeners at which other hosts get the disks without
 	// authentication, initiators beside NBD clients that have to use TLS, and
 	// disks of other hosts' NBD servers without TLS.

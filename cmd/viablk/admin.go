@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -78,7 +79,7 @@ func runtimeFolder() string {
 // listenAdmin opens the status socket that the admin key asks for. The listener
 // is nil if there is none: because it is not wanted, or because its usual place
 // cannot be used, which reason then tells.
-func listenAdmin(ctx context.Context, admin string) (l net.Listener, path string, reason, err error) {
+func listenAdmin(ctx context.Context, admin, group string) (l net.Listener, path string, reason, err error) {
 	switch admin {
 	case adminNone:
 		return nil, "", nil, nil
@@ -90,17 +91,18 @@ func listenAdmin(ctx context.Context, admin string) (l net.Listener, path string
 		if l, err = nbd.ListenUnix(ctx, path, 0o600); err != nil {
 			return nil, "", err, nil
 		}
-		return l, path, nil, nil
+		return admitGroup(l, path, group)
 	}
 	if l, err = nbd.ListenUnix(ctx, admin, 0o600); err != nil {
 		return nil, "", nil, fmt.Errorf("status socket: %w", err)
 	}
-	return l, admin, nil, nil
+	return admitGroup(l, admin, group)
 }
 
-// adminPart serves the status socket: the status, the sessions, and the
-// profiles of net/http/pprof. Only the user of the process can open the socket.
-func adminPart(l net.Listener, status func() processStatus, ender sessionEnder) part {
+// adminPart serves the status socket: the status, the sessions, the profiles of
+// net/http/pprof, and other routes. Only the user of the process can open the
+// socket, and the members of admin_group, who change nothing.
+func adminPart(l net.Listener, status func() processStatus, ender sessionEnder, routes ...func(*http.ServeMux)) part {
 	mux := http.NewServeMux()
 	report := func(w http.ResponseWriter, _ *http.Request) { answerJSON(w, http.StatusOK, status()) }
 	mux.HandleFunc("GET /status", report)
@@ -109,8 +111,13 @@ func adminPart(l net.Listener, status func() processStatus, ender sessionEnder) 
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	for _, add := range routes {
+		add(mux)
+	}
+	l = newPacedListener(l, adminConnections, pace{interval: adminInterval, burst: adminConnections})
 	server := &http.Server{
-		Handler:           mux,
+		Handler:           ownerChanges(mux),
+		ConnContext:       withPeer,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       5 * time.Second, // also of a client that is idle
 		WriteTimeout:      5 * time.Second,
@@ -167,7 +174,13 @@ func (e *answerCode) Error() string { return e.text }
 // the answer to read, which may be nil. It makes it by hand: another server may
 // be there, which the client of package http would log.
 func askAdmin(ctx context.Context, path, method, route string, read func(c net.Conn, body *json.Decoder) error) error {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	return callAdmin(ctx, path, adminCall{method: method, route: route, read: read})
+}
+
+// callAdmin makes a request, see askAdmin.
+func callAdmin(ctx context.Context, path string, call adminCall) error {
+	read := call.read
+	ctx, cancel := context.WithTimeout(ctx, askTimeout+call.timeout)
 	defer cancel()
 	c, err := new(net.Dialer).DialContext(ctx, "unix", path)
 	if err != nil {
@@ -175,7 +188,7 @@ func askAdmin(ctx context.Context, path, method, route string, read func(c net.C
 	}
 	defer c.Close()
 	defer context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })()
-	request, err := http.NewRequestWithContext(ctx, method, "http://viablk"+route, nil)
+	request, err := http.NewRequestWithContext(ctx, call.method, "http://viablk"+call.route, bytes.NewReader(call.body))
 	if err != nil {
 		return err
 	}
@@ -195,7 +208,7 @@ func askAdmin(ctx context.Context, path, method, route string, read func(c net.C
 		if body.Decode(&refusal) != nil || refusal.Error.Message == "" {
 			refusal.Error.Message = response.Status
 		}
-		return &answerCode{response.StatusCode, refusal.Error.Message}
+		return &answerCode{response.StatusCode, refusal.text()}
 	}
 	if read == nil {
 		return nil

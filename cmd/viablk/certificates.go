@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"log/slog"
 	"maps"
 	"path/filepath"
@@ -63,16 +64,16 @@ func (c *certificates) use(u usedCertificates) {
 // does otherwise.
 func (c *certificates) attach(s *service) {
 	if len(c.used) > 0 {
-		s.reload, s.hourly = c.reload, c.reload
+		s.reload, s.hourly = c.reload, func() { _ = c.reload() } // it logs
 	}
 }
 
 // reload reads the certificates again, and ends the connections of peers whose
-// certificates are not valid any more.
-func (c *certificates) reload() {
+// certificates are not valid any more. An error is logged.
+func (c *certificates) reload() error {
 	if len(c.used) == 0 {
 		c.log.Info("there are no certificates to read again", "event", "certificates_none")
-		return
+		return nil
 	}
 	var failed *usedCertificates
 	var err error
@@ -93,9 +94,10 @@ func (c *certificates) reload() {
 	c.counted(failed != nil)
 	if failed != nil {
 		c.log.Error("certificates not read again: those from before stay", "event", "certificates_kept", "folder", failed.folder, "error", err, "connections_ended", ended)
-		return
+		return fmt.Errorf("certificates in %q: %w", failed.folder, err)
 	}
 	c.log.Info("certificates read again", "event", "certificates_read", "connections_ended", ended)
+	return nil
 }
 
 // check ends who is not valid any more: time passes for certificates from

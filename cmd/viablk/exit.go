@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -97,9 +98,12 @@ func exitCode(err error) int {
 	var withCode *exit
 	var configuration *config.Error
 	var certificates *pki.FileError
+	var answer *answerCode
 	switch {
 	case errors.As(err, &withCode):
 		return withCode.code
+	case errors.As(err, &answer):
+		return cmp.Or(adminExits[answer.code], exitFailure)
 	case errors.As(err, &certificates):
 		return pkiExitCode(certificates)
 	case errors.As(err, &configuration) && configuration.FlagsOnly():

@@ -13,25 +13,36 @@ import (
 	"github.com/viablk/viablk/target/reserve"
 )
 
-// exportSet is the disks that a target exports, which reload replaces by those
-// of the configuration as it is then. A disk goes through these states:
+// exportSet is the disks that a target exports. Reload replaces them by those
+// of the configuration as it is then; calls of the status socket add, alter and
+// remove single ones. A disk goes through these states:
 //
 //	opened ─▶ exported ─▶ retired: no client gets it ─▶ closed when none has it
-//
-// One goroutine at a time calls reload and close.
 type exportSet struct {
 	log     *slog.Logger
-	config  config.Config                     // in effect
 	load    func() (config.Effective, error)  // the configuration as it is now
 	check   func(config.Config, []disk) error // what listeners and disks allow together
 	overNBD *nbd.ExportTable
 	overVIA viaServers
+	ender   *nbd.Server // ends NBD clients
 
 	closing sync.WaitGroup // of disks that no client has any more
+
+	change sync.Mutex // held for a whole change
+	// +checklocks:change
+	config config.Config // in effect
 
 	mu sync.Mutex
 	// +checklocks:mu
 	disks []disk // in the order of the configuration; the slice is not changed
+	// +checklocks:mu
+	retired []*retiredDisk // that clients still have
+}
+
+// retiredDisk is a disk that is not exported any more.
+type retiredDisk struct {
+	disk
+	closed chan struct{} // closed when the disk is
 }
 
 // current returns the disks that are exported. The caller does not change the
@@ -45,6 +56,8 @@ func (s *exportSet) current() []disk {
 // reload exports what the configuration says now, or returns an error and
 // changes nothing.
 func (s *exportSet) reload() error {
+	s.change.Lock()
+	defer s.change.Unlock()
 	e, err := s.load()
 	if err != nil {
 		return err
@@ -54,36 +67,47 @@ func (s *exportSet) reload() error {
 	if len(next.Target.Exports) == 0 {
 		return errors.New("target.exports: nothing to export")
 	}
-	if err := next.Validate(); err != nil {
+	added, removed, err := s.apply(next)
+	if err != nil {
 		return err
+	}
+	s.log.Info("configuration read again", "event", "configuration_read", "exports", len(next.Target.Exports), "added", added, "removed", len(removed))
+	if e.Config.Target.Exports = next.Target.Exports; !reflect.DeepEqual(e.Config, next) {
+		s.log.Warn("settings other than exports have changed: they take effect at the next start", "event", "configuration_waits")
+	}
+	return nil
+}
+
+// apply exports the disks of a configuration, or returns an error and changes
+// nothing. It returns the number of disks that it opened and those that clients
+// still have or that close now.
+//
+// +checklocks:s.change
+func (s *exportSet) apply(next config.Config) (added int, removed []*retiredDisk, err error) {
+	if err := next.Validate(); err != nil {
+		return 0, nil, err
 	}
 	before := s.current()
 	disks, opened, err := s.merge(before, next)
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
 	if err = s.check(next, disks); err == nil {
 		err = s.publish(before, disks)
 	}
 	if err != nil {
-		return errors.Join(err, closeDisks(opened))
+		return 0, nil, errors.Join(err, closeDisks(opened))
 	}
 	s.mu.Lock()
 	s.disks = disks
 	s.mu.Unlock()
 	s.config = next
-	removed := 0
 	for _, d := range before {
 		if !slices.ContainsFunc(disks, d.same) {
-			s.retire(d)
-			removed++
+			removed = append(removed, s.retire(d))
 		}
 	}
-	s.log.Info("configuration read again", "event", "configuration_read", "exports", len(disks), "added", len(opened), "removed", removed)
-	if e.Config.Target.Exports = next.Target.Exports; !reflect.DeepEqual(e.Config, next) {
-		s.log.Warn("settings other than exports have changed: they take effect at the next start", "event", "configuration_waits")
-	}
-	return nil
+	return len(opened), removed, nil
 }
 
 // same reports whether two exports are of one open disk.
@@ -108,6 +132,12 @@ func (s *exportSet) merge(before []disk, c config.Config) (disks, opened []disk,
 	return disks, opened, nil
 }
 
+// Why settings of an open disk stay.
+var (
+	errFixed     = errors.New("only description, default, clients, clients_read_only, limits and session_limits change while it is exported: remove it, and add it again")
+	errUnlimited = errors.New("limits change while it is exported if it has some: remove it, and add it again with limits")
+)
+
 // with returns the disk under other settings. Only those that concern clients
 // can change while it is open.
 func (d disk) with(x config.Export) (disk, error) {
@@ -116,8 +146,12 @@ func (d disk) with(x config.Export) (disk, error) {
 	}
 	fixed := x
 	fixed.Description, fixed.Default, fixed.Clients, fixed.ClientsReadOnly = d.Description, d.Default, d.Clients, d.ClientsReadOnly
-	if !reflect.DeepEqual(d.Export, fixed) {
-		return d, errors.New("only description, default, clients and clients_read_only change while it is exported: remove it, reload, and add it")
+	fixed.Limits, fixed.SessionLimits = d.Limits, d.SessionLimits
+	switch {
+	case !reflect.DeepEqual(d.Export, fixed):
+		return d, errFixed
+	case d.limits == nil && (x.Limits.Limited() || x.SessionLimits.Limited()):
+		return d, errUnlimited
 	}
 	d.Export = x
 	return d, nil
@@ -137,23 +171,49 @@ func (s *exportSet) setExports(disks []disk) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(s.overNBD.Set(exports...), s.overVIA.setExports(disks))
+	if err := errors.Join(s.overNBD.Set(exports...), s.overVIA.setExports(disks)); err != nil {
+		return err
+	}
+	for _, d := range disks {
+		if d.limits == nil {
+			continue
+		}
+		if err := d.limits.SetRates(rates(d.Limits), rates(d.SessionLimits)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // retire has no further client get a disk, and closes it when none has it.
-func (s *exportSet) retire(d disk) {
+func (s *exportSet) retire(d disk) *retiredDisk {
+	r := &retiredDisk{d, make(chan struct{})}
+	s.mu.Lock()
+	s.retired = append(s.retired, r)
+	s.mu.Unlock()
 	clients := d.reservations.Retire(func() {
 		s.closing.Go(func() { // the last client does not wait for the disk
-			if err := s.closeRetired(d); err != nil {
-				s.log.Error("removed export not closed", "event", "release_failed", "export", d.Name, "error", err)
-				return
-			}
-			s.log.Info("removed export closed", "event", "export_closed", "export", d.Name)
+			s.finish(r)
 		})
 	})
 	if len(clients) > 0 {
 		s.log.Warn("export removed: it stays open until its clients leave", "event", "export_removed", "export", d.Name, "clients", clientNames(clients))
 	}
+	return r
+}
+
+// finish closes a disk that no client has.
+func (s *exportSet) finish(r *retiredDisk) {
+	err := s.closeRetired(r.disk)
+	s.mu.Lock()
+	s.retired = slices.DeleteFunc(s.retired, func(other *retiredDisk) bool { return other == r })
+	s.mu.Unlock()
+	close(r.closed)
+	if err != nil {
+		s.log.Error("removed export not closed", "event", "release_failed", "export", r.Name, "error", err)
+		return
+	}
+	s.log.Info("removed export closed", "event", "export_closed", "export", r.Name)
 }
 
 func clientNames(clients []reserve.Client) (names []string) {
@@ -173,7 +233,7 @@ func (s *exportSet) closeRetired(d disk) error {
 	return d.device.Close()
 }
 
-// close closes the disks. No client has any.
+// close closes the disks. No client has any, and no change begins any more.
 func (s *exportSet) close() error {
 	err := closeDisks(s.current())
 	s.closing.Wait()

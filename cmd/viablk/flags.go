@@ -22,6 +22,7 @@ type option struct {
 var (
 	commonOptions = []option{
 		{"admin", "admin", "status socket at `PATH`, or none; default: $XDG_RUNTIME_DIR/viablk/PID.sock, else /run/viablk/PID.sock"},
+		{"admin-group", "admin_group", "let members of `GROUP` read at the status socket; they change nothing"},
 		{"insecure", "insecure", "accept listeners that give the disks to any host, and NBD servers of other hosts without TLS"},
 		{"drain-timeout", "drain_timeout", "`TIME` that the first SIGTERM gives requests to finish"},
 		{"log-level", "log.level", "log `LEVEL`: debug, info, warn or error"},

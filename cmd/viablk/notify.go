@@ -12,6 +12,7 @@ import (
 // The states that the service manager receives, as in sd_notify(3).
 const (
 	stateReady    = "READY=1"
+	stateReloads  = "RELOADING=1"
 	stateStopping = "STOPPING=1"
 	stateAlive    = "WATCHDOG=1"
 )

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -32,13 +33,13 @@ func newStatus(command string) processStatus {
 // startAdmin opens the status socket and starts to serve it, as the first part:
 // it answers while the others drain. If the service manager wants keepalives,
 // it gets them from now on. fill adds what is known by now to a copy of the
-// status, and ender ends clients.
-func (s *service) startAdmin(ctx context.Context, admin string, status processStatus, ender sessionEnder, fill func(*processStatus)) (path string, err error) {
+// status, ender ends clients, and routes are added to the socket.
+func (s *service) startAdmin(ctx context.Context, c config.Config, status processStatus, ender sessionEnder, fill func(*processStatus), routes ...func(*http.ServeMux)) (path string, err error) {
 	limit, err := watchdogTime(os.Getenv, os.Getpid())
 	if err != nil {
 		return "", err
 	}
-	l, path, reason, err := listenAdmin(ctx, admin)
+	l, path, reason, err := listenAdmin(ctx, c.Admin, c.AdminGroup)
 	if err != nil {
 		return "", err
 	}
@@ -60,7 +61,7 @@ func (s *service) startAdmin(ctx context.Context, admin string, status processSt
 		}
 		return "", nil
 	}
-	s.start(adminPart(l, report, ender))
+	s.start(adminPart(l, report, ender, append(routes, s.handleReload)...))
 	return path, nil
 }
 

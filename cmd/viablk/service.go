@@ -36,12 +36,14 @@ type part struct {
 // feeds others ends before them; the second one cuts everything off.
 type service struct {
 	log     *slog.Logger
-	timeout time.Duration  // for draining
-	signals chan os.Signal // that end the process
-	hangups chan os.Signal // SIGHUP
-	reload  func()         // on SIGHUP; nil: SIGHUP ends the process
-	hourly  func()         // may be nil
-	ticker  *time.Ticker   // for hours
+	timeout time.Duration   // for draining
+	signals chan os.Signal  // that end the process
+	hangups chan os.Signal  // SIGHUP
+	reload  func() error    // on SIGHUP; logs its error; nil: SIGHUP ends the process
+	asked   chan chan error // for a reload
+	ending  chan struct{}   // closed when no reload is done any more
+	hourly  func()          // may be nil
+	ticker  *time.Ticker    // for hours
 	hours   <-chan time.Time
 	clock   func() time.Time
 
@@ -85,7 +87,7 @@ func (a *app) newService(c config.Config, log *slog.Logger) *service {
 	s := &service{
 		log: log, timeout: c.DrainTimeout,
 		signals: make(chan os.Signal, 2), hangups: make(chan os.Signal, 1), failed: make(chan error, 1),
-		clock: time.Now,
+		asked: make(chan chan error), ending: make(chan struct{}), clock: time.Now,
 	}
 	// A busy connection has a thread, and the runtime ends a process that has
 	// more threads than this.
@@ -167,6 +169,7 @@ func (s *service) wait(done <-chan struct{}) error {
 	s.ready.Store(true)
 	got, err := s.untilEnd(done)
 	s.draining.Store(true)
+	close(s.ending)
 	if got != nil {
 		s.log.Info("draining: requests in flight finish, another signal cuts them off",
 			"event", "draining", "signal", got.String(), "requests", s.inFlight(), "timeout", s.timeout)
@@ -202,7 +205,7 @@ func (s *service) inFlight() int {
 }
 
 // untilEnd serves until a signal, the end of done, or the failure of a part.
-// SIGHUP and each hour reload meanwhile.
+// SIGHUP, POST /v1/reload and each hour reload meanwhile.
 func (s *service) untilEnd(done <-chan struct{}) (os.Signal, error) {
 	for {
 		select {
@@ -212,7 +215,9 @@ func (s *service) untilEnd(done <-chan struct{}) (os.Signal, error) {
 			if s.reload == nil {
 				return got, nil
 			}
-			s.reload()
+			_ = s.reloadNow()
+		case answer := <-s.asked:
+			answer <- s.reloadNow()
 		case <-s.hours:
 			if s.hourly != nil {
 				s.hourly()

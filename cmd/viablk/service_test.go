@@ -110,12 +110,13 @@ func TestPartsDrainInReverseOrder(t *testing.T) {
 func TestHangup(t *testing.T) {
 	s := newTestService(t, waitTimeout)
 	reloads, done := 0, make(chan struct{})
-	s.reload = func() {
+	s.reload = func() error {
 		if reloads++; reloads == 3 {
 			close(done)
-			return
+			return nil
 		}
 		s.hangups <- syscall.SIGHUP
+		return nil
 	}
 	s.hangups <- syscall.SIGHUP
 	if err := s.wait(done); err != nil || reloads != 3 {

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/internal/nbd"
 	"github.com/viablk/viablk/target"
 )
@@ -118,8 +120,33 @@ func answerJSON(w http.ResponseWriter, code int, document any) {
 // adminError is the answer to a request that fails.
 type adminError struct {
 	Error struct {
-		Message string `json:"message"`
+		Message  string           `json:"message"`
+		Problems []config.Problem `json:"problems,omitempty"` // in the words of the configuration
 	} `json:"error"`
+}
+
+// text returns the message with all problems.
+func (e *adminError) text() string {
+	if len(e.Error.Problems) == 0 {
+		return e.Error.Message
+	}
+	var all []string
+	for _, p := range e.Error.Problems {
+		all = append(all, p.String())
+	}
+	return strings.Join(all, "; ")
+}
+
+// answerProblems answers a request for something that cannot be, with all that
+// is wrong with it.
+func answerProblems(w http.ResponseWriter, err error) {
+	var document adminError
+	document.Error.Message = fmt.Sprint(err)
+	var bad *config.Error
+	if errors.As(err, &bad) {
+		document.Error.Problems = bad.Problems
+	}
+	answerJSON(w, http.StatusUnprocessableEntity, document)
 }
 
 // answerError answers a request with an error.

@@ -108,7 +108,7 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 	}
 	defer func() { err = errors.Join(err, remote.close()) }()
 	defer svc.release() // before devices and disks close
-	set.overNBD, set.overVIA = server.Exports.(*nbd.ExportTable), remote
+	set.overNBD, set.overVIA, set.ender = server.Exports.(*nbd.ExportTable), remote, server
 	set.check = func(c config.Config, disks []disk) error {
 		for _, uid := range guestsOf(disks) {
 			if !slices.Contains(guests, uid) {
@@ -129,14 +129,14 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 	}
 	status := newStatus("target")
 	status.Exports = exports()
-	admin, err := svc.startAdmin(ctx, c.Admin, status, sessionEnder{server, remote}, func(s *processStatus) {
+	admin, err := svc.startAdmin(ctx, c, status, sessionEnder{server, remote}, func(s *processStatus) {
 		if in.serves() {
 			now := server.Status()
 			s.NBD = &now
 		}
 		disks := set.current()
 		s.Exports, s.Targets, s.Disks, s.Limits = exports(), remote.status(), diskReports(disks), limitReports(disks)
-	})
+	}, newExportAdmin(set, exports).handle)
 	if err != nil {
 		return err
 	}
@@ -150,11 +150,13 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 		return err
 	}
 	again.attach(svc)
-	svc.reload = func() {
-		again.reload()
-		if err := set.reload(); err != nil {
+	svc.reload = func() error {
+		failed := again.reload()
+		err := set.reload()
+		if err != nil {
 			log.Error("configuration not read again: exports stay as they are", "event", "configuration_kept", "error", err)
 		}
+		return errors.Join(err, failed)
 	}
 	return svc.wait(in.left)
 }

@@ -46,6 +46,7 @@ type conn struct {
 	dataReceived bool          // it has sent its first bytes
 	element      *list.Element // of a handshake, among those of its client
 	export       string
+	device       block.Device    // of the export
 	counters     *exportCounters // not nil while the connection is in the export
 
 	// Counters while the connection is in the export: the pointer is guarded,

@@ -3,6 +3,8 @@ package nbd
 import (
 	"errors"
 	"slices"
+
+	"github.com/viablk/viablk/internal/block"
 )
 
 // Errors of EndClient.
@@ -40,4 +42,22 @@ func (s *Server) EndClient(id string) error {
 		return nil
 	}
 	return ErrNoClient
+}
+
+// EndExport ends the connections of clients that have a disk, as EndClient
+// does, or with cut at once, without the answers to what is in flight. The
+// kernel's connections it leaves alone. It returns at once.
+func (s *Server) EndExport(device block.Device, cut bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		switch {
+		case c.counters == nil || c.device != device || c.kernel:
+		case cut:
+			c.stop()
+		default:
+			c.ending.Store(true)
+			c.interrupt()
+		}
+	}
 }

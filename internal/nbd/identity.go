@@ -39,6 +39,15 @@ func ListenerPID(c net.Conn) int {
 	return int(peer.Pid)
 }
 
+// PeerUID returns the user at the other end of a UNIX socket.
+func PeerUID(c net.Conn) (uid uint32, ok bool) {
+	peer, err := peerOf(c)
+	if err != nil {
+		return 0, false
+	}
+	return peer.Uid, true
+}
+
 // peerOf returns the process that connected a UNIX socket.
 func peerOf(c net.Conn) (peer *unix.Ucred, err error) {
 	s, ok := c.(syscall.Conn)

@@ -344,7 +344,7 @@ func (s *Server) joinExport(c *conn, e *Export, i access.Identity) error {
 	}
 	x.connections++
 	c.published = new(publishedCounters)
-	c.export, c.identity = e.Name, i
+	c.export, c.device, c.identity = e.Name, e.Device, i
 	c.counters = x
 	return nil
 }

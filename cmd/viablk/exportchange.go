@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/viablk/viablk/config"
+)
+
+// errNoExport is that no export has the name.
+var errNoExport = errors.New("there is no such export")
+
+// conflictError is why a change that is right in itself cannot be made now.
+type conflictError struct{ text string }
+
+func (e *conflictError) Error() string { return e.text }
+
+func conflict(format string, arguments ...any) error {
+	return &conflictError{fmt.Sprintf(format, arguments...)}
+}
+
+// find returns the place of an export in the configuration in effect, or -1.
+//
+// +checklocks:s.change
+func (s *exportSet) find(name string) int {
+	return slices.IndexFunc(s.config.Target.Exports, func(x config.Export) bool { return x.Name == name })
+}
+
+// withExports returns the configuration in effect with other exports.
+//
+// +checklocks:s.change
+func (s *exportSet) withExports(exports []config.Export) config.Config {
+	next := s.config
+	next.Target.Exports = exports
+	return next
+}
+
+// add exports another disk. It reports false if the same export is there.
+func (s *exportSet) add(x config.Export) (added bool, err error) {
+	s.change.Lock()
+	defer s.change.Unlock()
+	if i := s.find(x.Name); i >= 0 {
+		if reflect.DeepEqual(s.config.Target.Exports[i], x) {
+			return false, nil
+		}
+		return false, conflict("export %q exists, with other settings", x.Name)
+	}
+	if r := s.retiredAs(x.Name); r != nil {
+		return false, conflict("export %q was removed and %s: wait, or remove it with force", x.Name, r.holders())
+	}
+	if _, _, err := s.apply(s.withExports(append(slices.Clone(s.config.Target.Exports), x))); err != nil {
+		return false, err
+	}
+	s.log.Info("export added", "event", "export_added", "export", x.Name, "backend", x.Backend)
+	return true, nil
+}
+
+// alter changes settings of an export by a merge patch, and returns what they
+// are then.
+func (s *exportSet) alter(name string, patch []byte) (x config.Export, err error) {
+	s.change.Lock()
+	defer s.change.Unlock()
+	i := s.find(name)
+	if i < 0 {
+		return x, errNoExport
+	}
+	before := s.config.Target.Exports[i]
+	if x, err = before.Merge(patch); err != nil || reflect.DeepEqual(x, before) {
+		return x, err
+	}
+	if x.Name != name {
+		return x, conflict("the name of export %q does not change: remove it, and add another", name)
+	}
+	exports := slices.Clone(s.config.Target.Exports)
+	exports[i] = x
+	if _, _, err := s.apply(s.withExports(exports)); err != nil {
+		if errors.Is(err, errFixed) || errors.Is(err, errUnlimited) {
+			err = conflict("%v", err)
+		}
+		return x, err
+	}
+	s.log.Info("export changed", "event", "export_changed", "export", name)
+	return x, nil
+}
+
+// removal is how the clients of an export end that is removed.
+type removal struct {
+	drain time.Duration // for requests in flight; 0: an export with clients stays
+	force bool          // cut off what is in flight then
+}
+
+// cutTime is how long the end of clients may take whose requests are cut off.
+const cutTime = 5 * time.Second
+
+// remove removes an export and returns when its disk is closed. An export that
+// was removed before, and that clients still have, is drained again.
+func (s *exportSet) remove(ctx context.Context, name string, how removal) error {
+	r, err := s.begin(name, how)
+	if err != nil {
+		return err
+	}
+	for _, phase := range []struct {
+		wanted bool
+		end    func(*retiredDisk)
+		limit  time.Duration
+	}{{how.drain > 0, s.drain, how.drain}, {how.force, s.cut, cutTime}} {
+		if !phase.wanted || r.isClosed() {
+			continue
+		}
+		if err := r.await(ctx, phase.end, phase.limit); err != nil {
+			return err
+		}
+	}
+	switch {
+	case r.isClosed(), len(r.reservations.Clients()) == 0:
+		return nil
+	default:
+		return conflict("export %q is removed, and %s: no other client gets it", name, r.holders())
+	}
+}
+
+// begin takes an export out of those that clients get. Without a drain or force
+// it has no client.
+func (s *exportSet) begin(name string, how removal) (*retiredDisk, error) {
+	s.change.Lock()
+	defer s.change.Unlock()
+	i := s.find(name)
+	if i < 0 {
+		if r := s.retiredAs(name); r != nil {
+			return r, nil
+		}
+		return nil, errNoExport
+	}
+	if how.drain == 0 && !how.force {
+		d := s.current()[i]
+		if clients := d.reservations.Clients(); len(clients) > 0 {
+			return nil, conflict("export %q is in use by %s: give a drain time, or force", name, strings.Join(clientNames(clients), ", "))
+		}
+	}
+	_, removed, err := s.apply(s.withExports(slices.Delete(slices.Clone(s.config.Target.Exports), i, i+1)))
+	if err != nil {
+		return nil, err
+	}
+	return removed[0], nil
+}
+
+// retiredAs returns the disk of a removed export that clients still have, or
+// nil.
+func (s *exportSet) retiredAs(name string) *retiredDisk {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.IndexFunc(s.retired, func(r *retiredDisk) bool { return r.Name == name }); i >= 0 {
+		return s.retired[i]
+	}
+	return nil
+}
+
+// endPoll is how often clients are ended that came during the removal.
+const endPoll = 100 * time.Millisecond
+
+// await ends the clients of a disk and waits until it is closed, or the time is
+// over, which is no error.
+func (r *retiredDisk) await(ctx context.Context, end func(*retiredDisk), limit time.Duration) error {
+	over := time.NewTimer(limit)
+	defer over.Stop()
+	again := time.NewTicker(endPoll)
+	defer again.Stop()
+	for {
+		end(r)
+		select {
+		case <-r.closed:
+			return nil
+		case <-over.C:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-again.C:
+		}
+	}
+}
+
+func (r *retiredDisk) isClosed() bool {
+	select {
+	case <-r.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// holders says who has the disk.
+func (r *retiredDisk) holders() string {
+	names := clientNames(r.reservations.Clients())
+	if len(names) == 0 {
+		return "its disk closes"
+	}
+	return strings.Join(names, ", ") + " still has it"
+}
+
+// drain has the clients of a disk end when their requests are answered.
+func (s *exportSet) drain(r *retiredDisk) {
+	for _, v := range s.overVIA {
+		v.server.DrainDisk(r.reservations)
+	}
+	s.ender.EndExport(r.device, false)
+}
+
+// cut ends the clients of a disk at once.
+func (s *exportSet) cut(r *retiredDisk) {
+	for _, v := range s.overVIA {
+		v.server.CutDisk(r.reservations)
+	}
+	s.ender.EndExport(r.device, true)
+}

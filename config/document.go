@@ -1,0 +1,109 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/viper"
+)
+
+// DecodeExport reads an export as a JSON document with the keys of the
+// configuration, and with its rules. The error is an *[Error].
+func DecodeExport(document []byte) (Export, error) {
+	keys, err := decodeObject(document)
+	if err != nil {
+		return Export{}, err
+	}
+	return exportOf(keys)
+}
+
+// Merge returns the export as a JSON merge patch (RFC 7396) changes it: keys
+// that the patch does not have stay, null means the default. The error is an
+// *[Error].
+func (e Export) Merge(patch []byte) (Export, error) {
+	changes, err := decodeObject(patch)
+	if err != nil {
+		return Export{}, err
+	}
+	text, err := json.Marshal(e)
+	if err != nil {
+		return Export{}, documentError(err.Error())
+	}
+	keys, err := decodeObject(text)
+	if err != nil {
+		return Export{}, err
+	}
+	return exportOf(merge(keys, changes))
+}
+
+// merge applies a merge patch to an object, which it changes.
+func merge(object, patch map[string]any) map[string]any {
+	for key, value := range patch {
+		change, isObject := value.(map[string]any)
+		switch {
+		case value == nil:
+			delete(object, key)
+		case isObject:
+			inner, ok := object[key].(map[string]any)
+			if !ok {
+				inner = make(map[string]any)
+			}
+			object[key] = merge(inner, change)
+		default:
+			object[key] = value
+		}
+	}
+	return object
+}
+
+// decodeObject reads a document that is one JSON object.
+func decodeObject(document []byte) (keys map[string]any, err error) {
+	d := json.NewDecoder(bytes.NewReader(document))
+	if err := d.Decode(&keys); err != nil {
+		return nil, documentError("is not a JSON object: " + err.Error())
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, documentError("has more behind the JSON object")
+	}
+	if keys == nil {
+		return nil, documentError("is null, not a JSON object")
+	}
+	return keys, nil
+}
+
+// documentError is a complaint about a document as a whole.
+func documentError(message string) error {
+	return &Error{Problems: []Problem{{Message: "the document " + message}}}
+}
+
+// documentKey is where the decoder finds an export of a document.
+const documentKey = "target.exports[0]"
+
+// exportOf decodes and checks an export, as that of a configuration file.
+func exportOf(keys map[string]any) (Export, error) {
+	v := viper.New()
+	v.Set("target.exports", []any{keys})
+	var c Config
+	err := v.UnmarshalExact(&c, viper.DecodeHook(decodeHook))
+	var bad complaints
+	if err != nil {
+		bad = decodeProblems(nil, "", err)
+	} else if err := c.Target.Exports[0].validate(); err != nil {
+		bad.add("", "%v", err)
+	}
+	for i := range bad {
+		key, _ := strings.CutPrefix(bad[i].Key, documentKey)
+		bad[i].Key = strings.TrimPrefix(key, ".")
+	}
+	if err := bad.err(); err != nil {
+		return Export{}, err
+	}
+	if n := len(c.Target.Exports); n != 1 {
+		return Export{}, documentError(fmt.Sprintf("is %d exports", n))
+	}
+	return c.Target.Exports[0], nil
+}

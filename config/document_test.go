@@ -1,0 +1,78 @@
+package config
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestDecodeExport(t *testing.T) {
+	x, err := DecodeExport([]byte(`{"name":"a.B","backend":"memory:1M","limits":{"iops":5,"burst":"1s"},"clients":[],"minimum_block":"4KiB"}`))
+	want := Export{Name: "a.B", Backend: "memory:1M", Limits: Limits{IOPS: 5, Burst: time.Second}, Clients: []string{}, MinimumBlock: 4 * KiB}
+	if err != nil || !reflect.DeepEqual(x, want) {
+		t.Errorf("%+v, %v", x, err)
+	}
+	for document, complaint := range map[string]string{
+		``:                                      "is not a JSON object",
+		`[]`:                                    "is not a JSON object",
+		`null`:                                  "is null",
+		`{"name":"a","backend":"null:1M"} {}`:   "more behind",
+		`{"name":"a"}`:                          "has no backend",
+		`{"name":"a","bckend":"null:1M"}`:       "bckend: unknown key",
+		`{"name":"a","backend":5}`:              "backend: 5 is not text",
+		`{"name":"a\u0000","backend":"null:1"}`: "zero byte",
+		`{"name":"a","backend":"null:1M","limits":{"iops":-1}}`:      "limits.iops is -1",
+		`{"name":"a","backend":"null:1M","read_only":"perhaps"}`:     "read_only: perhaps is not true or false",
+		`{"name":"a","backend":"null:1M","minimum_block":"4 pages"}`: "minimum_block",
+	} {
+		_, err := DecodeExport([]byte(document))
+		var bad *Error
+		if !errors.As(err, &bad) || !strings.Contains(err.Error(), complaint) || strings.Contains(err.Error(), "target.") {
+			t.Errorf("%s: %v, want %q", document, err, complaint)
+		}
+	}
+}
+
+func TestMerge(t *testing.T) {
+	yes := true
+	x := Export{Name: "a", Backend: "memory:1M", Description: "old", Rotational: &yes, Clients: []string{"user:root"}, Limits: Limits{IOPS: 5, Bandwidth: MiB}}
+	got, err := x.Merge([]byte(`{"description":"new","clients":null,"limits":{"iops":7}}`))
+	want := x
+	want.Description, want.Clients, want.Limits = "new", nil, Limits{IOPS: 7, Bandwidth: MiB}
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := x.Merge([]byte(`{}`)); err != nil || !reflect.DeepEqual(got, x) {
+		t.Errorf("an empty patch: %+v, %v", got, err)
+	}
+	if _, err := x.Merge([]byte(`{"limits":7}`)); err == nil || !strings.Contains(err.Error(), "limits: is a mapping") {
+		t.Errorf("limits that are no mapping: %v", err)
+	}
+}
+
+// FuzzExportDocument: a document is refused, or an export that says the same as
+// a document again.
+func FuzzExportDocument(f *testing.F) {
+	f.Add([]byte(`{"name":"a","backend":"memory:1M","limits":{"iops":5,"bandwidth":"1MiB","burst":"1s"},"clients":["uid:7"],"rotational":false}`), []byte(`{"description":"d","limits":null}`))
+	f.Add([]byte(`{"name":"","backend":"x","minimum_block":512}`), []byte(`{"name":[]}`))
+	f.Fuzz(func(t *testing.T, document, patch []byte) {
+		x, err := DecodeExport(document)
+		if err != nil {
+			return
+		}
+		text, err := json.Marshal(x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := DecodeExport(text)
+		if err != nil || !reflect.DeepEqual(again, x) {
+			t.Errorf("%s: %+v, then %+v, %v", text, x, again, err)
+		}
+		if y, err := x.Merge(patch); err == nil && y.validate() != nil {
+			t.Errorf("%s makes %+v", patch, y)
+		}
+	})
+}
