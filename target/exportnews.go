@@ -116,9 +116,7 @@ func (s *session) handleOf(x *exported) uint16 {
 
 // announceExports has the control connections tell what changed in the list.
 func (s *Server) announceExports() {
-	s.sessions.mu.Lock()
-	defer s.sessions.mu.Unlock()
-	for _, x := range s.sessions.byID {
+	for _, x := range s.sessions.all() {
 		x.controls((*signals).recheckSession)
 	}
 }

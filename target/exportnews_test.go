@@ -119,3 +119,66 @@ func TestDrainDisk(t *testing.T) {
 	must(t, p.close())
 	must(t, other.close())
 }
+
+// TestDrainDiskOfTwoPaths: both control connections ask the initiator to go.
+// The one that it logs out on answers, what is durable too; the other one ends.
+// Both devices of the session hear why they do not get the disk again.
+func TestDrainDiskOfTwoPaths(t *testing.T) {
+	d := newFlushDisk()
+	leaves := target.Export{Name: "leaves", Device: d, Reservations: reserve.New(d, nil)}
+	stays := disk(t, "stays")
+	stays.Reservations = reserve.New(stays.Device, nil)
+	r := newRig(t, target.Config{}, stays, leaves)
+	id := newID()
+	join := func(path uint16) *peer {
+		p := r.peer(t)
+		p.path, p.epoch = path, uint32(path)+1
+		q := p.loginRequest(wire.RoleControl, id, 0)
+		q.Features |= wire.FeatureEvents
+		must(t, p.login(q))
+		return p
+	}
+	writers := [2][16]byte{newID(), newID()}
+	open := func(p *peer, i uint32) (a wire.OpenResponse) {
+		must(t, p.ask(&wire.OpenRequest{ID: 2 + i, PathEpoch: p.epoch, OpenID: 1 + i, Mode: wire.OpenReadOnly, Name: "leaves", Writer: writers[i]}, &a))
+		return a
+	}
+	paths := [2]*peer{join(0), join(1)}
+	for i := range uint32(2) {
+		if a := open(paths[i], i); a.Status != wire.StatusOK {
+			t.Fatalf("opened: %+v", a)
+		}
+	}
+	must(t, r.server.SetExports([]target.Export{stays}))
+	gone := make(chan struct{})
+	leaves.Reservations.Retire(func() { close(gone) })
+	r.server.DrainDisk(leaves.Reservations)
+	for _, p := range paths {
+		for {
+			v, err := p.listen(forever)
+			if must(t, err); v == nil {
+				t.Fatal("no event")
+			}
+			if v.Kind == wire.EventGoAway {
+				break
+			}
+		}
+	}
+	var out wire.LogoutResponse
+	must(t, paths[1].ask(&wire.Logout{ID: 9, PathEpoch: 2}, &out))
+	if !out.Durable {
+		t.Error("the logout does not say that all is durable")
+	}
+	if _, err := paths[0].ends(); err != nil {
+		t.Error(err)
+	}
+	<-gone
+	id = newID()
+	p := join(0)
+	for i := range uint32(2) {
+		if a := open(p, i); a.Status != wire.StatusNotFound || a.Reason != "the target's administrator has removed the export" {
+			t.Errorf("device %d opened again: %+v", i, a)
+		}
+	}
+	must(t, p.close())
+}

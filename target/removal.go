@@ -32,28 +32,29 @@ func (s *Server) CutDisk(disk *reserve.Disk) {
 
 // sessionsOf returns the sessions that have a disk open, and remembers their
 // writers as those of a removed disk.
-func (s *Server) sessionsOf(disk *reserve.Disk) (all []*session) {
-	s.sessions.mu.Lock()
-	defer s.sessions.mu.Unlock()
-	for _, x := range s.sessions.byID {
-		if writer, ok := x.writerOf(disk); ok {
+func (s *Server) sessionsOf(disk *reserve.Disk) (with []*session) {
+	for _, x := range s.sessions.all() {
+		writers := x.writersOf(disk)
+		for _, writer := range writers {
 			s.removed.add(writer)
-			all = append(all, x)
+		}
+		if len(writers) > 0 {
+			with = append(with, x)
 		}
 	}
-	return all
+	return with
 }
 
-// writerOf returns the writer with which the session has a disk open.
-func (s *session) writerOf(disk *reserve.Disk) (writer [16]byte, ok bool) {
+// writersOf returns the writers with which the session has a disk open.
+func (s *session) writersOf(disk *reserve.Disk) (writers [][16]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, o := range s.opens {
 		if !o.closed.Load() && o.export.Reservations == disk {
-			return o.writer, true
+			writers = append(writers, o.writer)
 		}
 	}
-	return writer, false
+	return writers
 }
 
 // drain refuses further joins and opens, and lets the connections end when what

@@ -160,6 +160,13 @@ func (t *sessionTable) begin(c *signals, from client, q *wire.LoginRequest, a *a
 	return s, wire.ReasonNone, ""
 }
 
+// all returns the sessions, in no order.
+func (t *sessionTable) all() []*session {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Values(t.byID))
+}
+
 // find returns the session that a connection joins, which is unknown to other
 // clients.
 func (t *sessionTable) find(i access.Identity, q *wire.LoginRequest, r *handshake.Result) (*session, wire.LoginReason, string) {

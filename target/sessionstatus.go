@@ -75,12 +75,7 @@ func (n *sessionCounts) add(stats *ConnStats, active time.Time) {
 
 // Sessions describes the sessions, the oldest first.
 func (s *Server) Sessions() []SessionStatus {
-	var all []*session
-	s.sessions.mu.Lock()
-	for _, x := range s.sessions.byID {
-		all = append(all, x)
-	}
-	s.sessions.mu.Unlock()
+	all := s.sessions.all()
 	counts := s.sessionCounts(all)
 	list := make([]SessionStatus, 0, len(all))
 	for i, x := range all {

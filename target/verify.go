@@ -3,6 +3,7 @@ package target
 import (
 	"crypto/x509"
 	"log/slog"
+	"slices"
 	"strings"
 
 	"github.com/viablk/viablk/internal/contain"
@@ -28,13 +29,6 @@ func (s *Server) VerifyInitiators(verify func(chain []*x509.Certificate) error) 
 }
 
 // sealed returns the sessions that have authenticated.
-func (t *sessionTable) sealed() (all []*session) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, x := range t.byID {
-		if x.authenticated.Load() != nil {
-			all = append(all, x)
-		}
-	}
-	return all
+func (t *sessionTable) sealed() []*session {
+	return slices.DeleteFunc(t.all(), func(x *session) bool { return x.authenticated.Load() == nil })
 }

@@ -101,6 +101,8 @@ var adminExits = map[int]int{
 
 // extendDeadline gives the answer to a request more time than usual.
 func extendDeadline(w http.ResponseWriter, d time.Duration) {
-	// An error here is a writer without deadlines, as tests have.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(d + askTimeout))
+	by, c := time.Now().Add(d+askTimeout), http.NewResponseController(w)
+	// An error here is a writer without deadlines, as tests have. The server
+	// reads while it answers, to see that the client leaves.
+	_, _ = c.SetReadDeadline(by), c.SetWriteDeadline(by)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -64,7 +65,7 @@ func (c *certificates) use(u usedCertificates) {
 // does otherwise.
 func (c *certificates) attach(s *service) {
 	if len(c.used) > 0 {
-		s.reload, s.hourly = c.reload, func() { _ = c.reload() } // it logs
+		s.reload, s.hourly = func(context.Context) error { return c.reload() }, func() { _ = c.reload() } // it logs
 	}
 }
 

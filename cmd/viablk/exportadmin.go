@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -112,15 +113,26 @@ func namesExport(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
+// changeTime is how long a change may take: it opens disks.
+const changeTime = time.Minute
+
+// changeContext gives a request the time of a change. The caller calls done.
+func changeContext(w http.ResponseWriter, r *http.Request) (ctx context.Context, done context.CancelFunc) {
+	extendDeadline(w, changeTime)
+	return context.WithTimeout(r.Context(), changeTime)
+}
+
 func (a *exportAdmin) add(w http.ResponseWriter, r *http.Request) {
 	document, ok := readDocument(w, r)
 	if !ok {
 		return
 	}
+	ctx, done := changeContext(w, r)
+	defer done()
 	x, err := config.DecodeExport(document)
 	added := false
 	if err == nil {
-		added, err = a.set.add(x)
+		added, err = a.set.add(ctx, x)
 	}
 	switch {
 	case err != nil:
@@ -140,7 +152,9 @@ func (a *exportAdmin) alter(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	x, err := a.set.alter(r.URL.Query().Get("name"), patch)
+	ctx, done := changeContext(w, r)
+	defer done()
+	x, err := a.set.alter(ctx, r.URL.Query().Get("name"), patch)
 	if err != nil {
 		answerChange(w, err)
 		return
@@ -164,7 +178,7 @@ func (a *exportAdmin) remove(w http.ResponseWriter, r *http.Request) {
 		answerError(w, http.StatusServiceUnavailable, fmt.Errorf("%d exports are being removed: try again", maximumRemovals))
 		return
 	}
-	extendDeadline(w, how.drain+cutTime)
+	extendDeadline(w, changeTime+how.drain+cutTime+closeTime)
 	if err := a.set.remove(r.Context(), r.URL.Query().Get("name"), how); err != nil {
 		answerChange(w, err)
 		return
@@ -196,8 +210,10 @@ func answerChange(w http.ResponseWriter, err error) {
 	switch {
 	case errors.Is(err, errNoExport):
 		answerError(w, http.StatusNotFound, err)
-	case errors.As(err, &now), errors.Is(err, backend.ErrLocked):
+	case errors.As(err, &now), errors.Is(err, backend.ErrLocked), errors.Is(err, errEnding), errors.Is(err, errNothingToReload):
 		answerError(w, http.StatusConflict, err)
+	case errors.Is(err, errChanging):
+		answerError(w, http.StatusServiceUnavailable, err)
 	default:
 		answerProblems(w, err)
 	}

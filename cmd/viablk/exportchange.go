@@ -24,16 +24,14 @@ func conflict(format string, arguments ...any) error {
 	return &conflictError{fmt.Sprintf(format, arguments...)}
 }
 
-// find returns the place of an export in the configuration in effect, or -1.
-//
-// +checklocks:s.change
+// find returns the place of an export in the configuration in effect, or -1. A
+// change calls it.
 func (s *exportSet) find(name string) int {
 	return slices.IndexFunc(s.config.Target.Exports, func(x config.Export) bool { return x.Name == name })
 }
 
-// withExports returns the configuration in effect with other exports.
-//
-// +checklocks:s.change
+// withExports returns the configuration in effect with other exports. A change
+// calls it.
 func (s *exportSet) withExports(exports []config.Export) config.Config {
 	next := s.config
 	next.Target.Exports = exports
@@ -41,9 +39,12 @@ func (s *exportSet) withExports(exports []config.Export) config.Config {
 }
 
 // add exports another disk. It reports false if the same export is there.
-func (s *exportSet) add(x config.Export) (added bool, err error) {
-	s.change.Lock()
-	defer s.change.Unlock()
+func (s *exportSet) add(ctx context.Context, x config.Export) (added bool, err error) {
+	end, err := s.begin(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer end()
 	if i := s.find(x.Name); i >= 0 {
 		if reflect.DeepEqual(s.config.Target.Exports[i], x) {
 			return false, nil
@@ -62,9 +63,12 @@ func (s *exportSet) add(x config.Export) (added bool, err error) {
 
 // alter changes settings of an export by a merge patch, and returns what they
 // are then.
-func (s *exportSet) alter(name string, patch []byte) (x config.Export, err error) {
-	s.change.Lock()
-	defer s.change.Unlock()
+func (s *exportSet) alter(ctx context.Context, name string, patch []byte) (x config.Export, err error) {
+	end, err := s.begin(ctx)
+	if err != nil {
+		return x, err
+	}
+	defer end()
 	i := s.find(name)
 	if i < 0 {
 		return x, errNoExport
@@ -94,41 +98,45 @@ type removal struct {
 	force bool          // cut off what is in flight then
 }
 
-// cutTime is how long the end of clients may take whose requests are cut off.
-const cutTime = 5 * time.Second
+// Times of a removal beyond its drain.
+const (
+	cutTime   = 5 * time.Second // for the end of clients whose requests are cut off
+	closeTime = 5 * time.Second // for the disk
+)
 
 // remove removes an export and returns when its disk is closed. An export that
 // was removed before, and that clients still have, is drained again.
 func (s *exportSet) remove(ctx context.Context, name string, how removal) error {
-	r, err := s.begin(name, how)
+	r, err := s.withdraw(ctx, name, how)
 	if err != nil {
 		return err
 	}
-	for _, phase := range []struct {
-		wanted bool
-		end    func(*retiredDisk)
-		limit  time.Duration
-	}{{how.drain > 0, s.drain, how.drain}, {how.force, s.cut, cutTime}} {
-		if !phase.wanted || r.isClosed() {
-			continue
-		}
-		if err := r.await(ctx, phase.end, phase.limit); err != nil {
-			return err
-		}
+	if how.drain > 0 {
+		err = r.await(ctx, s.drain, how.drain)
 	}
-	switch {
-	case r.isClosed(), len(r.reservations.Clients()) == 0:
+	if err == nil && how.force {
+		err = r.await(ctx, s.cut, cutTime)
+	}
+	if err == nil && len(r.reservations.Clients()) == 0 {
+		err = r.await(ctx, func(*retiredDisk) {}, closeTime)
+	}
+	if err != nil {
+		return err
+	}
+	if r.isClosed() {
 		return nil
-	default:
-		return conflict("export %q is removed, and %s: no other client gets it", name, r.holders())
 	}
+	return conflict("export %q is removed, and %s: no other client gets it", name, r.holders())
 }
 
-// begin takes an export out of those that clients get. Without a drain or force
-// it has no client.
-func (s *exportSet) begin(name string, how removal) (*retiredDisk, error) {
-	s.change.Lock()
-	defer s.change.Unlock()
+// withdraw takes an export out of those that clients get. Without a drain or
+// force it has no client.
+func (s *exportSet) withdraw(ctx context.Context, name string, how removal) (*retiredDisk, error) {
+	end, err := s.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	i := s.find(name)
 	if i < 0 {
 		if r := s.retiredAs(name); r != nil {
@@ -170,7 +178,7 @@ func (r *retiredDisk) await(ctx context.Context, end func(*retiredDisk), limit t
 	defer over.Stop()
 	again := time.NewTicker(endPoll)
 	defer again.Stop()
-	for {
+	for !r.isClosed() {
 		end(r)
 		select {
 		case <-r.closed:
@@ -182,6 +190,7 @@ func (r *retiredDisk) await(ctx context.Context, end func(*retiredDisk), limit t
 		case <-again.C:
 		}
 	}
+	return nil
 }
 
 func (r *retiredDisk) isClosed() bool {

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -123,7 +122,7 @@ reads it again. To add an export that is there is no error.`,
 		if err != nil {
 			return err
 		}
-		return a.changeExport(cmd.Context(), options, adminCall{method: http.MethodPost, route: "/v1/exports", body: document, timeout: reloadTimeout})
+		return a.changeExport(cmd.Context(), options, adminCall{method: http.MethodPost, route: "/v1/exports", body: document, timeout: changeTime})
 	}
 	return cmd
 }
@@ -146,7 +145,7 @@ some. The configuration file does not change.`,
 		if string(patch) == "{}" {
 			return usage("nothing to change: give --description, --client or a limit")
 		}
-		return a.changeExport(cmd.Context(), options, adminCall{method: http.MethodPatch, route: exportRoute(args[0]), body: patch})
+		return a.changeExport(cmd.Context(), options, adminCall{method: http.MethodPatch, route: exportRoute(args[0]), body: patch, timeout: changeTime})
 	}
 	return cmd
 }
@@ -238,7 +237,7 @@ change.`,
 			return usage("--drain: %v is not in 0…%v", *drain, maximumDrain)
 		}
 		query := url.Values{"drain": {drain.String()}, "force": {strconv.FormatBool(*force)}}
-		call := adminCall{method: http.MethodDelete, route: exportRoute(args[0]) + "&" + query.Encode(), timeout: *drain + cutTime + time.Minute}
+		call := adminCall{method: http.MethodDelete, route: exportRoute(args[0]) + "&" + query.Encode(), timeout: changeTime + *drain + cutTime + closeTime}
 		err := a.changeExport(cmd.Context(), options, call)
 		var answer *answerCode
 		if errors.As(err, &answer) && answer.code == http.StatusNotFound {

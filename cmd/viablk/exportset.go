@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -28,9 +29,12 @@ type exportSet struct {
 
 	closing sync.WaitGroup // of disks that no client has any more
 
-	change sync.Mutex // held for a whole change
-	// +checklocks:change
-	config config.Config // in effect
+	// changing holds an element during a change, which alone uses config. It is no
+	// mutex: a change opens disks, and others that wait for it give up with their
+	// context.
+	changing chan struct{}
+	config   config.Config   // in effect
+	ending   <-chan struct{} // closed when the process ends: no change begins then
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -45,6 +49,35 @@ type retiredDisk struct {
 	closed chan struct{} // closed when the disk is
 }
 
+// newExportSet returns the set of the disks of a configuration. The caller sets
+// what serves them.
+func newExportSet(log *slog.Logger, c config.Config, disks []disk, ending <-chan struct{}) *exportSet {
+	return &exportSet{log: log, changing: make(chan struct{}, 1), config: c, disks: disks, ending: ending}
+}
+
+// Why a change does not begin.
+var (
+	errEnding   = errors.New("the process ends")
+	errChanging = errors.New("another change of the exports is not done yet")
+)
+
+// begin begins a change, one at a time. The caller calls end after it.
+func (s *exportSet) begin(ctx context.Context) (end func(), err error) {
+	select {
+	case <-s.ending:
+		return nil, errEnding
+	default:
+	}
+	select {
+	case s.changing <- struct{}{}:
+		return func() { <-s.changing }, nil
+	case <-s.ending:
+		return nil, errEnding
+	case <-ctx.Done():
+		return nil, errChanging
+	}
+}
+
 // current returns the disks that are exported. The caller does not change the
 // slice.
 func (s *exportSet) current() []disk {
@@ -55,9 +88,12 @@ func (s *exportSet) current() []disk {
 
 // reload exports what the configuration says now, or returns an error and
 // changes nothing.
-func (s *exportSet) reload() error {
-	s.change.Lock()
-	defer s.change.Unlock()
+func (s *exportSet) reload(ctx context.Context) error {
+	end, err := s.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
 	e, err := s.load()
 	if err != nil {
 		return err
@@ -80,9 +116,7 @@ func (s *exportSet) reload() error {
 
 // apply exports the disks of a configuration, or returns an error and changes
 // nothing. It returns the number of disks that it opened and those that clients
-// still have or that close now.
-//
-// +checklocks:s.change
+// still have or that close now. A change calls it.
 func (s *exportSet) apply(next config.Config) (added int, removed []*retiredDisk, err error) {
 	if err := next.Validate(); err != nil {
 		return 0, nil, err
@@ -92,11 +126,14 @@ func (s *exportSet) apply(next config.Config) (added int, removed []*retiredDisk
 	if err != nil {
 		return 0, nil, err
 	}
-	if err = s.check(next, disks); err == nil {
-		err = s.publish(before, disks)
-	}
-	if err != nil {
+	if err = s.check(next, disks); err != nil {
 		return 0, nil, errors.Join(err, closeDisks(opened))
+	}
+	if err = s.publish(before, disks); err != nil {
+		for _, d := range opened {
+			s.retire(d) // a client may have it already
+		}
+		return 0, nil, err
 	}
 	s.mu.Lock()
 	s.disks = disks
@@ -233,8 +270,16 @@ func (s *exportSet) closeRetired(d disk) error {
 	return d.device.Close()
 }
 
-// close closes the disks. No client has any, and no change begins any more.
+// close closes the disks, of which no client has any. No change begins any
+// more; of one that does not end the disks stay open.
 func (s *exportSet) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+	defer cancel()
+	select {
+	case s.changing <- struct{}{}: // for good
+	case <-ctx.Done():
+		return fmt.Errorf("close the disks: %w", errChanging)
+	}
 	err := closeDisks(s.current())
 	s.closing.Wait()
 	return err

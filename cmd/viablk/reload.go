@@ -11,59 +11,86 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reloadTimeout is how long a reload may take: it opens disks.
-const reloadTimeout = time.Minute
+var errNothingToReload = errors.New("the process has nothing to read again: it was started without certificates")
 
-var (
-	errNothingToReload = errors.New("the process has nothing to read again: it was started without certificates")
-	errEnding          = errors.New("the process ends")
-)
+// routineReload reloads at SIGHUP, at the call of an administrator and each
+// hour, until the process ends.
+func (s *service) routineReload() {
+	hangups := s.hangups
+	if s.reload == nil {
+		hangups = nil // they end the process
+	}
+	for {
+		select {
+		case <-hangups:
+			ctx, done := context.WithTimeout(s.ctx, changeTime)
+			_ = s.reloadNow(ctx) // it logs
+			done()
+		case q := <-s.asked:
+			q.result <- s.reloadNow(q.ctx)
+		case <-s.hours:
+			if s.hourly != nil {
+				s.hourly()
+			}
+		case <-s.ending:
+			return
+		}
+	}
+}
+
+// reloadRequest is a call of an administrator, who waits until ctx ends.
+type reloadRequest struct {
+	ctx    context.Context
+	result chan error // has a place for the result
+}
 
 // reloadNow reads the configuration again, and tells the service manager when
 // it begins and ends.
-func (s *service) reloadNow() error {
-	if s.reload == nil {
-		return errNothingToReload
-	}
+func (s *service) reloadNow(ctx context.Context) error {
 	var now unix.Timespec
 	err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now)
 	if err == nil {
 		err = notify(fmt.Sprintf("%s\nMONOTONIC_USEC=%d", stateReloads, now.Nano()/int64(time.Microsecond)))
 	}
-	result := s.reload()
+	result := s.reload(ctx)
 	if err = errors.Join(err, notify(stateReady)); err != nil {
 		s.log.Warn("the service manager does not know of the reload", "event", "notify_failed", "error", err)
 	}
 	return result
 }
 
-// askReload has the goroutine of wait reload, and returns its result.
+// askReload has routineReload reload, and returns the result. When ctx ends
+// before, the reload may come all the same.
 func (s *service) askReload(ctx context.Context) error {
-	answer := make(chan error, 1)
+	if s.reload == nil {
+		return errNothingToReload
+	}
+	q := reloadRequest{ctx, make(chan error, 1)}
 	select {
-	case s.asked <- answer:
+	case s.asked <- q:
 	case <-s.ending:
 		return errEnding
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return errChanging
 	}
-	return <-answer
+	select {
+	case err := <-q.result:
+		return err
+	case <-ctx.Done():
+		return errChanging
+	}
 }
 
 // handleReload adds the route of reload.
 func (s *service) handleReload(mux *http.ServeMux) {
 	mux.HandleFunc("POST /v1/reload", func(w http.ResponseWriter, r *http.Request) {
-		extendDeadline(w, reloadTimeout)
-		ctx, cancel := context.WithTimeout(r.Context(), reloadTimeout)
-		defer cancel()
-		switch err := s.askReload(ctx); {
-		case err == nil:
-			w.WriteHeader(http.StatusNoContent)
-		case errors.Is(err, errEnding) || errors.Is(err, errNothingToReload):
-			answerError(w, http.StatusConflict, err)
-		default:
-			answerProblems(w, err)
+		ctx, done := changeContext(w, r)
+		defer done()
+		if err := s.askReload(ctx); err != nil {
+			answerChange(w, err)
+			return
 		}
+		w.WriteHeader(http.StatusNoContent)
 	})
 }
 
@@ -88,7 +115,7 @@ wait for the result. A file with a mistake changes nothing: the exit code is 78.
 		}
 		var errs []error
 		for i := range processes {
-			err := callAdmin(cmd.Context(), processes[i].socket, adminCall{method: http.MethodPost, route: "/v1/reload", timeout: reloadTimeout})
+			err := callAdmin(cmd.Context(), processes[i].socket, adminCall{method: http.MethodPost, route: "/v1/reload", timeout: changeTime})
 			if err != nil {
 				errs = append(errs, fmt.Errorf("pid %d: %w", processes[i].PID, err))
 			}

@@ -36,14 +36,14 @@ type part struct {
 // feeds others ends before them; the second one cuts everything off.
 type service struct {
 	log     *slog.Logger
-	timeout time.Duration   // for draining
-	signals chan os.Signal  // that end the process
-	hangups chan os.Signal  // SIGHUP
-	reload  func() error    // on SIGHUP; logs its error; nil: SIGHUP ends the process
-	asked   chan chan error // for a reload
-	ending  chan struct{}   // closed when no reload is done any more
-	hourly  func()          // may be nil
-	ticker  *time.Ticker    // for hours
+	timeout time.Duration               // for draining
+	signals chan os.Signal              // that end the process
+	hangups chan os.Signal              // SIGHUP
+	reload  func(context.Context) error // on SIGHUP; logs its error; nil: SIGHUP ends the process
+	asked   chan reloadRequest
+	ending  chan struct{} // closed when no change begins any more
+	hourly  func()        // may be nil
+	ticker  *time.Ticker  // for hours
 	hours   <-chan time.Time
 	clock   func() time.Time
 
@@ -87,7 +87,7 @@ func (a *app) newService(c config.Config, log *slog.Logger) *service {
 	s := &service{
 		log: log, timeout: c.DrainTimeout,
 		signals: make(chan os.Signal, 2), hangups: make(chan os.Signal, 1), failed: make(chan error, 1),
-		asked: make(chan chan error), ending: make(chan struct{}), clock: time.Now,
+		asked: make(chan reloadRequest), ending: make(chan struct{}), clock: time.Now,
 	}
 	// A busy connection has a thread, and the runtime ends a process that has
 	// more threads than this.
@@ -166,6 +166,7 @@ func (s *service) start(parts ...part) {
 // returns nil if all requests in flight could finish. All parts have returned
 // when it does.
 func (s *service) wait(done <-chan struct{}) error {
+	s.running.Go(s.routineReload)
 	s.ready.Store(true)
 	got, err := s.untilEnd(done)
 	s.draining.Store(true)
@@ -205,28 +206,20 @@ func (s *service) inFlight() int {
 }
 
 // untilEnd serves until a signal, the end of done, or the failure of a part.
-// SIGHUP, POST /v1/reload and each hour reload meanwhile.
 func (s *service) untilEnd(done <-chan struct{}) (os.Signal, error) {
-	for {
-		select {
-		case got := <-s.signals:
-			return got, nil
-		case got := <-s.hangups:
-			if s.reload == nil {
-				return got, nil
-			}
-			_ = s.reloadNow()
-		case answer := <-s.asked:
-			answer <- s.reloadNow()
-		case <-s.hours:
-			if s.hourly != nil {
-				s.hourly()
-			}
-		case <-done:
-			return nil, nil
-		case err := <-s.failed:
-			return nil, err
-		}
+	hangups := s.hangups
+	if s.reload != nil {
+		hangups = nil // they are for routineReload
+	}
+	select {
+	case got := <-s.signals:
+		return got, nil
+	case got := <-hangups:
+		return got, nil
+	case <-done:
+		return nil, nil
+	case err := <-s.failed:
+		return nil, err
 	}
 }
 

@@ -110,7 +110,7 @@ func TestPartsDrainInReverseOrder(t *testing.T) {
 func TestHangup(t *testing.T) {
 	s := newTestService(t, waitTimeout)
 	reloads, done := 0, make(chan struct{})
-	s.reload = func() error {
+	s.reload = func(context.Context) error {
 		if reloads++; reloads == 3 {
 			close(done)
 			return nil

@@ -142,6 +142,7 @@ func (e *adminError) text() string {
 func answerProblems(w http.ResponseWriter, err error) {
 	var document adminError
 	document.Error.Message = fmt.Sprint(err)
+	document.Error.Problems = []config.Problem{{Message: document.Error.Message}}
 	var bad *config.Error
 	if errors.As(err, &bad) {
 		document.Error.Problems = bad.Problems

@@ -84,7 +84,8 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 	if err != nil {
 		return err
 	}
-	set := &exportSet{log: log, config: c, load: load, disks: disks}
+	set := newExportSet(log, c, disks, svc.ending)
+	set.load = load
 	defer func() { err = errors.Join(err, set.close()) }()
 
 	again := &certificates{log: log}
@@ -150,9 +151,9 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 		return err
 	}
 	again.attach(svc)
-	svc.reload = func() error {
+	svc.reload = func(ctx context.Context) error {
 		failed := again.reload()
-		err := set.reload()
+		err := set.reload(ctx)
 		if err != nil {
 			log.Error("configuration not read again: exports stay as they are", "event", "configuration_kept", "error", err)
 		}
