@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/viablk/viablk/internal/access"
 )
@@ -43,12 +44,22 @@ func (c Config) Validate() error {
 	c.validateSecurity(&bad)
 	c.validateExposure(&bad)
 	c.validateAccess(&bad)
+	if !validGroup(c.AdminGroup) {
+		bad.add("admin_group", "%q is neither the name nor the number of a group", c.AdminGroup)
+	}
 	bad.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	bad.oneOf("log.format", c.Log.Format, "text", "json")
 	bad.oneOf("log.trace", c.Log.Trace, "off", "via")
 	c.Metrics.validate(&bad, c.Insecure)
 	bad.duration("drain_timeout", c.DrainTimeout, 0, maximumTimeout)
 	return bad.err()
+}
+
+// validGroup reports whether a name or number can be that of a group, or is
+// empty.
+func validGroup(name string) bool {
+	const most = 256 // bytes, the limit of user names
+	return len(name) <= most && !strings.ContainsFunc(name, func(r rune) bool { return unicode.IsControl(r) || r == ':' || r == ',' })
 }
 
 func (t Target) validate(bad *complaints, n NBD) {
