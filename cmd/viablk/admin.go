@@ -203,7 +203,7 @@ func callAdmin(ctx context.Context, path string, call adminCall) error {
 	defer response.Body.Close()
 	limit := &io.LimitedReader{R: response.Body, N: maximumAnswer}
 	body := json.NewDecoder(limit)
-	if response.StatusCode >= http.StatusMultipleChoices {
+	if response.StatusCode >= http.StatusMultipleChoices && response.StatusCode != call.or {
 		var refusal adminError
 		if body.Decode(&refusal) != nil || refusal.Error.Message == "" {
 			refusal.Error.Message = response.Status

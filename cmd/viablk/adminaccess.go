@@ -90,6 +90,7 @@ type adminCall struct {
 	method, route string
 	body          []byte
 	timeout       time.Duration // beyond askTimeout
+	or            int           // another status whose document is for read; 0: none
 	read          func(c net.Conn, body *json.Decoder) error
 }
 

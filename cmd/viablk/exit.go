@@ -40,7 +40,7 @@ const (
 const exitHelp = `Exit codes:
   0   success
   1   failure
-  2   the condition asked for is false, or status found a disk that waits or has failed
+  2   the condition asked for is false, status found a disk that waits or has failed, or health a process
   64  the command line is wrong
   75  unreachable, or in use by another process: try again later
   76  the target speaks another version of the protocol: upgrade the older end

@@ -32,11 +32,10 @@ const (
 
 // monitor serves the metrics, health and state of a process, to read only.
 type monitor struct {
-	svc    *service
 	cache  *statusCache
+	health health
 	page   *metrics.Page
 	people statuspage.Page
-	away   time.Duration
 	server http.Server
 }
 
@@ -49,10 +48,10 @@ func (s *service) startMonitor(ctx context.Context, c config.Config, inherited n
 		return "", err
 	}
 	scheme, interval := "http", monitorInterval
-	m := &monitor{svc: s, away: c.Metrics.ReadyAway}
-	m.cache = &statusCache{compute: s.report, translate: func(p *processStatus) *metrics.Snapshot {
+	cache := &statusCache{compute: s.report, translate: func(p *processStatus) *metrics.Snapshot {
 		return newSnapshot(p, again, s.draining.Load())
 	}}
+	m := &monitor{cache: cache, health: health{s, cache, c.Metrics.ReadyAway}}
 	m.page = metrics.NewPage(func(ctx context.Context) (*metrics.Snapshot, error) {
 		d, err := m.cache.read(ctx)
 		if err != nil {
@@ -169,35 +168,9 @@ func (m *monitor) handler() http.Handler {
 	mux := http.NewServeMux()
 	m.people.Register(mux)
 	mux.Handle("GET /metrics", m.page)
-	mux.HandleFunc("GET /healthz", m.serveHealth)
-	mux.HandleFunc("GET /readyz", m.serveReady)
+	m.health.handle(mux)
 	mux.HandleFunc("GET /v1/status", m.serveStatus)
 	return mux
-}
-
-// serveHealth says whether the process can tell its state within a second.
-func (m *monitor) serveHealth(w http.ResponseWriter, r *http.Request) {
-	if _, err := m.cache.read(r.Context()); err != nil {
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		return
-	}
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = w.Write([]byte("ok\n")) // an error is a client that went away
-}
-
-// serveReady says whether clients can use the disks, and why not.
-func (m *monitor) serveReady(w http.ResponseWriter, r *http.Request) {
-	d, err := m.cache.read(r.Context())
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		return
-	}
-	ready := newReadiness(&d.status, m.svc.ready.Load(), m.svc.draining.Load(), m.away)
-	w.Header().Set("Content-Type", "application/json")
-	if !ready.Ready {
-		w.WriteHeader(http.StatusServiceUnavailable)
-	}
-	_ = json.NewEncoder(w).Encode(ready) // an error is a client that went away
 }
 
 // serveStatus answers with what "viablk status" prints of the process.
@@ -218,7 +191,7 @@ func (m *monitor) serveStatus(w http.ResponseWriter, r *http.Request) {
 // goroutine at a time, and once in statusFresh.
 type statusCache struct {
 	compute   func() processStatus
-	translate func(*processStatus) *metrics.Snapshot
+	translate func(*processStatus) *metrics.Snapshot // may be nil
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -291,7 +264,10 @@ func (c *statusCache) begin() (*statusDocument, <-chan struct{}, error) {
 // refresh computes a state.
 func (c *statusCache) refresh() {
 	d := &statusDocument{status: c.compute()}
-	d.metrics, d.made = c.translate(&d.status), time.Now()
+	if c.translate != nil {
+		d.metrics = c.translate(&d.status)
+	}
+	d.made = time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.latest = d

@@ -61,7 +61,14 @@ func (s *service) startAdmin(ctx context.Context, c config.Config, status proces
 		}
 		return "", nil
 	}
-	s.start(adminPart(l, report, ender, append(routes, s.handleReload)...))
+	h := &health{s, &statusCache{compute: report}, c.Metrics.ReadyAway}
+	admin := adminPart(l, report, ender, append(routes, s.handleReload, h.handle)...)
+	serve := admin.serve
+	admin.serve = func(ctx context.Context) error {
+		defer h.cache.close()
+		return serve(ctx)
+	}
+	s.start(admin)
 	return path, nil
 }
 

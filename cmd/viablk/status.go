@@ -111,7 +111,7 @@ var errNoProcess = errors.New("no viablk process has a status socket")
 // process that is gone.
 func findStatus(ctx context.Context, c config.Config) ([]processStatus, error) {
 	if c.Admin == adminNone {
-		return nil, usage("the admin setting is %q: name the socket with --admin PATH", adminNone)
+		return nil, errNoAdmin()
 	}
 	if c.Admin != "" {
 		status, err := askStatus(ctx, c.Admin)
@@ -136,9 +136,19 @@ func findStatus(ctx context.Context, c config.Config) ([]processStatus, error) {
 		processes = append(processes, status)
 	}
 	if len(processes) == 0 {
-		return nil, &exit{exitTryAgain, fmt.Errorf("%w in %s; name another with --admin PATH", errNoProcess, runtimeFolder())}
+		return nil, errNoneRuns()
 	}
 	return processes, nil
+}
+
+// errNoAdmin says that the configuration asks for no status socket.
+func errNoAdmin() error {
+	return usage("the admin setting is %q: name the socket with --admin PATH", adminNone)
+}
+
+// errNoneRuns says that there is no process in the runtime folder.
+func errNoneRuns() error {
+	return &exit{exitTryAgain, fmt.Errorf("%w in %s; name another with --admin PATH", errNoProcess, runtimeFolder())}
 }
 
 // narrowHead names the columns of the table, which fits in 110 columns; "-o
