@@ -195,6 +195,10 @@ func Defaults() []Setting {
 // said, in the order of the fields.
 func ExportDefaults() []Setting { return settings(Export{}) }
 
+// Settings lists every key with its value, in the order of the fields, without
+// origins.
+func (c Config) Settings() []Setting { return settings(c) }
+
 // settings lists the leaves of a configuration, or of an export, in the order
 // of its fields, without their origins.
 func settings(c any) []Setting {

@@ -14,6 +14,9 @@ const (
 	FromEnvironment Origin = "env"
 	FromFile        Origin = "file"
 	FromDefault     Origin = "default"
+
+	// FromAdmin is a value that an administrator set while the process ran.
+	FromAdmin Origin = "admin"
 )
 
 // Problem is one complaint about a configuration.

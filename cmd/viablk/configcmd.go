@@ -12,9 +12,9 @@ import (
 func (a *app) configCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
-		Short: "Check or show a configuration",
+		Short: "Check, show, dump or compare a configuration",
 	}
-	cmd.AddCommand(a.configCheckCommand(), a.configShowCommand())
+	cmd.AddCommand(a.configCheckCommand(), a.configShowCommand(), a.configDumpCommand(), a.configDiffCommand())
 	return cmd
 }
 

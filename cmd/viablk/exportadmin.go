@@ -50,6 +50,7 @@ func newExportAdmin(set *exportSet, exports func() []exportStatus) *exportAdmin 
 // empty, and a path would lose its "//" and "..".
 func (a *exportAdmin) handle(mux *http.ServeMux) {
 	mux.HandleFunc("GET /v1/exports", func(w http.ResponseWriter, _ *http.Request) { answerJSON(w, http.StatusOK, a.report()) })
+	mux.HandleFunc("GET /v1/config", func(w http.ResponseWriter, _ *http.Request) { answerJSON(w, http.StatusOK, a.set.configuration()) })
 	mux.HandleFunc("POST /v1/exports", a.add)
 	mux.HandleFunc("PATCH /v1/exports", a.alter)
 	mux.HandleFunc("DELETE /v1/exports", a.remove)
@@ -64,7 +65,7 @@ func (a *exportAdmin) report() exportSettingsReport {
 		uris[x.Name] = x.URIs
 	}
 	add := func(d disk, removed bool) {
-		x := servedExport{Export: d.Export, Size: d.device.Info().Size, URIs: []string{}, Clients: d.reservations.Clients(), Removed: removed}
+		x := servedExport{Export: d.Export.Redacted(), Size: d.device.Info().Size, URIs: []string{}, Clients: d.reservations.Clients(), Removed: removed}
 		if !removed {
 			x.URIs = append(x.URIs, uris[d.Name]...)
 		}

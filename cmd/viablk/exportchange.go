@@ -27,16 +27,19 @@ func conflict(format string, arguments ...any) error {
 // find returns the place of an export in the configuration in effect, or -1. A
 // change calls it.
 func (s *exportSet) find(name string) int {
-	return slices.IndexFunc(s.config.Target.Exports, func(x config.Export) bool { return x.Name == name })
+	return slices.IndexFunc(s.inEffect.Load().Config.Target.Exports, func(x config.Export) bool { return x.Name == name })
 }
 
 // withExports returns the configuration in effect with other exports. A change
 // calls it.
 func (s *exportSet) withExports(exports []config.Export) config.Config {
-	next := s.config
+	next := s.inEffect.Load().Config
 	next.Target.Exports = exports
 	return next
 }
+
+// byAdmin is where exports come from that calls of the status socket changed.
+var byAdmin = config.Setting{Key: exportsKey, Origin: config.FromAdmin}
 
 // add exports another disk. It reports false if the same export is there.
 func (s *exportSet) add(ctx context.Context, x config.Export) (added bool, err error) {
@@ -46,7 +49,7 @@ func (s *exportSet) add(ctx context.Context, x config.Export) (added bool, err e
 	}
 	defer end()
 	if i := s.find(x.Name); i >= 0 {
-		if reflect.DeepEqual(s.config.Target.Exports[i], x) {
+		if reflect.DeepEqual(s.inEffect.Load().Config.Target.Exports[i], x) {
 			return false, nil
 		}
 		return false, conflict("export %q exists, with other settings", x.Name)
@@ -54,7 +57,7 @@ func (s *exportSet) add(ctx context.Context, x config.Export) (added bool, err e
 	if r := s.retiredAs(x.Name); r != nil {
 		return false, conflict("export %q was removed and %s: wait, or remove it with force", x.Name, r.holders())
 	}
-	if _, _, err := s.apply(s.withExports(append(slices.Clone(s.config.Target.Exports), x))); err != nil {
+	if _, _, err := s.apply(s.withExports(append(slices.Clone(s.inEffect.Load().Config.Target.Exports), x)), byAdmin); err != nil {
 		return false, err
 	}
 	s.log.Info("export added", "event", "export_added", "export", x.Name, "backend", x.Backend)
@@ -73,16 +76,16 @@ func (s *exportSet) alter(ctx context.Context, name string, patch []byte) (x con
 	if i < 0 {
 		return x, errNoExport
 	}
-	before := s.config.Target.Exports[i]
+	before := s.inEffect.Load().Config.Target.Exports[i]
 	if x, err = before.Merge(patch); err != nil || reflect.DeepEqual(x, before) {
 		return x, err
 	}
 	if x.Name != name {
 		return x, conflict("the name of export %q does not change: remove it, and add another", name)
 	}
-	exports := slices.Clone(s.config.Target.Exports)
+	exports := slices.Clone(s.inEffect.Load().Config.Target.Exports)
 	exports[i] = x
-	if _, _, err := s.apply(s.withExports(exports)); err != nil {
+	if _, _, err := s.apply(s.withExports(exports), byAdmin); err != nil {
 		if errors.Is(err, errFixed) || errors.Is(err, errUnlimited) {
 			err = conflict("%v", err)
 		}
@@ -150,7 +153,7 @@ func (s *exportSet) withdraw(ctx context.Context, name string, how removal) (*re
 			return nil, conflict("export %q is in use by %s: give a drain time, or force", name, strings.Join(clientNames(clients), ", "))
 		}
 	}
-	_, removed, err := s.apply(s.withExports(slices.Delete(slices.Clone(s.config.Target.Exports), i, i+1)))
+	_, removed, err := s.apply(s.withExports(slices.Delete(slices.Clone(s.inEffect.Load().Config.Target.Exports), i, i+1)), byAdmin)
 	if err != nil {
 		return nil, err
 	}

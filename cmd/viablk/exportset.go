@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/internal/nbd"
@@ -29,12 +30,11 @@ type exportSet struct {
 
 	closing sync.WaitGroup // of disks that no client has any more
 
-	// changing holds an element during a change, which alone uses config. It is no
-	// mutex: a change opens disks, and others that wait for it give up with their
-	// context.
+	// changing holds an element during a change. It is no mutex: a change opens
+	// disks, and others that wait for it give up with their context.
 	changing chan struct{}
-	config   config.Config   // in effect
-	ending   <-chan struct{} // closed when the process ends: no change begins then
+	inEffect atomic.Pointer[config.Effective] // a change replaces it
+	ending   <-chan struct{}                  // closed when the process ends: no change begins then
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -51,8 +51,10 @@ type retiredDisk struct {
 
 // newExportSet returns the set of the disks of a configuration. The caller sets
 // what serves them.
-func newExportSet(log *slog.Logger, c config.Config, disks []disk, ending <-chan struct{}) *exportSet {
-	return &exportSet{log: log, changing: make(chan struct{}, 1), config: c, disks: disks, ending: ending}
+func newExportSet(log *slog.Logger, e config.Effective, disks []disk, ending <-chan struct{}) *exportSet {
+	s := &exportSet{log: log, changing: make(chan struct{}, 1), disks: disks, ending: ending}
+	s.inEffect.Store(&e)
+	return s
 }
 
 // Why a change does not begin.
@@ -98,12 +100,13 @@ func (s *exportSet) reload(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	next := s.config
+	next := s.inEffect.Load().Config
 	next.Target.Exports = e.Config.Target.Exports
 	if len(next.Target.Exports) == 0 {
 		return errors.New("target.exports: nothing to export")
 	}
-	added, removed, err := s.apply(next)
+	from := slices.IndexFunc(e.Settings, func(x config.Setting) bool { return x.Key == exportsKey })
+	added, removed, err := s.apply(next, e.Settings[from])
 	if err != nil {
 		return err
 	}
@@ -114,10 +117,14 @@ func (s *exportSet) reload(ctx context.Context) error {
 	return nil
 }
 
-// apply exports the disks of a configuration, or returns an error and changes
-// nothing. It returns the number of disks that it opened and those that clients
-// still have or that close now. A change calls it.
-func (s *exportSet) apply(next config.Config) (added int, removed []*retiredDisk, err error) {
+// exportsKey is the key of the exports in a configuration.
+const exportsKey = "target.exports"
+
+// apply exports the disks of a configuration, whose exports come from what a
+// setting says, or returns an error and changes nothing. It returns the number
+// of disks that it opened and those that clients still have or that close now.
+// A change calls it.
+func (s *exportSet) apply(next config.Config, from config.Setting) (added int, removed []*retiredDisk, err error) {
 	if err := next.Validate(); err != nil {
 		return 0, nil, err
 	}
@@ -138,13 +145,27 @@ func (s *exportSet) apply(next config.Config) (added int, removed []*retiredDisk
 	s.mu.Lock()
 	s.disks = disks
 	s.mu.Unlock()
-	s.config = next
+	s.inEffect.Store(&config.Effective{Config: next, Settings: settingsOf(next, s.inEffect.Load().Settings, from)})
 	for _, d := range before {
 		if !slices.ContainsFunc(disks, d.same) {
 			removed = append(removed, s.retire(d))
 		}
 	}
 	return len(opened), removed, nil
+}
+
+// settingsOf returns the settings of a configuration: with the origins that
+// they had before, and the exports with another one.
+func settingsOf(c config.Config, before []config.Setting, exports config.Setting) []config.Setting {
+	settings := c.Settings()
+	for i := range settings {
+		from := before[i] // of the same keys
+		if settings[i].Key == exportsKey {
+			from = exports
+		}
+		settings[i].Origin, settings[i].Source = from.Origin, from.Source
+	}
+	return settings
 }
 
 // same reports whether two exports are of one open disk.

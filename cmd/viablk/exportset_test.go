@@ -38,7 +38,7 @@ func newTestSet(t *testing.T, exports ...config.Export) (set *exportSet, socket 
 	if err != nil {
 		t.Fatal(err)
 	}
-	set = newExportSet(log, c, disks, make(chan struct{}))
+	set = newExportSet(log, config.Effective{Config: c, Settings: c.Settings()}, disks, make(chan struct{}))
 	set.check = func(config.Config, []disk) error { return nil }
 	if set.ender, err = newNBD(c, disks, &certificates{log: log}, log); err != nil {
 		t.Fatal(err)

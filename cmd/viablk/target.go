@@ -84,7 +84,7 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 	if err != nil {
 		return err
 	}
-	set := newExportSet(log, c, disks, svc.ending)
+	set := newExportSet(log, e, disks, svc.ending)
 	set.load = load
 	defer func() { err = errors.Join(err, set.close()) }()
 
