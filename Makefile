@@ -86,7 +86,8 @@ TOOLS := git:git fio:fio nbdkit:nbdkit nbdinfo:libnbd-bin nbdcopy:libnbd-bin \
 	systemd-analyze:systemd ip:iproute2 tc:iproute2 nft:nftables iptables:iptables tshark:tshark \
 	qemu-system-x86_64:qemu-system-x86 xz:xz-utils zstd:zstd promtool:prometheus tmux:tmux \
 	gcc:gcc /usr/include/stdlib.h:libc6-dev /usr/include/infiniband/verbs.h:libibverbs-dev \
-	/usr/include/rdma/rdma_cma.h:librdmacm-dev $(RBD_TOOLS) nbdsh:python3-libnbd /usr/lib/python3/dist-packages/nbd.py:python3-libnbd
+	/usr/include/rdma/rdma_cma.h:librdmacm-dev $(RBD_TOOLS) nbdsh:python3-libnbd /usr/lib/python3/dist-packages/nbd.py:python3-libnbd \
+	/usr/lib/python3/dist-packages/jsonschema/__init__.py:python3-jsonschema /usr/lib/python3/dist-packages/yaml/__init__.py:python3-yaml
 
 # The same for images of Ceph, and for a cluster.
 RBD_TOOLS := /usr/include/rbd/librbd.h:librbd-dev /usr/include/rados/librados.h:librados-dev

@@ -31,8 +31,18 @@ const (
 	maximumKernelConnections = 64
 )
 
-// copyModes are the values of the copy_mode keys.
-var copyModes = []string{"auto", "bounce", "zerocopy"}
+// words are the values of keys that have a few.
+var words = map[string][]string{
+	"attach.copy_mode":   {"auto", "bounce", "zerocopy"},
+	"attach.on_conflict": {"fail", "reopen"},
+	"attach.path_policy": {"fail-over", "round-robin", "min-inflight"},
+	"log.format":         {"text", "json"},
+	"log.level":          {"debug", "info", "warn", "error"},
+	"log.trace":          {"off", "via"},
+	"nbd.tls":            {"off", "on", "require"},
+	"target.copy_mode":   {"auto", "bounce", "zerocopy"},
+	"target.security":    {"auto", "require", "off"},
+}
 
 // Validate checks everything that can be checked without opening anything. It
 // returns nil or an *[Error] with every complaint, in the order of the keys.
@@ -47,9 +57,9 @@ func (c Config) Validate() error {
 	if !validGroup(c.AdminGroup) {
 		bad.add("admin_group", "%q is neither the name nor the number of a group", c.AdminGroup)
 	}
-	bad.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
-	bad.oneOf("log.format", c.Log.Format, "text", "json")
-	bad.oneOf("log.trace", c.Log.Trace, "off", "via")
+	bad.oneOf("log.level", c.Log.Level)
+	bad.oneOf("log.format", c.Log.Format)
+	bad.oneOf("log.trace", c.Log.Trace)
 	c.Metrics.validate(&bad, c.Insecure)
 	bad.duration("drain_timeout", c.DrainTimeout, 0, maximumTimeout)
 	return bad.err()
@@ -73,7 +83,7 @@ func (t Target) validate(bad *complaints, n NBD) {
 		}
 	}
 	t.validateExports(bad)
-	bad.oneOf("target.security", t.Security, "auto", "require", "off")
+	bad.oneOf("target.security", t.Security)
 	bad.bounds("target.connections", t.Connections, 1, maximumConnections)
 	bad.bounds("target.connections_per_address", t.ConnectionsPerAddress, 0, maximumConnections)
 	bad.bounds("target.depth", t.Depth, 1, maximumDepth)
@@ -82,7 +92,7 @@ func (t Target) validate(bad *complaints, n NBD) {
 	if t.Pool != 0 {
 		bad.size("target.pool", t.Pool, t.MaxIO, maximumPool)
 	}
-	bad.oneOf("target.copy_mode", t.CopyMode, copyModes...)
+	bad.oneOf("target.copy_mode", t.CopyMode)
 	bad.size("target.register_max", t.RegisterMax, minimumRegister, maximumRegister)
 	bad.duration("target.keepalive", t.KeepAlive, minimumTimeout, maximumTimeout)
 	bad.duration("target.io_timeout", t.IOTimeout, 0, maximumTimeout)
@@ -141,9 +151,9 @@ func (a Attach) validate(bad *complaints, n NBD) {
 	if a.MaxIO != 0 {
 		bad.size("attach.max_io", a.MaxIO, minimumIO, maximumIO)
 	}
-	bad.oneOf("attach.copy_mode", a.CopyMode, copyModes...)
-	bad.oneOf("attach.on_conflict", a.OnConflict, "fail", "reopen")
-	bad.oneOf("attach.path_policy", a.PathPolicy, "fail-over", "round-robin", "min-inflight")
+	bad.oneOf("attach.copy_mode", a.CopyMode)
+	bad.oneOf("attach.on_conflict", a.OnConflict)
+	bad.oneOf("attach.path_policy", a.PathPolicy)
 	if a.ReadOnly && (a.Exclusive || a.Preempt) {
 		bad.add("attach.read_only", "a disk that is opened for reading only is neither exclusive nor does it preempt: set one of them")
 	}
@@ -184,7 +194,7 @@ func (n NBD) validate(bad *complaints, certificates string) {
 	bad.duration("nbd.handshake_timeout", n.HandshakeTimeout, minimumTimeout, maximumTimeout)
 	bad.duration("nbd.progress_timeout", n.ProgressTimeout, minimumTimeout, maximumTimeout)
 	bad.duration("nbd.busy_poll", n.BusyPoll, 0, maximumBusyPoll)
-	bad.oneOf("nbd.tls", n.TLS, "off", "on", "require")
+	bad.oneOf("nbd.tls", n.TLS)
 	if (n.TLS == "on" || n.TLS == "require") && certificates == "" {
 		bad.add("nbd.tls", "%s needs certificates: set nbd.tls_certificates to their folder; viablk pki makes one", n.TLS)
 	}
@@ -208,8 +218,8 @@ func (c *complaints) duration(key string, value, least, most time.Duration) {
 	}
 }
 
-func (c *complaints) oneOf(key, value string, allowed ...string) {
-	if !slices.Contains(allowed, value) {
+func (c *complaints) oneOf(key, value string) {
+	if allowed := words[key]; !slices.Contains(allowed, value) {
 		last := len(allowed) - 1
 		c.add(key, "must be %s or %s, not %q", strings.Join(allowed[:last], ", "), allowed[last], value)
 	}

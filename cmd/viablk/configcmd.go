@@ -14,7 +14,7 @@ func (a *app) configCommand() *cobra.Command {
 		Use:   "config",
 		Short: "Check, show, dump or compare a configuration",
 	}
-	cmd.AddCommand(a.configCheckCommand(), a.configShowCommand(), a.configDumpCommand(), a.configDiffCommand())
+	cmd.AddCommand(a.configCheckCommand(), a.configShowCommand(), a.configDumpCommand(), a.configDiffCommand(), a.configSchemaCommand())
 	return cmd
 }
 
