@@ -35,17 +35,18 @@ type part struct {
 // drains the parts one after the other, the last started first, so that what
 // feeds others ends before them; the second one cuts everything off.
 type service struct {
-	log     *slog.Logger
-	timeout time.Duration               // for draining
-	signals chan os.Signal              // that end the process
-	hangups chan os.Signal              // SIGHUP
-	reload  func(context.Context) error // on SIGHUP; logs its error; nil: SIGHUP ends the process
-	asked   chan reloadRequest
-	ending  chan struct{} // closed when no change begins any more
-	hourly  func()        // may be nil
-	ticker  *time.Ticker  // for hours
-	hours   <-chan time.Time
-	clock   func() time.Time
+	log       *slog.Logger
+	timeout   time.Duration               // for draining
+	signals   chan os.Signal              // that end the process
+	hangups   chan os.Signal              // SIGHUP
+	reload    func(context.Context) error // on SIGHUP; logs its error; nil: SIGHUP ends the process
+	asked     chan reloadRequest
+	inquiries chan os.Signal // SIGUSR1
+	ending    chan struct{}  // closed when no change begins any more
+	hourly    func()         // may be nil
+	ticker    *time.Ticker   // for hours
+	hours     <-chan time.Time
+	clock     func() time.Time
 
 	ctx    context.Context // ends when the parts are to end at once
 	cancel context.CancelCauseFunc
@@ -86,7 +87,7 @@ var (
 func (a *app) newService(c config.Config, log *slog.Logger) *service {
 	s := &service{
 		log: log, timeout: c.DrainTimeout,
-		signals: make(chan os.Signal, 2), hangups: make(chan os.Signal, 1), failed: make(chan error, 1),
+		signals: make(chan os.Signal, 2), hangups: make(chan os.Signal, 1), inquiries: make(chan os.Signal, 1), failed: make(chan error, 1),
 		asked: make(chan reloadRequest), ending: make(chan struct{}), clock: time.Now,
 	}
 	// A busy connection has a thread, and the runtime ends a process that has
@@ -111,6 +112,7 @@ func (a *app) newService(c config.Config, log *slog.Logger) *service {
 	}
 	signal.Notify(s.signals, syscall.SIGTERM, syscall.SIGINT)
 	signal.Notify(s.hangups, syscall.SIGHUP)
+	signal.Notify(s.inquiries, syscall.SIGUSR1)
 	return s
 }
 
@@ -120,6 +122,7 @@ func (s *service) release() {
 	s.end(errReleased)
 	signal.Stop(s.signals)
 	signal.Stop(s.hangups)
+	signal.Stop(s.inquiries)
 	s.ticker.Stop()
 }
 
@@ -167,6 +170,7 @@ func (s *service) start(parts ...part) {
 // when it does.
 func (s *service) wait(done <-chan struct{}) error {
 	s.running.Go(s.routineReload)
+	s.running.Go(s.routineState)
 	s.ready.Store(true)
 	got, err := s.untilEnd(done)
 	s.draining.Store(true)
