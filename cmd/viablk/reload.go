@@ -47,6 +47,9 @@ type reloadRequest struct {
 // reloadNow reads the configuration again, and tells the service manager when
 // it begins and ends.
 func (s *service) reloadNow(ctx context.Context) error {
+	if s.reload == nil {
+		return errNothingToReload
+	}
 	var now unix.Timespec
 	err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now)
 	if err == nil {
@@ -59,12 +62,10 @@ func (s *service) reloadNow(ctx context.Context) error {
 	return result
 }
 
-// askReload has routineReload reload, and returns the result. When ctx ends
+// askReload has routineReload reload, and returns the result. It waits for the
+// process to have started. When ctx ends
 // before, the reload may come all the same.
 func (s *service) askReload(ctx context.Context) error {
-	if s.reload == nil {
-		return errNothingToReload
-	}
 	q := reloadRequest{ctx, make(chan error, 1)}
 	select {
 	case s.asked <- q:
