@@ -42,6 +42,23 @@ func (u URI) OtherHosts() (list []string) {
 	return list
 }
 
+// HostAddress returns the address of one more host of the URI's target, as
+// OtherHosts does.
+func (u URI) HostAddress(text string) (string, error) {
+	if !u.VIA() || u.Socket != "" {
+		return "", fmt.Errorf("the target of %s has one host: others are for VIA over a network", u)
+	}
+	other := u
+	if text == "" || strings.Contains(text, ",") {
+		return "", fmt.Errorf("%q is no host: write HOST or HOST:PORT", text)
+	}
+	if err := other.parseHost(text); err != nil {
+		return "", err
+	}
+	_, address := other.Network()
+	return address, nil
+}
+
 // maximumHosts is how many hosts of a target a URI has.
 const maximumHosts = 8
 

@@ -106,11 +106,11 @@ type PathStatus struct {
 	Error  string    `json:"error,omitempty"` // why it does not connect
 }
 
-// pathStatus describes the paths, in the order of the hosts; nil of one host.
+// Paths describes the paths to the target, one for each host.
+func (d *Device) Paths() []PathStatus { return d.session().pathStatus() }
+
+// pathStatus describes the paths, in the order of their numbers.
 func (s *session) pathStatus() (list []PathStatus) {
-	if !s.cfg.targets.several() {
-		return nil
-	}
 	names := s.cfg.targets.list()
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -147,7 +147,9 @@ func (d *Device) Status() Status {
 		d.reconnector.addStatus(&st)
 	}
 	st.Copy, st.Security = d.memory.status(), s.security()
-	st.Paths = s.pathStatus()
+	if s.cfg.targets.several() {
+		st.Paths = s.pathStatus()
+	}
 	if k := d.quarantine.current(); k.Total != 0 {
 		st.Quarantine = &k
 	}
