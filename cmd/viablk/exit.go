@@ -118,7 +118,7 @@ func exitCode(err error) int {
 	case errors.Is(err, syscall.EADDRINUSE), errors.Is(err, syscall.EBUSY), errors.Is(err, nbd.ErrInUse), errors.Is(err, backend.ErrLocked),
 		errors.Is(err, nbdkernel.ErrBusy), errors.Is(err, verbs.ErrPortDown):
 		return exitTryAgain
-	case errors.Is(err, nbdkernel.ErrNotAttached), errors.Is(err, identity.ErrNoRecord):
+	case errors.Is(err, nbdkernel.ErrNotAttached), errors.Is(err, identity.ErrNoRecord), errors.Is(err, identity.ErrNotFailed):
 		return exitFalse
 	}
 	return exitFailure

@@ -39,6 +39,7 @@ func TestExitCode(t *testing.T) {
 		{wrap(&pki.FileError{Path: "k", Err: fs.ErrPermission}), exitPermission},
 		{wrap(backend.ErrLocked), exitTryAgain},
 		{wrap(identity.ErrNoRecord), exitFalse},
+		{wrap(identity.ErrNotFailed), exitFalse},
 		{wrap(syscall.EADDRINUSE), exitTryAgain},
 		{wrap(syscall.EACCES), exitPermission},
 		{wrap(syscall.EPERM), exitPermission},

@@ -19,6 +19,7 @@ type identityReport struct {
 	Generation uint64 `json:"writer_generation"` // advances with each other writer
 	Opens      uint64 `json:"opens"`             // for writing
 	Unclean    bool   `json:"unclean"`           // opened for writing and not closed since
+	Failed     bool   `json:"failed"`            // a flush failed, and no person has accepted that
 	Copied     bool   `json:"copied"`            // the record is another file's
 	Changed    bool   `json:"changed"`           // by another program since it was closed
 	Place      string `json:"place"`             // of the record
@@ -28,25 +29,26 @@ type identityReport struct {
 func newIdentityReport(i *identity.Inspection) identityReport {
 	return identityReport{
 		Schema: "viablk.identity/v1", UUID: block.FormatUUID(i.UUID), Losses: i.Losses, Generation: i.Generation,
-		Opens: i.Opens, Unclean: i.Unclean, Copied: i.Copied, Changed: i.Changed, Place: i.Place,
+		Opens: i.Opens, Unclean: i.Unclean, Failed: i.Failed, Copied: i.Copied, Changed: i.Changed, Place: i.Place,
 	}
 }
 
 func (a *app) identityCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "identity",
-		Short: "Show or renew the identity that is kept with a disk",
-		Long: `Show or renew the identity that is kept with a file or block device: its UUID, how
+		Short: "Show, accept or renew the identity that is kept with a disk",
+		Long: `Show, accept or renew the identity that is kept with a file or block device: its UUID, how
 often answered writes may have been lost, and the generation of its writers. Clients
 that return to a disk compare all three.
 
 The disk is a path, or file:SPEC as in --export. No target serves it for writing: "viablk
 info" shows the identity of one that is served.`,
 		Example: `  viablk identity show /srv/disk0.img
+  viablk identity accept /srv/disk0.img
   viablk identity renew --yes /srv/copy.img
   viablk identity renew --keep --yes /srv/restored.img`,
 	}
-	cmd.AddCommand(a.identityShowCommand(), a.identityRenewCommand())
+	cmd.AddCommand(a.identityShowCommand(), a.identityAcceptCommand(), a.identityRenewCommand())
 	return cmd
 }
 
@@ -58,6 +60,7 @@ func (a *app) identityShowCommand() *cobra.Command {
 
   unclean  the disk was opened for writing and not closed: if its machine was started
            since, the next target counts a loss
+  failed   a flush failed: no flush succeeds until "viablk identity accept"
   copied   the record belongs to another file, of which this is a copy: the next target
            gives it a UUID of its own
   changed  another program changed the file since it was closed: the next target counts
@@ -73,6 +76,35 @@ The exit code is 2 if nothing is kept with the disk, and 75 if it is served.`,
 		}
 		defer disk.Close()
 		i, err := identity.Inspect(disk.Identity())
+		if err != nil {
+			return err
+		}
+		return a.printIdentity(i)
+	}
+	return cmd
+}
+
+func (a *app) identityAcceptCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "accept PATH|file:SPEC",
+		Short: "Accept that a disk has lost writes",
+		Long: `Accept that a disk has lost answered writes because a flush failed. Until then every
+flush of the disk fails, also in a target that is started again: a client that reconnects
+over NBD with lost writes looks like a new one, and would be told that they are durable.
+
+Stop the clients of the disk and its target first, and check what the disk holds. Clients
+that kept their state, such as a virtual machine that is paused, must not go on.
+
+The exit code is 2 if no flush of the disk has failed, and 75 if it is served.`,
+	}
+	options := addOptions(cmd, stateOption)
+	cmd.RunE = func(_ *cobra.Command, args []string) error {
+		disk, err := a.lockDisk(options, args[0], false)
+		if err != nil {
+			return err
+		}
+		defer disk.Close()
+		i, err := identity.Accept(disk.Identity())
 		if err != nil {
 			return err
 		}
@@ -161,6 +193,7 @@ func (a *app) printIdentity(i *identity.Inspection) error {
 		{"writer generation", strconv.FormatUint(r.Generation, 10)},
 		{"opens", strconv.FormatUint(r.Opens, 10)},
 		{"unclean", strconv.FormatBool(r.Unclean)},
+		{"failed", strconv.FormatBool(r.Failed)},
 		{"copied", strconv.FormatBool(r.Copied)},
 		{"changed", strconv.FormatBool(r.Changed)},
 		{"place", r.Place},

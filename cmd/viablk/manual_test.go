@@ -174,7 +174,7 @@ func TestCompletion(t *testing.T) {
 		{"config show |", ":0"},
 		{"detach |", ":0"},
 		{"status |", ":0"},
-		{"identity |", "renew show :4"},
+		{"identity |", "accept renew show :4"},
 		{"identity show |", ":0"},
 		{"identity show disk.img |", ":4"},
 		{"identity renew --state-folder |", ":16"},

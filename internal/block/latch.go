@@ -9,8 +9,8 @@ import (
 // Latch remembers that a disk has failed to make writes durable. After a failed
 // fsync the kernel forgets what it could not write, so a second one succeeds
 // although data is lost: the first failure stays the answer to every later
-// Flush and FUA until the disk is opened again. The zero Latch is open. It is
-// safe for concurrent use.
+// Flush and FUA of this device. The zero Latch is open. It is safe for
+// concurrent use.
 type Latch struct {
 	// Lost, if not nil, is called once, with the cause of the failure, before
 	// any request gets the answer. It may block.
@@ -26,7 +26,7 @@ type latched struct {
 }
 
 func (l *latched) Error() string {
-	return fmt.Sprintf("writes were lost when the disk failed to make them durable (%v): reopen it", l.cause)
+	return fmt.Sprintf("writes were lost when the disk failed to make them durable: %v", l.cause)
 }
 
 func (l *latched) Unwrap() error { return syscall.EIO }

@@ -136,7 +136,7 @@ func (h *history) flush(c *client) {
 
 // latch notes that the disk failed to make writes durable.
 func (h *history) latch() {
-	h.latched = true
+	h.latched, h.medium.failed = true, true
 	h.losing()
 }
 

@@ -35,7 +35,7 @@ func TestHistories(t *testing.T) {
 // TestHistoriesFindBugs: the histories find every planted bug.
 func TestHistoriesFindBugs(t *testing.T) {
 	const most = 1000
-	for _, p := range []plant{nameAsUUID, noGeneration, lossNotCounted, lossCountedLate, notMarkedUnclean, noLossCounter} {
+	for _, p := range []plant{nameAsUUID, noGeneration, lossNotCounted, lossCountedLate, failureForgotten, notMarkedUnclean, noLossCounter} {
 		t.Run(string(p), func(t *testing.T) {
 			failed := histories(t, p, 1, most)
 			if failed == nil {
@@ -203,7 +203,7 @@ func (h *history) ask(flags block.Flags, failing bool) {
 // start starts a process.
 func (h *history) start() {
 	h.open()
-	h.latched, h.medium.unclean, h.medium.boot = false, true, h.boots
+	h.latched, h.medium.unclean, h.medium.boot = h.medium.failed, true, h.boots
 }
 
 // pending begins a write of the client that is away.

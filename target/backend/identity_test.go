@@ -64,6 +64,9 @@ func TestFailedFlushIsKept(t *testing.T) {
 			if got := block.IdentityOf(again).Verifier(); got != now {
 				t.Error("another process does not know of the loss, or counts it again")
 			}
+			if err := fail(viewOf(t, again)); block.Errno(err) != syscall.EIO {
+				t.Errorf("another process: %v, want EIO", err)
+			}
 		})
 	}
 }
@@ -81,6 +84,9 @@ func TestFailedCloseIsKept(t *testing.T) {
 	defer again.Close()
 	if block.IdentityOf(again).Verifier() == was {
 		t.Error("the verifier is the same after a failed close")
+	}
+	if err := viewOf(t, again).Sync(); block.Errno(err) != syscall.EIO {
+		t.Errorf("a flush after a failed close: %v", err)
 	}
 }
 

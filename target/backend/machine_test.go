@@ -11,6 +11,7 @@ import (
 	"github.com/viablk/viablk/initiator"
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/target"
+	"github.com/viablk/viablk/target/identity"
 	"github.com/viablk/viablk/target/reserve"
 	"github.com/viablk/viablk/via"
 	"github.com/viablk/viablk/via/viatest/loopback"
@@ -26,6 +27,7 @@ const (
 	noGeneration     plant = "no writer generation"
 	lossNotCounted   plant = "loss not counted"
 	lossCountedLate  plant = "loss counted after the answer"
+	failureForgotten plant = "failure forgotten at the end of the process"
 	notMarkedUnclean plant = "record not marked unclean"
 	noLossCounter    plant = "verifier without loss counter"
 )
@@ -181,8 +183,25 @@ func (m *machine) open() {
 		m.device.latch.Lost = func(error) {}
 	case lossCountedLate:
 		m.device.latch.Lost = func(cause error) { m.late = append(m.late, func() { lost(cause) }) }
+	case failureForgotten:
+		m.device.latch = block.Latch{Lost: lost}
 	}
 	m.disk = reserve.New(identified{m.device, planted{m.device.identity, m.plant}}, nil)
+}
+
+// accept is what a person does about a disk whose flush failed.
+func (m *machine) accept() {
+	m.t.Helper()
+	l, err := Lock(m.path, Options{})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer l.Close()
+	o := l.Identity()
+	o.Boot = m.boot
+	if _, err := identity.Accept(o); err != nil && m.plant == sound {
+		m.t.Error(err)
+	}
 }
 
 // serve serves the open disk over the first provider.
@@ -222,7 +241,7 @@ func (m *machine) markClean() {
 		return
 	}
 	le := binary.LittleEndian
-	le.PutUint32(r[12:], 0)
+	le.PutUint32(r[12:], le.Uint32(r[12:])&^1)
 	le.PutUint64(r[120:], uint64(m.medium.times(m.t).UnixNano()))
 	le.PutUint32(r[128:], crc32.Checksum(r[:128], crc32.MakeTable(crc32.Castagnoli)))
 	m.medium.setRecord(m.t, r)

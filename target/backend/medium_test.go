@@ -34,9 +34,11 @@ type medium struct {
 
 	failing bool // fdatasync and durable writes fail
 
-	// As the record says: opened and not closed, and in which boot.
+	// As the record says: opened and not closed, and in which boot; a flush
+	// failed, and no person has accepted that.
 	unclean bool
 	boot    int
+	failed  bool
 }
 
 // newMedium makes an empty file.

@@ -305,6 +305,9 @@ func (f *file) identify(o fileOptions) error {
 		return err
 	}
 	f.identity = id
+	if id.Failed() && !o.readOnly {
+		_ = f.latch.Fail(identity.ErrFailed)
+	}
 	f.latch.Lost = func(cause error) { _ = id.Lost(cause) } // logged by the identity
 	return nil
 }

@@ -136,10 +136,15 @@ func (h *history) restart(kill bool) {
 		h.powerCut()
 	}
 	m := h.medium
+	if m.failed && h.coin(2) {
+		h.note("a person accepts that writes are lost")
+		h.accept()
+		m.failed = false
+	}
 	failing := m.unclean && m.boot == h.boots && h.coin(6)
 	if failing {
 		h.note("the flush at the start fails")
-		m.failing = true
+		m.failing, m.failed = true, true
 		h.losing()
 	}
 	if m.unclean && m.boot != h.boots {
@@ -165,6 +170,7 @@ func (h *history) end() {
 	}
 	clean := !early && !late && !h.latched
 	if (early || late) && !h.latched {
+		m.failed = true
 		h.losing()
 	}
 	h.terminate(late)

@@ -139,6 +139,14 @@ func realPath(path string) string {
 	return path
 }
 
+// accept returns what a person runs to use a disk again whose flush failed.
+func (o *Options) accept() string {
+	if o.Kept != nil {
+		return o.Kept.Renew
+	}
+	return "viablk identity accept " + o.Path
+}
+
 // explain says what to do about a record that cannot be used.
 func (o *Options) explain(err error) error {
 	renew := "viablk identity renew " + o.Path
@@ -206,10 +214,15 @@ func (d *Disk) next(was Record, found bool, now state) Record {
 	case was.Unclean:
 		if err := d.options.Flush(); err != nil {
 			d.lose(&r, err.Error())
+			r.Failed = true
 		}
 	case was.Modified != now.modified:
 		r.Generation, r.Writer = r.Generation+1, outside
 		log.Warn("another program changed the disk while no target served it", "event", "disk_changed", "path", path, "uuid", block.FormatUUID(r.UUID))
+	}
+	if r.Failed {
+		log.Error("a flush of the disk failed: every flush fails until a person accepts that writes are lost", "event", "loss_not_accepted",
+			"path", path, "accept", d.options.accept())
 	}
 	r.Opens++
 	r.Unclean, r.Boot = true, boot
@@ -318,10 +331,23 @@ func (d *Disk) SetWriter(id [16]byte) (block.Writer, error) {
 	return d.Writer(), err
 }
 
-// Lost counts that writes may be lost because of cause, durably, before it
-// returns. An error means that the count ends with the process.
+// ErrFailed is why the flushes of a disk fail whose process has not seen one
+// fail.
+var ErrFailed = errors.New("a flush failed before the disk was opened")
+
+// Failed reports whether a flush of the disk has failed, in this process or an
+// earlier one, and no person has accepted that since. No flush of such a disk
+// succeeds: a client that reconnects over NBD, and has writes that are lost,
+// looks like one that comes for the first time.
+func (d *Disk) Failed() bool { return d.Record().Failed }
+
+// Lost keeps that a flush failed because of cause, and that writes may be lost,
+// durably, before it returns. An error means that this ends with the process.
 func (d *Disk) Lost(cause error) error {
-	err := d.change(func(r *Record) { d.lose(r, cause.Error()) })
+	err := d.change(func(r *Record) {
+		d.lose(r, cause.Error())
+		r.Failed = true
+	})
 	if err != nil {
 		err = fmt.Errorf("keep the loss of writes to %q: %w", d.options.Path, err)
 		d.options.Log.Error("the loss is forgotten when the process ends", "event", "disk_record_failed", "path", d.options.Path, "error", err)

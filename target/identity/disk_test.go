@@ -194,6 +194,76 @@ func TestLossIsKept(t *testing.T) {
 	}
 }
 
+// TestFailureIsKept: a disk whose flush failed has failed, in this process and
+// in every later one, until a person accepts that or renews the record.
+func TestFailureIsKept(t *testing.T) {
+	ends := map[string]func(*rig) error{
+		"accepted": func(r *rig) error { _, err := Accept(r.options(r.fd())); return err },
+		"renewed":  func(r *rig) error { _, err := Renew(r.options(r.fd()), false); return err },
+		"kept":     func(r *rig) error { _, err := Renew(r.options(r.fd()), true); return err },
+	}
+	fails := map[string]func(*rig){
+		"while it is served": func(r *rig) {
+			if err := r.open().Lost(syscall.EIO); err != nil {
+				r.Fatal(err)
+			}
+		},
+		"when it is opened": func(r *rig) {
+			r.open()
+			r.flush = func() error { return syscall.EIO }
+			r.open()
+			r.flush = nil
+		},
+	}
+	for how, fail := range fails {
+		for name, end := range ends {
+			t.Run(how+", "+name, func(t *testing.T) {
+				r := newRig(t)
+				if r.serve().Failed() {
+					t.Error("a disk fails that has lost nothing")
+				}
+				fail(r)
+				for range 2 {
+					if !r.serve().Failed() {
+						t.Error("the failure is forgotten")
+					}
+				}
+				r.boot[0]++
+				failed := r.open()
+				if !failed.Failed() {
+					t.Error("the failure is forgotten by the next start of the machine")
+				}
+				if err := end(r); err != nil {
+					t.Fatal(err)
+				}
+				after := r.open()
+				if after.Failed() {
+					t.Error("the disk has still failed")
+				}
+				if name == "accepted" {
+					r.compare("accepted", failed, after, true, true, true)
+				}
+			})
+		}
+	}
+	r := newRig(t)
+	r.serve()
+	if _, err := Accept(r.options(r.fd())); !errors.Is(err, ErrNotFailed) {
+		t.Errorf("a disk without a failure is accepted: %v", err)
+	}
+}
+
+// fd opens the file.
+func (r *rig) fd() int {
+	r.Helper()
+	f, err := os.OpenFile(r.path, os.O_RDWR, 0)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() { _ = f.Close() })
+	return int(f.Fd())
+}
+
 // TestLossWithoutTheFirstPlace: a disk that takes no more attributes does not
 // forget a loss.
 func TestLossWithoutTheFirstPlace(t *testing.T) {
@@ -319,7 +389,7 @@ func TestBadRecords(t *testing.T) {
 
 // FuzzRecord: what decode accepts, encode gives back.
 func FuzzRecord(f *testing.F) {
-	f.Add((&Record{UUID: [16]byte{1}, Unclean: true, Losses: 3}).encode())
+	f.Add((&Record{UUID: [16]byte{1}, Unclean: true, Failed: true, Losses: 3}).encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := decode(b)
 		if err != nil {

@@ -1,6 +1,6 @@
 // Package identity keeps a record with a disk that tells it from every other
 // and says which of its writes may be lost. A file backend opens, updates and
-// closes the record; "viablk identity" shows and renews it.
+// closes the record; "viablk identity" shows, accepts and renews it.
 //
 // A record of 132 bytes says the UUID of a disk, how often answered writes may
 // have been lost, who wrote last, and whether the disk was closed. It is an
@@ -14,7 +14,8 @@
 //     modification time: another writer was there.
 //   - A disk that was not closed, on a machine that was started since, may have
 //     lost writes: the loss counter advances, and with it the write verifier.
-//   - A failed flush advances the counter before it is answered.
+//   - A failed flush advances the counter before it is answered, and marks the
+//     disk as failed until a person accepts the loss.
 //
 // The package cannot notice a file that was overwritten in place after its
 // target was killed and before the next one; a change with the old modification

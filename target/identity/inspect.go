@@ -53,6 +53,26 @@ func (d *Disk) place() Place {
 	return d.places[0]
 }
 
+// ErrNotFailed means that no flush of a disk has failed.
+var ErrNotFailed = errors.New("no flush of the disk has failed")
+
+// Accept lets flushes of a disk succeed that is not served and whose flush has
+// failed. The verifier tells clients that return and have lost writes.
+func Accept(o Options) (*Inspection, error) {
+	i, err := Inspect(o)
+	if err != nil {
+		return nil, err
+	}
+	if !i.Failed {
+		return nil, fmt.Errorf("identity of %q: %w", o.Path, ErrNotFailed)
+	}
+	i.Failed = false
+	if err := newDisk(o).renew(&i.Record); err != nil {
+		return nil, fmt.Errorf("keep the identity of %q: %w", o.Path, err)
+	}
+	return i, nil
+}
+
 // Renew gives a disk that is not served a new record, whatever was there. With
 // keep it has the UUID of the present one: a copy, or a restored disk, that is
 // to be taken for the original. Clients that return to it are told that another
@@ -75,8 +95,8 @@ func Renew(o Options, keep bool) (*Inspection, error) {
 		r.Generation, r.Writer = was.Generation+1, outside
 		if r.Unclean {
 			d.lose(&r, "the disk was not closed when its record was made")
-			r.Unclean = false
 		}
+		r.Unclean, r.Failed = false, false
 	}
 	now, err := d.examine()
 	if err != nil {

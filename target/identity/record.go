@@ -24,6 +24,7 @@ type Record struct {
 
 	Opens   uint64   // times the disk was opened for writing
 	Unclean bool     // opened for writing and not closed since
+	Failed  bool     // a flush failed, and no person has accepted that
 	Boot    [16]byte // of the machine when the disk was opened last
 
 	// Binding tells this file or device from every other, and Modified is the
@@ -54,6 +55,7 @@ const (
 	recordSize   = 132
 
 	flagUnclean = 1
+	flagFailed  = 2
 )
 
 // Errors of a record that is not there or cannot be used. Nothing overwrites a
@@ -78,9 +80,14 @@ func (r *Record) encode() []byte {
 	copy(b, magic)
 	le.PutUint16(b[atVersion:], recordVersion)
 	le.PutUint16(b[atSize:], recordSize)
+	var flags uint32
 	if r.Unclean {
-		le.PutUint32(b[atFlags:], flagUnclean)
+		flags |= flagUnclean
 	}
+	if r.Failed {
+		flags |= flagFailed
+	}
+	le.PutUint32(b[atFlags:], flags)
 	copy(b[atUUID:], r.UUID[:])
 	le.PutUint64(b[atLosses:], r.Losses)
 	copy(b[atLossBoot:], r.LossBoot[:])
@@ -106,7 +113,7 @@ func decode(b []byte) (Record, error) {
 		return Record{}, fmt.Errorf("%w: %d bytes instead of %d", ErrDamaged, len(b), recordSize)
 	case le.Uint32(b[atSum:]) != crc32.Checksum(b[:atSum], castagnoli):
 		return Record{}, fmt.Errorf("%w: its checksum is wrong", ErrDamaged)
-	case le.Uint32(b[atFlags:])&^flagUnclean != 0:
+	case le.Uint32(b[atFlags:])&^(flagUnclean|flagFailed) != 0:
 		return Record{}, fmt.Errorf("%w: unknown flags %#x", ErrDamaged, le.Uint32(b[atFlags:]))
 	}
 	return Record{
@@ -117,6 +124,7 @@ func decode(b []byte) (Record, error) {
 		Writer:     [16]byte(b[atWriter:]),
 		Opens:      le.Uint64(b[atOpens:]),
 		Unclean:    le.Uint32(b[atFlags:])&flagUnclean != 0,
+		Failed:     le.Uint32(b[atFlags:])&flagFailed != 0,
 		Boot:       [16]byte(b[atBoot:]),
 		Binding:    [16]byte(b[atBinding:]),
 		Modified:   int64(le.Uint64(b[atModified:])),

@@ -34,6 +34,9 @@ func (d *Device) identify() (err error) {
 	if err != nil {
 		return err
 	}
+	if d.record.Failed() && !d.cfg.ReadOnly {
+		_ = d.latch.Fail(identity.ErrFailed)
+	}
 	d.latch.Lost = func(cause error) { _ = d.record.Lost(cause) } // logged by the identity
 	return nil
 }
