@@ -1,0 +1,219 @@
+// Package takeover moves what a process serves to another process, its
+// successor: listening sockets and open files, with their locks. One of the two
+// serves at any time, and one of them does at the end, whichever dies.
+//
+//	successor              predecessor
+//	    │ ── commit ─────────▶ │ serves until here; then drains and closes
+//	    │ ◀──────── items ──── │ descriptors, which the predecessor keeps too
+//	    │ ── opened ─────────▶ │ the successor serves nothing yet
+//	    │ ◀──────── serve ──── │
+//	    │ ── serving ────────▶ │ ends
+//
+// Until the message serving arrives the predecessor can go on with the
+// descriptors that it kept. It does so once the successor has ended, and kills
+// a successor that does not answer. The successor understands the end of the
+// connection as that of the predecessor, which closes it in no other case, and
+// goes on with what it has got.
+//
+// Both ends belong to the same user.
+package takeover
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Item is a descriptor that moves, and what it is.
+type Item struct {
+	Name string // 4096 bytes at most
+	FD   int
+}
+
+// maxItems bounds what a successor receives.
+const maxItems = 4096
+
+// answerLimit bounds each step of the other process: it opens what it got.
+const answerLimit = 10 * time.Second
+
+// Successor is the process that takes over. It has one goroutine.
+type Successor struct {
+	c   *net.UnixConn
+	pid int // pidfd
+}
+
+// Admit returns who wants to take over at a connection, which it takes over if
+// there is no error.
+func Admit(c *net.UnixConn) (*Successor, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var peer *unix.Ucred
+	var failure error
+	err = raw.Control(func(fd uintptr) {
+		peer, failure = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err = errors.Join(err, failure); err != nil {
+		return nil, fmt.Errorf("user of the successor: %w", err)
+	}
+	if int(peer.Uid) != os.Geteuid() { // this process could not end one of root
+		return nil, fmt.Errorf("user %d may not take over: %w", peer.Uid, unix.EPERM)
+	}
+	if int(peer.Pid) == os.Getpid() {
+		return nil, fmt.Errorf("process %d does not take over from itself: %w", peer.Pid, unix.EINVAL)
+	}
+	pid, err := unix.PidfdOpen(int(peer.Pid), 0)
+	if err != nil {
+		return nil, fmt.Errorf("process %d: %w", peer.Pid, err)
+	}
+	return &Successor{c, pid}, nil
+}
+
+// Committed waits until the successor is ready to receive. After an error the
+// caller serves on, and the successor has gone.
+func (s *Successor) Committed() error {
+	_ = s.c.SetDeadline(time.Now().Add(answerLimit))
+	if err := expect(s.c, commit); err != nil {
+		return s.Expel(err)
+	}
+	return s.c.SetDeadline(time.Time{})
+}
+
+// Give hands the items over. The caller has ended everything that uses them,
+// and keeps descriptors of its own. Without an error the successor serves, and
+// the caller ends. After an error the successor has ended, and the caller goes
+// on.
+func (s *Successor) Give(items []Item) error {
+	_ = s.c.SetDeadline(time.Now().Add(answerLimit))
+	for _, i := range items {
+		if err := send(s.c, message{item, i.Name, i.FD}); err != nil {
+			return s.Expel(fmt.Errorf("give %s: %w", i.Name, err))
+		}
+	}
+	err := send(s.c, message{kind: last, fd: -1})
+	if err == nil {
+		err = expect(s.c, opened)
+	}
+	if err == nil {
+		err = send(s.c, message{kind: serve, fd: -1})
+	}
+	if err == nil {
+		err = expect(s.c, serving)
+	}
+	if err != nil {
+		return s.Expel(err)
+	}
+	_ = unix.Close(s.pid)
+	return s.c.Close()
+}
+
+// Expel makes sure that the successor has ended, and returns why it had to.
+func (s *Successor) Expel(cause error) error {
+	if !errors.Is(cause, errRefused) {
+		// It may have ended: ESRCH.
+		_ = unix.PidfdSendSignal(s.pid, unix.SIGKILL, nil, 0)
+	}
+	// A process in a system call that does not end has not ended.
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(s.pid), Events: unix.POLLIN}}, int(answerLimit/time.Millisecond))
+		if err == unix.EINTR {
+			continue
+		}
+		if n == 0 {
+			_ = unix.PidfdSendSignal(s.pid, unix.SIGKILL, nil, 0)
+			continue
+		}
+		break
+	}
+	_ = unix.Close(s.pid)
+	_ = s.c.Close()
+	if errors.Is(cause, io.EOF) {
+		cause = errors.New("the successor ended")
+	}
+	return cause
+}
+
+// Predecessor is the process that serves now. It has one goroutine.
+type Predecessor struct {
+	c     *net.UnixConn
+	ended bool
+}
+
+// NewPredecessor returns the process at the other end of a connection that it
+// has admitted.
+func NewPredecessor(c *net.UnixConn) *Predecessor { return &Predecessor{c: c} }
+
+// Commit has the predecessor stop to serve, and returns what it had. ended
+// reports that it ended before it had given everything. The caller owns the
+// descriptors.
+func (p *Predecessor) Commit() (items []Item, ended bool, err error) {
+	if err := send(p.c, message{kind: commit, fd: -1}); err != nil {
+		p.ended = true
+		return nil, true, nil
+	}
+	for {
+		m, err := receive(p.c)
+		switch {
+		case errors.Is(err, ErrBroken):
+			closeItems(items)
+			return nil, false, err
+		case err != nil:
+			p.ended = true
+			return items, true, nil
+		case m.kind == item && len(items) < maxItems:
+			items = append(items, Item{m.text, m.fd})
+		case m.kind == last:
+			return items, false, nil
+		default:
+			if m.fd >= 0 {
+				_ = unix.Close(m.fd)
+			}
+			closeItems(items)
+			return nil, false, ErrBroken
+		}
+	}
+}
+
+func closeItems(items []Item) {
+	for _, i := range items {
+		_ = unix.Close(i.FD)
+	}
+}
+
+// Opened tells the predecessor that everything is open, and waits until the
+// caller may serve. It returns no error if the predecessor has ended.
+func (p *Predecessor) Opened() error {
+	if p.ended {
+		return nil
+	}
+	err := send(p.c, message{kind: opened, fd: -1})
+	if err == nil {
+		err = expect(p.c, serve)
+	}
+	if errors.Is(err, ErrBroken) {
+		return err
+	}
+	p.ended = err != nil
+	return nil
+}
+
+// Serving tells the predecessor that the caller serves.
+func (p *Predecessor) Serving() {
+	if !p.ended {
+		_ = send(p.c, message{kind: serving, fd: -1}) // it may have ended
+	}
+	_ = p.c.Close()
+}
+
+// Fail tells the predecessor why the caller cannot serve. The caller has closed
+// everything, and ends.
+func (p *Predecessor) Fail(cause error) {
+	_ = send(p.c, message{failed, cause.Error(), -1}) // it may have ended
+	// The end of the process closes the connection.
+}
