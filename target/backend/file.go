@@ -56,6 +56,7 @@ type file struct {
 	room     *room // nil: of a block device, and of a disk that is not written
 	cow      *cow  // nil: the file has the whole disk
 	full     fullWarning
+	held     *Held // of a disk with a lock; may be nil
 
 	openRing func(fd, depth int) (ring, error) // nil: the executor does everything
 
@@ -126,6 +127,7 @@ func (f *file) Close() error {
 		err = f.identity.Close()
 	}
 	f.bounces.free()
+	f.held.remove(f.fd)
 	if e := unix.Close(f.fd); e != nil && err == nil {
 		err = e
 	}

@@ -24,6 +24,10 @@ type Options struct {
 	// locked, such as one that is still exiting. 0 means not to wait.
 	LockWait time.Duration
 
+	// Held, if not nil, are the files and devices that the process has open, and
+	// what it got of the process before.
+	Held *Held
+
 	// StateFolder is where the identities of disks are kept that have no
 	// extended attributes. "" means that such a disk cannot be opened for
 	// writing, unless with identity=0.

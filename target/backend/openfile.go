@@ -26,7 +26,8 @@ type fileOptions struct {
 	state                  string   // folder of identities
 	boot                   [16]byte // of the machine; zero asks the kernel
 	log                    *slog.Logger
-	cow                    *cow // the file is an overlay; else nil
+	cow                    *cow  // the file is an overlay; else nil
+	held                   *Held // may be nil
 }
 
 // openFileSpec opens PATH[?OPTION=VALUE&…].
@@ -64,7 +65,7 @@ func parseFileSpec(scheme, rest string, options Options, known ...string) (path 
 func fileOptionsOf(q query, options Options) (o fileOptions, err error) {
 	o = fileOptions{
 		lock: true, identity: true, wait: options.LockWait, workers: options.Workers,
-		state: options.StateFolder, log: options.Log,
+		state: options.StateFolder, log: options.Log, held: options.Held,
 	}
 	if o.readOnly, err = q.flag("readonly"); err != nil {
 		return o, err
@@ -91,7 +92,7 @@ func fileOptionsOf(q query, options Options) (o fileOptions, err error) {
 func openFile(path string, o fileOptions, k kernel) (block.Device, error) {
 	f := &file{path: path, align: 1, kernel: k, fd: -1, cow: o.cow, full: fullWarning{log: o.log}}
 	var err error
-	if f.fd, f.device, err = openPath(path, o); err != nil {
+	if f.fd, f.device, err = claimOrOpen(path, o); err != nil {
 		return nil, err
 	}
 	if err := f.chooseEngine(o.io, uring.Probe); err != nil {
@@ -105,7 +106,30 @@ func openFile(path string, o fileOptions, k kernel) (block.Device, error) {
 	f.executor = block.NewExecutor(f, o.workers)
 	f.executor.OnLost(func(cause error) { _ = f.latch.Fail(cause) })
 	f.guard(block.NewRanges())
+	if o.lock && !o.readOnly {
+		f.held = o.held
+		f.held.add(f.fd)
+	}
 	return f, nil
+}
+
+// claimOrOpen returns the descriptor of the process before, or opens the path.
+func claimOrOpen(path string, o fileOptions) (fd int, device bool, err error) {
+	if o.readOnly || !o.lock {
+		return openPath(path, o)
+	}
+	if fd, device = o.held.claim(path); fd < 0 {
+		return openPath(path, o)
+	}
+	flags := 0
+	if o.direct {
+		flags = unix.O_DIRECT
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFL, flags); err != nil {
+		_ = unix.Close(fd)
+		return -1, false, explainOpen(path, o, err)
+	}
+	return fd, device, nil
 }
 
 // openPath opens a regular file or a block device.
