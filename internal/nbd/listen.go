@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -82,11 +83,17 @@ type unixListener struct {
 	id   fs.FileInfo
 	once sync.Once
 	err  error
+
+	leave atomic.Bool // the socket stays: another process serves it
 }
 
 // Close implements [net.Listener].
 func (l *unixListener) Close() error {
 	l.once.Do(func() {
+		if l.leave.Load() {
+			l.err = l.UnixListener.Close()
+			return
+		}
 		unlock, err := lockSocket(context.Background(), l.path)
 		if err == nil {
 			defer unlock()
