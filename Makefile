@@ -39,6 +39,7 @@
 # make restarts    200 ends, under load, of each process below a mounted device in a virtual
 #                  machine; VIABLK_VM_KERNEL=linux-image-6.12-amd64 is another kernel
 # make attach-latency  p50 and p99 of 100 attaches, at a socket and as a device
+# make takeovers   200 takeovers of a target under load, over shared memory and RoCE: the longest request in each
 # make noticed     how soon a silent peer is noticed in a thousand cuts, how long requests wait when one
 #                  of two cables is cut, how much longer than a killed target is away, and requests
 #                  of 1 MiB at 1 Mbit/s
@@ -113,7 +114,7 @@ PACKAGE_TOOLS := $(BUILD_TOOLS) mmdebstrap:mmdebstrap lintian:lintian rpm:rpm rp
 LOCKS := -test=false -inferred=false
 LOCKED := ./internal/... ./via/... ./target/... ./initiator ./regcache ./config ./cmd/...
 
-.PHONY: build build-verbs deb rpm image test test-plain test-suites test-page test-packages test-vm test-vm-next conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed hogs forged-packets planted exactly-once returns noticed restarts attach-latency forgeries rotation cable fuzz-smoke deps clean bench-copy bench-proxy build-rbd test-ceph
+.PHONY: build build-verbs deb rpm image test test-plain test-suites test-page test-packages test-vm test-vm-next conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed hogs forged-packets planted exactly-once returns noticed restarts attach-latency takeovers forgeries rotation cable fuzz-smoke deps clean bench-copy bench-proxy build-rbd test-ceph
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/viablk ./cmd/viablk
@@ -288,6 +289,10 @@ returns:
 RESTARTS ?= 200
 restarts: deps
 	$(GO) test $(VM) -v -count=1 -timeout 0 -run '^TestDevice$$/^restarts$$' ./integration/vm -args -restart.cycles $(RESTARTS)
+
+TAKEOVERS ?= 200
+takeovers: deps
+	$(GO) test -v -count=1 -timeout 0 -run '^TestTakeoverUnderLoad$$' ./integration/session -args -takeovers $(TAKEOVERS)
 
 attach-latency: deps
 	$(GO) test $(VM) -v -count=1 -timeout 60m -run '^(TestDevice|TestAttachLatency)$$/^attach_latency$$' ./integration/vm -args \

@@ -95,16 +95,22 @@ func (e *nbdListeners) refuseURIs(key string, uris []config.URI) error {
 
 // open opens the NBD listeners of URIs, unless the process was started with its
 // entrance.
-func (e *nbdListeners) open(ctx context.Context, uris []config.URI, secure nbd.TLS, guests []uint32) (*nbdListeners, error) {
+func (e *nbdListeners) open(ctx context.Context, uris []config.URI, secure nbd.TLS, guests []uint32, from *handover) (*nbdListeners, error) {
 	if e == nil {
 		e = &nbdListeners{}
+	}
+	sockets, err := from.sockets()
+	e.endpoints = append(e.endpoints, sockets...)
+	if err != nil {
+		e.close()
+		return nil, err
 	}
 	for i := range e.endpoints {
 		e.endpoints[i].uri.TLS = secure.Required
 	}
 	for _, u := range uris {
 		u.TLS = secure.Required
-		l, err := listenNBD(ctx, u, guests)
+		l, err := listenNBD(ctx, u, guests, from)
 		if err != nil {
 			e.close()
 			return nil, err

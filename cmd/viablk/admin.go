@@ -204,11 +204,7 @@ func callAdmin(ctx context.Context, path string, call adminCall) error {
 	limit := &io.LimitedReader{R: response.Body, N: maximumAnswer}
 	body := json.NewDecoder(limit)
 	if response.StatusCode >= http.StatusMultipleChoices && response.StatusCode != call.or {
-		var refusal adminError
-		if body.Decode(&refusal) != nil || refusal.Error.Message == "" {
-			refusal.Error.Message = response.Status
-		}
-		return &answerCode{response.StatusCode, refusal.text()}
+		return refusalOf(response, body)
 	}
 	if read == nil {
 		return nil
@@ -220,6 +216,15 @@ func callAdmin(ctx context.Context, path string, call adminCall) error {
 		return err
 	}
 	return nil
+}
+
+// refusalOf returns the error that an answer is.
+func refusalOf(response *http.Response, body *json.Decoder) error {
+	var refusal adminError
+	if body.Decode(&refusal) != nil || refusal.Error.Message == "" {
+		refusal.Error.Message = response.Status
+	}
+	return &answerCode{response.StatusCode, refusal.text()}
 }
 
 // adminSockets lists the status sockets in the runtime folder.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/internal/block"
@@ -52,11 +53,11 @@ func stateFolder(configured string) string {
 }
 
 // openDisks opens the disks of the exports. The caller closes them.
-func openDisks(e config.Effective, log *slog.Logger) ([]disk, error) {
+func openDisks(e config.Effective, held *backend.Held, wait time.Duration, log *slog.Logger) ([]disk, error) {
 	var disks []disk
 	state := stateFolder(e.Config.Target.StateFolder)
 	for _, x := range e.Config.Target.Exports {
-		d, err := openDisk(x, state, e.Config.Insecure, log)
+		d, err := openDisk(x, state, held, wait, e.Config.Insecure, log)
 		if err != nil {
 			if errors.Is(err, backend.ErrLocked) {
 				err = sameBacking(err, x, disks)
@@ -92,10 +93,10 @@ func sameBacking(err error, x config.Export, disks []disk) error {
 }
 
 // openDisk opens the disk of an export. The caller closes it.
-func openDisk(x config.Export, state string, insecure bool, log *slog.Logger) (disk, error) {
+func openDisk(x config.Export, state string, held *backend.Held, wait time.Duration, insecure bool, log *slog.Logger) (disk, error) {
 	log = log.With("export", x.Name)
 	device, err := backend.Open(x.Backend, backend.Options{
-		ReadOnly: x.ReadOnly, StateFolder: state, Log: log, NBD: openNBDBackend(insecure, log),
+		ReadOnly: x.ReadOnly, StateFolder: state, Held: held, LockWait: wait, Log: log, NBD: openNBDBackend(insecure, log),
 	})
 	if err != nil {
 		return disk{}, err

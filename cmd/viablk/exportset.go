@@ -12,6 +12,7 @@ import (
 
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/internal/nbd"
+	"github.com/viablk/viablk/target/backend"
 	"github.com/viablk/viablk/target/reserve"
 )
 
@@ -24,6 +25,7 @@ type exportSet struct {
 	log     *slog.Logger
 	load    func() (config.Effective, error)  // the configuration as it is now
 	check   func(config.Config, []disk) error // what listeners and disks allow together
+	held    *backend.Held                     // what the disks have open
 	overNBD *nbd.ExportTable
 	overVIA viaServers
 	ender   *nbd.Server // ends NBD clients
@@ -179,7 +181,7 @@ func (s *exportSet) merge(before []disk, c config.Config) (disks, opened []disk,
 		var d disk
 		if i := slices.IndexFunc(before, func(d disk) bool { return d.Name == x.Name }); i >= 0 {
 			d, err = before[i].with(x)
-		} else if d, err = openDisk(x, state, c.Insecure, s.log); err == nil {
+		} else if d, err = openDisk(x, state, s.held, 0, c.Insecure, s.log); err == nil {
 			opened = append(opened, d)
 		}
 		if err != nil {

@@ -34,7 +34,7 @@ func newTestSet(t *testing.T, exports ...config.Export) (set *exportSet, socket 
 	c := config.Default()
 	c.Target.StateFolder = t.TempDir()
 	c.Target.Exports = exports
-	disks, err := openDisks(config.Effective{Config: c}, log)
+	disks, err := openDisks(config.Effective{Config: c}, nil, 0, log)
 	if err != nil {
 		t.Fatal(err)
 	}

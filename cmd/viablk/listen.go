@@ -42,16 +42,19 @@ func makeFolder(u config.URI) error {
 	return nil
 }
 
-// listenNBD opens the NBD listener of a URI; at a socket for guests too.
-func listenNBD(ctx context.Context, u config.URI, guests []uint32) (endpoint, error) {
+// listenNBD opens the NBD listener of a URI, or takes that of the process
+// before; at a socket for guests too.
+func listenNBD(ctx context.Context, u config.URI, guests []uint32, from *handover) (endpoint, error) {
 	if err := makeFolder(u); err != nil {
 		return endpoint{}, err
 	}
 	at := u
 	at.Host = u.ListenHost()
 	network, address := at.Network()
-	var l net.Listener
-	var err error
+	l, err := from.listener(itemURI + u.String())
+	if l != nil || err != nil {
+		return endpoint{uri: u, listener: l}, err
+	}
 	if u.Socket != "" && len(guests) > 0 {
 		l, err = nbd.ListenForGuests(ctx, address, guests)
 	} else {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/viablk/viablk/config"
+	"github.com/viablk/viablk/internal/takeover"
 )
 
 // part is something that serves until it is told to end.
@@ -50,6 +51,15 @@ type service struct {
 
 	ctx    context.Context // ends when the parts are to end at once
 	cancel context.CancelCauseFunc
+
+	// mayHandOver returns why another process cannot take over, nil is of a
+	// command without takeovers. keep copies what the process serves for the
+	// successor, which is set when wait returns.
+	mayHandOver func() error
+	keep        func() error
+	taking      atomic.Bool
+	successors  chan *takeover.Successor
+	successor   *takeover.Successor
 
 	ready    atomic.Bool          // clients can connect
 	draining atomic.Bool          // the parts are to end
@@ -88,7 +98,8 @@ func (a *app) newService(c config.Config, log *slog.Logger) *service {
 	s := &service{
 		log: log, timeout: c.DrainTimeout,
 		signals: make(chan os.Signal, 2), hangups: make(chan os.Signal, 1), inquiries: make(chan os.Signal, 1), failed: make(chan error, 1),
-		asked: make(chan reloadRequest), ending: make(chan struct{}), clock: time.Now,
+		successors: make(chan *takeover.Successor, 1),
+		asked:      make(chan reloadRequest), ending: make(chan struct{}), clock: time.Now,
 	}
 	// A busy connection has a thread, and the runtime ends a process that has
 	// more threads than this.
@@ -215,15 +226,26 @@ func (s *service) untilEnd(done <-chan struct{}) (os.Signal, error) {
 	if s.reload != nil {
 		hangups = nil // they are for routineReload
 	}
-	select {
-	case got := <-s.signals:
-		return got, nil
-	case got := <-hangups:
-		return got, nil
-	case <-done:
-		return nil, nil
-	case err := <-s.failed:
-		return nil, err
+	for {
+		select {
+		case got := <-s.signals:
+			return got, nil
+		case got := <-hangups:
+			return got, nil
+		case x := <-s.successors:
+			if err := s.keep(); err != nil {
+				s.log.Error("takeover failed: this target serves on", "event", "takeover_failed", "error", x.Expel(err))
+				s.taking.Store(false)
+				continue
+			}
+			s.successor = x
+			s.log.Info("draining for the successor", "event", "takeover_begun", "requests", s.inFlight())
+			return nil, nil
+		case <-done:
+			return nil, nil
+		case err := <-s.failed:
+			return nil, err
+		}
 	}
 }
 

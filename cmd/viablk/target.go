@@ -10,6 +10,8 @@ import (
 
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/internal/nbd"
+	"github.com/viablk/viablk/internal/takeover"
+	"github.com/viablk/viablk/target/backend"
 )
 
 func (a *app) targetCommand() *cobra.Command {
@@ -28,6 +30,10 @@ disk, and session-iops, session-bandwidth and session-burst those of one client.
 A listener that other hosts reach authenticates them, VIA with --certificates, NBD with
 --tls require, or is refused without --insecure.
 
+--takeover starts a target in the place of a running one, whose listeners for NBD and
+disks it gets with their locks: clients notice a pause. If the new target cannot serve,
+the old one goes on. A target with disks that end with their process is not taken over.
+
 SIGHUP reads certificates and the exports of --config again. Clients of an export that
 is removed keep it until they leave. A file with a mistake changes nothing.`,
 		Example: `  viablk target --listen via+roce://192.0.2.1/ --certificates pki --export disk0=file:/srv/disk0.img
@@ -35,10 +41,12 @@ is removed keep it until they leave. A file with a mistake changes nothing.`,
       --export disk0=memory:1GiB --export disk1=file:/dev/vg0/disk1
   viablk target --listen nbd://localhost/ \
       --export disk0=limit:bandwidth=200MiB,session-iops=5000:file:/srv/disk0.img
-  viablk target --config /etc/viablk/viablk.yaml`,
+  viablk target --config /etc/viablk/viablk.yaml
+  viablk target --config /etc/viablk/viablk.yaml --takeover /run/viablk/4711.sock`,
 	}
 	options := addOptions(cmd, targetOptions, exportOptions, commonOptions)
 	stdio := addStdio(cmd)
+	socket := cmd.Flags().String("takeover", "", "take over from the target with this status `SOCKET`")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		e, err := a.load(options.file, options.given())
 		if err != nil {
@@ -48,64 +56,80 @@ is removed keep it until they leave. A file with a mistake changes nothing.`,
 		if err != nil {
 			return err
 		}
+		if *stdio && *socket != "" {
+			in.close()
+			return usage("--stdio serves one client, and --takeover those of a target: choose one")
+		}
 		load := func() (config.Effective, error) { return a.load(options.file, options.given()) }
-		return a.target(cmd.Context(), e, in, load)
+		return a.targets(cmd.Context(), e, in, load, *socket)
 	}
 	return cmd
 }
 
-// target serves the configured disks until it is told to end. It takes the
-// entrance that it was started with, which may be nil, and what reads the
-// configuration again.
-func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, load func() (config.Effective, error)) (err error) {
+// target serves the configured disks until it is told to end, or another target
+// takes over, which it then returns. It takes the entrance that it was started
+// with, which may be nil, what reads the configuration again, and what it goes
+// on with, which may be nil.
+func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, load func() (config.Effective, error), from *handover) (next *departure, err error) {
 	defer func() { in.close() }()
 	c := e.Config
 	overNBD, overVIA, err := listenURIs(c.Target.Listen)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	switch {
-	case len(c.Target.Listen) == 0 && in == nil:
-		return usage("nothing to listen on: give --listen URI, or target.listen in the configuration file")
+	case len(c.Target.Listen) == 0 && in == nil && from == nil:
+		return nil, usage("nothing to listen on: give --listen URI, or target.listen in the configuration file")
 	case len(c.Target.Exports) == 0:
-		return usage("nothing to export: give --export NAME=BACKEND, or target.exports in the configuration file")
+		return nil, usage("nothing to export: give --export NAME=BACKEND, or target.exports in the configuration file")
 	case in != nil && in.client != nil:
 		err = in.refuseURIs("--listen or target.listen", slices.Concat(overNBD, overVIA))
 	default:
 		err = in.refuseURIs("the NBD URIs of --listen or target.listen", overNBD)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	log := newLog(c.Log, a.stderr)
 	svc := a.newService(c, log)
 	defer svc.release()
-	disks, err := openDisks(e, log)
+	if err := from.receive(); err != nil {
+		return nil, err
+	}
+	held, err := backend.NewHeld(from.disks())
 	if err != nil {
-		return err
+		return nil, err
+	}
+	defer held.Forget()
+	disks, err := openDisks(e, held, from.lockWait(), log)
+	if err != nil {
+		return nil, err
 	}
 	set := newExportSet(log, e, disks, svc.ending)
-	set.load = load
+	set.load, set.held = load, held
 	defer func() { err = errors.Join(err, set.close()) }()
 
 	again := &certificates{log: log}
 	server, err := newNBD(c, disks, again, log)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	guests := guestsOf(disks)
-	if in, err = in.open(ctx, overNBD, server.TLS, guests); err != nil {
-		return err
+	if in, err = in.open(ctx, overNBD, server.TLS, guests, from); err != nil {
+		return nil, err
+	}
+	if !in.serves() && len(overVIA) == 0 {
+		return nil, usage("nothing to listen on: the target that this one takes over from had no socket of a service manager: give --listen URI")
 	}
 	if err := checkExposure(c, in, overVIA, disks, log); err != nil {
 		in.close()
-		return err
+		return nil, err
 	}
 	in.log(log)
 	warnUnknown(disks, log)
 	remote, err := openTarget(c, overVIA, disks, again, log, newTracer(c.Log, a.stderr))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, remote.close()) }()
 	defer svc.release() // before devices and disks close
@@ -130,6 +154,9 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 	}
 	status := newStatus("target")
 	status.Exports = exports()
+	if in.client == nil {
+		svc.mayHandOver = set.mayHandOver
+	}
 	admin, err := svc.startAdmin(ctx, c, status, sessionEnder{server, remote}, func(s *processStatus) {
 		if in.serves() {
 			now := server.Status()
@@ -139,17 +166,32 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 		s.Exports, s.Targets, s.Disks, s.Limits = exports(), remote.status(), diskReports(disks), limitReports(disks)
 	}, newExportAdmin(set, exports).handle)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	if l, err := from.listener(itemSocket + monitorSocket); l != nil || err != nil {
+		if a.monitorListener = l; err != nil {
+			return nil, err
+		}
 	}
 	url, err := svc.startMonitor(ctx, c, a.monitorListener, again)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	if err := from.opened(); err != nil {
+		return nil, err
 	}
 	svc.start(remote.parts()...)
 	svc.start(in.parts(server)...)
-	if err := a.printReady(readyReport{processStatus: status, Admin: admin, Metrics: url}, in); err != nil {
-		return err
+	if from.resumes() {
+		err = notify(stateReady)
+	} else {
+		err = a.printReady(readyReport{processStatus: status, Admin: admin, Metrics: url}, in)
 	}
+	if err != nil {
+		return nil, err
+	}
+	from.serving()
+	held.Forget()
 	again.attach(svc)
 	svc.reload = func(ctx context.Context) error {
 		failed := again.reload()
@@ -159,7 +201,16 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 		}
 		return errors.Join(err, failed)
 	}
-	return svc.wait(in.left)
+	var kept []takeover.Item
+	svc.keep = func() (err error) {
+		kept, err = set.keep(in, a.monitorListener)
+		return err
+	}
+	err = svc.wait(in.left)
+	if svc.successor != nil {
+		next = &departure{svc.successor, kept, *set.inEffect.Load(), log}
+	}
+	return next, err
 }
 
 // listenURIs parses the URIs, which were validated, and sorts them by protocol.

@@ -83,7 +83,7 @@ func (a *app) up(ctx context.Context, e config.Effective, in *nbdListeners, comm
 		return err
 	}
 
-	disks, err := openDisks(e, log)
+	disks, err := openDisks(e, nil, 0, log)
 	if err != nil {
 		return err
 	}

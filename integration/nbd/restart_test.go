@@ -15,16 +15,29 @@ var restarts = flag.Int("nbd.restarts", 2, "how often a server is replaced under
 // its remote disk does. QEMU reports every error of a request, ESHUTDOWN too.
 func TestServerIsReplacedUnderQEMU(t *testing.T) {
 	for _, way := range []struct {
-		name  string
-		start func(t *testing.T) (start func() *testbed.Process, path string)
+		name      string
+		takesOver bool // the server from the one before
+		start     func(t *testing.T) (start func() *testbed.Process, path string)
 	}{
-		{"target", func(t *testing.T) (func() *testbed.Process, string) {
+		{"target", false, func(t *testing.T) (func() *testbed.Process, string) {
 			path, d := filepath.Join(testbed.Folder(t), "n"), testbed.FileDisk(16<<20)(t)
 			return func() *testbed.Process {
 				return testbed.StartTarget(t, testbed.Program(t), "nbd+unix:///?socket="+path, d)
 			}, path
 		}},
-		{"attach", func(t *testing.T) (func() *testbed.Process, string) {
+		{"target, by takeover", true, func(t *testing.T) (func() *testbed.Process, string) {
+			path, d, admin := filepath.Join(testbed.Folder(t), "n"), testbed.FileDisk(16<<20)(t), filepath.Join(testbed.Folder(t), "a")
+			args := []string{"target", "--listen", "nbd+unix:///?socket=" + path, "--export", d.Name + "=" + d.Spec, "--admin", admin}
+			first := true
+			return func() *testbed.Process {
+				if first {
+					first = false
+					return testbed.StartBinary(t, testbed.Program(t), args...)
+				}
+				return testbed.StartBinary(t, testbed.Program(t), append(args, "--takeover", admin)...)
+			}, path
+		}},
+		{"attach", false, func(t *testing.T) (func() *testbed.Process, string) {
 			path := filepath.Join(testbed.Folder(t), "n")
 			p := testbed.StartTarget(t, testbed.Program(t), "via+shm:///?socket="+filepath.Join(testbed.Folder(t), "v"), testbed.FileDisk(16<<20)(t))
 			return func() *testbed.Process {
@@ -32,7 +45,7 @@ func TestServerIsReplacedUnderQEMU(t *testing.T) {
 					"--nbd", "nbd+unix:///disk?socket="+path, "--admin", filepath.Join(testbed.Folder(t), "a"))
 			}, path
 		}},
-		{"target behind attach", func(t *testing.T) (func() *testbed.Process, string) {
+		{"target behind attach", false, func(t *testing.T) (func() *testbed.Process, string) {
 			path, d := filepath.Join(testbed.Folder(t), "n"), testbed.FileDisk(16<<20)(t)
 			listen, attached := "via+shm:///?socket="+filepath.Join(testbed.Folder(t), "v"), false
 			return func() *testbed.Process {
@@ -74,8 +87,15 @@ func TestServerIsReplacedUnderQEMU(t *testing.T) {
 					n := writes(p.Status())
 					return n, n > 100 || t.Failed()
 				})
-				p.Stop()
-				p = start()
+				if before := p; way.takesOver {
+					p = start()
+					if code := before.ExitCode(); code != 0 {
+						t.Errorf("the target ends with exit code %d", code)
+					}
+				} else {
+					p.Stop()
+					p = start()
+				}
 			}
 			close(over)
 			if n := <-clients; n == 0 {

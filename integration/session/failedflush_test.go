@@ -3,6 +3,7 @@ package session
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -45,6 +46,7 @@ type lostDisk struct {
 	t      *testing.T
 	listen []string
 	target *testbed.Process
+	admin  string
 }
 
 func newLostDisk(t *testing.T) *lostDisk {
@@ -57,11 +59,12 @@ func newLostDisk(t *testing.T) *lostDisk {
 }
 
 // start starts the target.
-func (d *lostDisk) start() {
+func (d *lostDisk) start(more ...string) {
 	d.t.Helper()
-	d.target = testbed.StartBinary(d.t, testbed.Program(d.t), append([]string{
-		"target", "--admin", filepath.Join(testbed.Folder(d.t), "a"), "--state-folder", filepath.Dir(d.point), "--export", "disk=file:" + d.device,
-	}, d.listen...)...)
+	d.admin = filepath.Join(testbed.Folder(d.t), "a")
+	d.target = testbed.StartBinary(d.t, testbed.Program(d.t), slices.Concat([]string{
+		"target", "--admin", d.admin, "--state-folder", filepath.Dir(d.point), "--export", "disk=file:" + d.device,
+	}, d.listen, more)...)
 }
 
 // end ends the target, which fails, because it has lost writes.
@@ -96,6 +99,18 @@ func (d *lostDisk) replace(killed bool) {
 	}
 	d.heal(d.t)
 	d.start()
+}
+
+// handOver has another target take over, whose predecessor cannot flush. The
+// disk is well after that.
+func (d *lostDisk) handOver() {
+	d.t.Helper()
+	before := d.target
+	d.start("--takeover", d.admin)
+	if code := before.ExitCode(); code == 0 {
+		d.t.Errorf("the target ends with exit code 0, and has lost writes\n%s", before.Output())
+	}
+	d.heal(d.t)
 }
 
 // accept has a person accept the loss.
@@ -145,6 +160,15 @@ func TestFailedFlushStaysFailed(t *testing.T) {
 			}
 		}
 	}
+	t.Run("NBD, taken over", func(t *testing.T) {
+		d := newLostDisk(t)
+		uri := d.target.URI("disk", "nbd+unix")
+		d.write(uri, false)
+		d.handOver()
+		d.fails(uri)
+		d.accept()
+		d.works(uri)
+	})
 }
 
 func failedFlushOfInitiator(t *testing.T, d *lostDisk, flushed, killed bool) {

@@ -1,0 +1,339 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/viablk/viablk/config"
+	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/nbd"
+	"github.com/viablk/viablk/internal/takeover"
+)
+
+// How the items of a takeover are called.
+const (
+	itemDisk   = "disk"
+	itemURI    = "uri "    // and the URI of a listener that the configuration names
+	itemSocket = "socket " // and the name that the service manager gave a listener
+)
+
+// takeoverProtocol is what a connection to the status socket becomes.
+const takeoverProtocol = "viablk-takeover/1"
+
+// handover is what a target starts with instead of opening it: what another
+// target served, or this one before a takeover that failed. One goroutine uses
+// it.
+type handover struct {
+	from  *takeover.Predecessor // nil: this process itself
+	ended bool                  // the predecessor ended before it gave everything
+	items []takeover.Item
+}
+
+// receive has the predecessor stop, and takes what it served.
+func (h *handover) receive() (err error) {
+	if h == nil || h.from == nil {
+		return nil
+	}
+	h.items, h.ended, err = h.from.Commit()
+	return err
+}
+
+// lockWait is how long to wait for the locks of a predecessor that is still
+// ending.
+func (h *handover) lockWait() time.Duration {
+	if h == nil || !h.ended {
+		return 0
+	}
+	return askTimeout
+}
+
+// disks returns the descriptors of files and block devices. The caller owns
+// them.
+func (h *handover) disks() (fds []int) {
+	if h == nil {
+		return nil
+	}
+	for i := range h.items {
+		if x := &h.items[i]; x.Name == itemDisk && x.FD >= 0 {
+			fds = append(fds, x.FD)
+			x.FD = -1
+		}
+	}
+	return fds
+}
+
+// listener returns the listener of an item, nil if there is none.
+func (h *handover) listener(name string) (net.Listener, error) {
+	if h == nil {
+		return nil, nil
+	}
+	for i := range h.items {
+		if x := &h.items[i]; x.Name == name && x.FD >= 0 {
+			fd := x.FD
+			x.FD = -1
+			return nbd.AdoptListener(fd, strings.HasPrefix(name, itemURI))
+		}
+	}
+	return nil, nil
+}
+
+// sockets returns the endpoints that the service manager gave the predecessor.
+func (h *handover) sockets() (all []endpoint, err error) {
+	if h == nil {
+		return nil, nil
+	}
+	for i := range h.items {
+		name, ok := strings.CutPrefix(h.items[i].Name, itemSocket)
+		if !ok || name == monitorSocket || h.items[i].FD < 0 {
+			continue
+		}
+		l, err := h.listener(h.items[i].Name)
+		if err != nil {
+			return all, err
+		}
+		all = append(all, endpoint{uri: uriOf(l.Addr()), name: name, listener: l})
+	}
+	return all, nil
+}
+
+// resumes reports whether the process has served before.
+func (h *handover) resumes() bool { return h != nil && h.from == nil }
+
+// opened waits until the process may serve.
+func (h *handover) opened() error {
+	if h == nil || h.from == nil {
+		return nil
+	}
+	return h.from.Opened()
+}
+
+// serving says that the process serves. It closes what it does not serve, and
+// removes the sockets of listeners that it does not have.
+func (h *handover) serving() {
+	if h == nil {
+		return
+	}
+	if h.from != nil {
+		h.from.Serving()
+		h.from = nil
+	}
+	for _, x := range h.items {
+		if !strings.HasPrefix(x.Name, itemURI) {
+			continue
+		}
+		if l, err := h.listener(x.Name); l != nil && err == nil {
+			l.Close()
+		}
+	}
+	h.close()
+}
+
+// fail says why the process does not serve.
+func (h *handover) fail(cause error) {
+	if h != nil && h.from != nil {
+		h.from.Fail(cause)
+	}
+}
+
+// close closes descriptors that have no other owner.
+func (h *handover) close() {
+	for i := range h.items {
+		if x := &h.items[i]; x.FD >= 0 {
+			_ = unix.Close(x.FD)
+			x.FD = -1
+		}
+	}
+}
+
+// departure is a target that has ended for its successor, and keeps what it
+// served.
+type departure struct {
+	successor *takeover.Successor
+	kept      []takeover.Item
+	config    config.Effective
+	log       *slog.Logger
+}
+
+// give hands over. It returns nil if the successor serves, and else what this
+// process goes on with.
+func (d *departure) give() *handover {
+	if err := d.successor.Give(d.kept); err != nil {
+		d.log.Error("takeover failed: this target serves on", "event", "takeover_failed", "error", err)
+		return &handover{items: d.kept}
+	}
+	d.log.Info("the successor serves", "event", "taken_over")
+	(&handover{items: d.kept}).close()
+	return nil
+}
+
+// targets serves as a target, in the place of that with a status socket unless
+// socket is empty, and again whenever a successor fails.
+func (a *app) targets(ctx context.Context, e config.Effective, in *nbdListeners, load func() (config.Effective, error), socket string) error {
+	var from *handover
+	if socket != "" {
+		var err error
+		if from, err = dialPredecessor(ctx, socket); err != nil {
+			in.close()
+			return err
+		}
+	}
+	for {
+		next, err := a.target(ctx, e, in, load, from)
+		if next == nil {
+			from.fail(err)
+			return err
+		}
+		if from = next.give(); from == nil {
+			return err
+		}
+		in, e = nil, next.config
+	}
+}
+
+// keep returns further descriptors of what a target serves. monitor is the
+// listener for metrics that the service manager gave it, or nil.
+func (s *exportSet) keep(in *nbdListeners, monitor net.Listener) (items []takeover.Item, err error) {
+	fds, err := s.held.Copy()
+	if err != nil {
+		return nil, err
+	}
+	for _, fd := range fds {
+		items = append(items, takeover.Item{Name: itemDisk, FD: fd})
+	}
+	endpoints := in.endpoints
+	if monitor != nil {
+		endpoints = append(slices.Clone(endpoints), endpoint{name: monitorSocket, listener: monitor})
+	}
+	for _, e := range endpoints {
+		fd, err := nbd.CopyListener(e.listener)
+		if err != nil {
+			continue // the successor listens anew, once this one is closed
+		}
+		name := itemURI + e.uri.String()
+		if e.name != "" {
+			name = itemSocket + e.name
+		}
+		items = append(items, takeover.Item{Name: name, FD: fd})
+	}
+	return items, nil
+}
+
+// mayHandOver returns why the disks cannot move to another process.
+func (s *exportSet) mayHandOver() error {
+	for _, d := range s.current() {
+		if block.IdentityOf(d.device) == nil {
+			return fmt.Errorf("export %q keeps no identity, and its clients would not find it again: restart the target without it first", d.Name)
+		}
+		if block.DurabilityOf(d.device) == block.Volatile {
+			return fmt.Errorf("export %q ends with its process: restart the target without it first", d.Name)
+		}
+	}
+	return nil
+}
+
+// handleTakeover adds the route for a successor.
+func (s *service) handleTakeover(mux *http.ServeMux) { mux.HandleFunc("POST /v1/takeover", s.takeover) }
+
+// takeover serves a request to take over. An accepted one waits in successors.
+func (s *service) takeover(w http.ResponseWriter, r *http.Request) {
+	err := errors.New("only a target without --stdio is taken over")
+	switch {
+	case r.Header.Get("Upgrade") != takeoverProtocol:
+		err = fmt.Errorf("this version of viablk knows %s", takeoverProtocol)
+	case s.mayHandOver == nil:
+	case s.draining.Load():
+		err = errors.New("the target ends")
+	case !s.taking.CompareAndSwap(false, true):
+		err = errors.New("another process takes over")
+	default:
+		if err = s.mayHandOver(); err == nil {
+			s.admit(w)
+			return
+		}
+		s.taking.Store(false)
+	}
+	answerError(w, http.StatusConflict, err)
+}
+
+// admit waits until the successor commits.
+func (s *service) admit(w http.ResponseWriter) {
+	successor, err := s.switchProtocol(w)
+	if err == nil {
+		err = successor.Committed()
+	}
+	if err != nil {
+		s.log.Warn("takeover failed: this target serves on", "event", "takeover_failed", "error", err)
+		s.taking.Store(false)
+		return
+	}
+	s.successors <- successor // there is one at a time
+}
+
+// switchProtocol takes the connection of a request from HTTP.
+func (s *service) switchProtocol(w http.ResponseWriter) (*takeover.Successor, error) {
+	c, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return nil, err
+	}
+	if paced, ok := c.(*pacedConn); ok { // it takes no place of requests any more
+		paced.release()
+		c = paced.Conn
+	}
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		c.Close()
+		return nil, fmt.Errorf("connection of type %T", c)
+	}
+	successor, err := takeover.Admit(u)
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	// A failure to write shows when the successor is to commit.
+	_, _ = fmt.Fprintf(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", takeoverProtocol)
+	return successor, nil
+}
+
+// dialPredecessor asks the target behind a status socket to be taken over. It
+// serves on until the handover commits.
+func dialPredecessor(ctx context.Context, path string) (*handover, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("take over: %w", err)
+	}
+	u := c.(*net.UnixConn)
+	_ = u.SetDeadline(time.Now().Add(askTimeout))
+	if _, err = fmt.Fprintf(u, "POST /v1/takeover HTTP/1.1\r\nHost: viablk\r\nConnection: Upgrade\r\nUpgrade: %s\r\nContent-Length: 0\r\n\r\n", takeoverProtocol); err == nil {
+		err = readSwitched(u)
+	}
+	if err != nil {
+		u.Close()
+		return nil, fmt.Errorf("take over from the target at %q: %w", path, err)
+	}
+	return &handover{from: takeover.NewPredecessor(u)}, u.SetDeadline(time.Time{})
+}
+
+// readSwitched reads the answer. Nothing follows it before this process sends.
+func readSwitched(c net.Conn) error {
+	response, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode == http.StatusSwitchingProtocols {
+		return nil
+	}
+	return refusalOf(response, json.NewDecoder(io.LimitReader(response.Body, maximumAnswer)))
+}

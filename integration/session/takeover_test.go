@@ -1,0 +1,212 @@
+package session
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/viablk/viablk/integration/testbed"
+	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/target/backend/backendtest"
+)
+
+var takeovers = flag.Int("takeovers", 5, "how often a target is taken over, for each provider")
+
+// succession is a line of targets, each of which takes over from the one
+// before.
+type succession struct {
+	t      *testing.T
+	args   []string
+	target *testbed.Process
+	admin  string
+}
+
+// newSuccession starts the first target.
+func newSuccession(t *testing.T, args ...string) *succession {
+	s := &succession{t: t, args: args, admin: filepath.Join(testbed.Folder(t), "admin")}
+	s.start()
+	return s
+}
+
+// start starts a target.
+func (s *succession) start(more ...string) {
+	s.t.Helper()
+	s.target = testbed.StartBinary(s.t, testbed.Program(s.t), slices.Concat([]string{"target", "--admin", s.admin}, s.args, more)...)
+}
+
+// next has another target take over, after which the one before ends.
+func (s *succession) next() {
+	s.t.Helper()
+	before := s.target
+	s.start("--takeover", s.admin)
+	if code := before.ExitCode(); code != 0 {
+		s.t.Errorf("the target ends with exit code %d\n%s", code, before.Output())
+	}
+}
+
+// roceAddress is an address that no other test of the package uses.
+const roceAddress = "127.77.40.1"
+
+// listenAt returns where a target listens.
+func listenAt(t *testing.T, provider string) string {
+	if provider == "roce" {
+		return "via+roce://" + roceAddress + "/"
+	}
+	return "via+shm:///?socket=" + filepath.Join(testbed.Folder(t), "v")
+}
+
+// TestTakeoverUnderLoad: clients write and check what they read while one
+// target after the other takes over. No request fails, no byte is lost, and no
+// session is refused.
+func TestTakeoverUnderLoad(t *testing.T) {
+	for _, provider := range []string{"shm", "roce"} {
+		t.Run(provider, func(t *testing.T) {
+			s := newSuccession(t, "--listen", listenAt(t, provider), "--export", "disk=file:"+testbed.SparseFile(t, 16<<20))
+			a := testbed.AttachURIAt(t, testbed.StartCommand, testbed.Program(t), s.target.URI("disk", "via+"+provider), "disk")
+			z := backendtest.NewZones(block.Info{Size: 16 << 20, MinimumBlock: 1, MaximumPayload: block.PayloadLimit})
+			path := socketOf(a.URI("disk", "nbd+unix"))
+			first := dialZones(t, path)
+			for _, x := range z.First() {
+				testbed.Must(t, first.use(z, []backendtest.Access{x}))
+			}
+			var pauses []time.Duration
+			for round := range *takeovers {
+				t.Run("takeover", func(t *testing.T) { // its clients leave at its end
+					pauses = append(pauses, succeedUnderLoad(t, s, path, z, uint64(round)))
+				})
+			}
+			testbed.Must(t, z.Check())
+			st := a.Status()
+			if i := st.Initiators[0]; st.NBD.Total.Errors != 0 || i.Stats.Errors != 0 || i.SessionLosses != uint64(*takeovers) {
+				t.Errorf("nbd: %d errors; initiator: %+v", st.NBD.Total.Errors, i)
+			}
+			slices.Sort(pauses)
+			t.Logf("%s: longest request in each of %d takeovers: p50 %v, p99 %v, longest %v", provider, len(pauses),
+				pauses[len(pauses)/2], pauses[(len(pauses)*99+99)/100-1], pauses[len(pauses)-1])
+			a.Stop()
+			s.target.Stop()
+		})
+	}
+}
+
+// succeedUnderLoad has the target taken over while clients use the disk, and
+// returns how long the longest request took.
+func succeedUnderLoad(t *testing.T, s *succession, path string, z *backendtest.Zones, seed uint64) time.Duration {
+	t.Helper()
+	users := startZoneUsers(t, path, z, seed)
+	time.Sleep(50 * time.Millisecond)
+	s.next()
+	time.Sleep(50 * time.Millisecond)
+	return users.stop()
+}
+
+// zoneUsers are NBD clients that write, and check what they read.
+type zoneUsers struct {
+	over    chan struct{}
+	running sync.WaitGroup
+	longest [2]time.Duration // of each: its longest request
+}
+
+func startZoneUsers(t *testing.T, path string, z *backendtest.Zones, seed uint64) *zoneUsers {
+	t.Helper()
+	x := &zoneUsers{over: make(chan struct{})}
+	for i := range x.longest {
+		u := dialZones(t, path)
+		random := rand.New(rand.NewPCG(seed, uint64(i)))
+		x.running.Go(func() {
+			for {
+				select {
+				case <-x.over:
+					return
+				default:
+				}
+				began := time.Now()
+				if err := u.use(z, []backendtest.Access{z.Next(random, true), z.Next(random, true)}); err != nil {
+					t.Errorf("client %d: %v", i, err)
+					return
+				}
+				x.longest[i] = max(x.longest[i], time.Since(began))
+			}
+		})
+	}
+	return x
+}
+
+// stop ends the clients, and returns how long the longest request took.
+func (x *zoneUsers) stop() time.Duration {
+	close(x.over)
+	x.running.Wait()
+	return slices.Max(x.longest[:])
+}
+
+// socketOf returns the path of the socket of a URI.
+func socketOf(uri string) string {
+	_, path, _ := strings.Cut(uri, "socket=")
+	return path
+}
+
+// TestTakeoverOfInheritedSockets: a target that was started with its sockets,
+// as by systemd, hands them over, and goes on with them if its successor dies.
+func TestTakeoverOfInheritedSockets(t *testing.T) {
+	folder := testbed.Folder(t)
+	image, socket, admin := testbed.SparseFile(t, 1<<20), filepath.Join(folder, "n"), filepath.Join(folder, "a")
+	l, err := net.Listen("unix", socket)
+	testbed.Must(t, err)
+	defer l.Close()
+	file, err := l.(*net.UnixListener).File()
+	testbed.Must(t, err)
+	args := []string{"target", "--admin", admin, "--export", "disk=file:" + image}
+	first := testbed.NewTool(nil, "/bin/sh", slices.Concat([]string{
+		"-c", `LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=front exec "$0" "$@"`, testbed.Program(t),
+	}, args)...)
+	first.Cmd.ExtraFiles = []*os.File{file}
+	first.Start(t, testbed.StartCommand)
+	testbed.Must(t, file.Close())
+	uri := "nbd+unix:///disk?socket=" + socket
+	for i, serves := range []func(){
+		func() {},
+		func() { dieAsSuccessor(t, "opened", admin) },
+		func() {
+			next := testbed.StartBinary(t, testbed.Program(t), append(args, "--takeover", admin)...)
+			if code := first.Wait(t, testbed.ToolLimit); code != 0 {
+				t.Errorf("the target ends with exit code %d\n%s", code, first.Output())
+			}
+			t.Cleanup(func() { next.Stop() })
+		},
+	} {
+		serves()
+		k := testbed.Connect(t, uri)
+		k.Ask(fmt.Sprintf("fill 0 4096 %d", i+1), "ok")
+		k.Ask("flush", "ok")
+		k.Disconnect()
+	}
+}
+
+// TestTakeoverIsRefused: a disk that ends with its process is not taken over,
+// and the target serves on.
+func TestTakeoverIsRefused(t *testing.T) {
+	for spec, reason := range map[string]string{
+		"memory:1MiB": "keeps no identity",
+		"file:" + testbed.SparseFile(t, 1<<20) + "?identity=0": "keeps no identity",
+	} {
+		s := newSuccession(t, "--listen", listenAt(t, "shm"), "--export", "disk="+spec)
+		p := testbed.StartPath(t, nil, testbed.Program(t), slices.Concat([]string{"target", "--takeover", s.admin, "--admin", "none"}, s.args)...)
+		if code := p.Wait(t, testbed.ToolLimit); code == 0 || !strings.Contains(p.Output(), reason) {
+			t.Errorf("%s: exit code %d\n%s", spec, code, p.Output())
+		}
+		a := testbed.AttachDisk(t, testbed.Program(t), s.target, "disk")
+		k := testbed.Connect(t, a.URI("disk", "nbd+unix"))
+		k.Ask("write 0 4096", "ok")
+		k.Disconnect()
+		a.Stop()
+		s.target.Stop()
+	}
+}
