@@ -90,8 +90,8 @@ func disarmedLosesNothing(e *env) {
 }
 
 // rests fails the case unless an end with nothing to do can sleep. It may be
-// woken for nothing now and then, as by what a lost packet has the peer send
-// again, but not for ever.
+// woken for nothing now and then, as by what the peer
+// retransmits after a loss, but not for ever.
 func (e *env) rests(x *end) {
 	e.t.Helper()
 	for range 1000 {
