@@ -63,8 +63,8 @@ func (s *service) reloadNow(ctx context.Context) error {
 }
 
 // askReload has routineReload reload, and returns the result. It waits for the
-// process to have started. When ctx ends
-// before, the reload may come all the same.
+// process to have started. When ctx ends before, the reload may come all the
+// same.
 func (s *service) askReload(ctx context.Context) error {
 	q := reloadRequest{ctx, make(chan error, 1)}
 	select {

@@ -235,7 +235,7 @@ func TestLogFormats(t *testing.T) {
 func TestDrainingCounts(t *testing.T) {
 	var out bytes.Buffer
 	s := &service{
-		log: slog.New(slog.NewTextHandler(&out, nil)), timeout: time.Minute, signals: make(chan os.Signal, 2), clock: time.Now,
+		log: slog.New(slog.NewTextHandler(&out, nil)), timeout: time.Minute, signals: make(chan os.Signal, 2), ending: make(chan struct{}), clock: time.Now,
 		report: func() processStatus {
 			return processStatus{NBD: &nbd.Status{InFlight: 2}, Targets: []target.Status{{InFlight: 1}, {InFlight: 4}}}
 		},

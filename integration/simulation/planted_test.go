@@ -92,7 +92,7 @@ var planted = []struct {
 `,
 	}}},
 	{"no fence at fail-over", []edit{otherIndex, {
-		"initiator/pathkeeper.go", "\tfor pause := fencePoll;", "\tif plantedBug == \"no fence at fail-over\" {\n\t\treturn s.choose(p.id) != nil\n\t}\n\tfor pause := fencePoll;",
+		"initiator/pathroutine.go", "\tfor pause := fencePoll;", "\tif plantedBug == \"no fence at fail-over\" {\n\t\treturn s.choose(p.id) != nil\n\t}\n\tfor pause := fencePoll;",
 	}}},
 	{"fence without the disk", []edit{otherIndex, {
 		"target/path.go", "\t\treturn p.conns\n", "\t\tif plantedBug == \"fence without the disk\" {\n\t\t\treturn 0\n\t\t}\n\t\treturn p.conns\n",
