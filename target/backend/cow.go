@@ -312,7 +312,7 @@ func (c *cow) begin() error {
 func (c *cow) store() error {
 	err := c.header.Store(overlayFile{c.file})
 	if err == nil {
-		err = c.file.fdatasync()
+		err = c.file.syncFile()
 	}
 	return c.file.explain("mark", err)
 }

@@ -2,7 +2,9 @@ package backend
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/target/backend/backendtest"
+	"github.com/viablk/viablk/target/identity"
 	"golang.org/x/sys/unix"
 )
 
@@ -212,11 +215,39 @@ func TestOverlayAfterFailedFlush(t *testing.T) {
 	}
 	kill(t, d)
 	d = open()
-	defer d.Close()
 	if got := readAll(t, d); !bytes.Equal(got, want) {
 		t.Errorf("the disk differs at %d", firstDifference(got, want))
 	}
 	if block.IdentityOf(d).Verifier() == verifier {
 		t.Error("the loss is not in the verifier")
+	}
+	wantErrno(t, "a flush that no person expects", viewOf(t, d).Sync(), unix.EIO)
+	if err := d.Close(); !errors.Is(err, unix.EIO) {
+		t.Errorf("closed with %v", err)
+	}
+	acceptLosses(t, filepath.Join(filepath.Dir(base), "overlay"))
+	d = open()
+	defer d.Close()
+	if err := viewOf(t, d).Sync(); err != nil {
+		t.Error(err)
+	}
+}
+
+// acceptLosses is what a person does about a disk whose flush failed.
+func acceptLosses(t testing.TB, path string) {
+	t.Helper()
+	l, err := Lock(path, Options{})
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if i, err := identity.Inspect(l.Identity()); err != nil || !i.Failed {
+		return // a disk without a record has nothing to accept
+	}
+	if _, err := identity.Accept(l.Identity()); err != nil {
+		t.Fatal(err)
 	}
 }

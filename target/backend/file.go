@@ -275,10 +275,16 @@ func (f *file) sync() error {
 
 // fdatasync is fdatasync(2). It does not begin after a failure.
 func (f *file) fdatasync() error {
+	if err := f.latch.Err(); err != nil {
+		return err
+	}
+	return f.syncFile()
+}
+
+// syncFile is fdatasync(2), also of a disk that has lost writes, for bytes that
+// were written since.
+func (f *file) syncFile() error {
 	for {
-		if err := f.latch.Err(); err != nil {
-			return err
-		}
 		if err := f.kernel.fdatasync(f.fd); err != unix.EINTR {
 			return err
 		}

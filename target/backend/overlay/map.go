@@ -253,10 +253,15 @@ func (m *Map) Add(first, last int64) {
 	}
 }
 
-// change notes that a page has to be saved.
+// change notes that a page has to be saved. The page counts before it is
+// marked: who finds it marked may rely on a Save that looks at the count.
 func (m *Map) change(p *page) {
-	if p.changed.CompareAndSwap(false, true) {
-		m.unsaved.Add(1)
+	if p.changed.Load() {
+		return
+	}
+	m.unsaved.Add(1)
+	if !p.changed.CompareAndSwap(false, true) {
+		m.unsaved.Add(-1)
 	}
 }
 
