@@ -323,10 +323,7 @@ func (p *path) setEnded() {
 		}
 	}
 	p.mu.Lock()
-	s.cause = p.cause
-	if s.cause == nil && !s.closing {
-		s.cause = errLost // routinePath has closed it as the others were lost
-	}
+	s.cause = p.cause // nil: it was closed
 	p.mu.Unlock()
 	s.lost.Set()
 	s.ended.Set()

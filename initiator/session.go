@@ -249,7 +249,13 @@ func (s *session) close() error {
 	s.closing = true
 	s.mu.Unlock()
 	if first {
-		s.closeErr = s.cfg.guard("panic: the session is not released", s.release)
+		lost := s.lost.IsSet() && !s.draining.Load() // of several paths, one may be closed after that
+		s.closeErr = s.cfg.guard("panic: the session is not released", func() error {
+			if err := s.release(); !lost {
+				return err
+			}
+			return nil // Err returns why
+		})
 		s.closed.Set()
 	}
 	s.cfg.Scheduler.Wait(context.Background(), -1, s.closed)
