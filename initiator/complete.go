@@ -216,6 +216,9 @@ func (q *Queue) reply(rc *carrier.Receive, length uint32) error {
 			return err
 		}
 		if reply.Status == wire.StatusShutdown && q.device.reconnector != nil {
+			if q.path.lost.IsSet() {
+				return errLost // the target ends the connections of the path, and no more
+			}
 			q.session.beginDrain()
 			return q.finishReply(rc, sl, at, errDraining)
 		}
