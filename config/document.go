@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"strings"
 
@@ -101,9 +100,6 @@ func exportOf(keys map[string]any) (Export, error) {
 	}
 	if err := bad.err(); err != nil {
 		return Export{}, err
-	}
-	if n := len(c.Target.Exports); n != 1 {
-		return Export{}, documentError(fmt.Sprintf("is %d exports", n))
 	}
 	return c.Target.Exports[0], nil
 }

@@ -151,11 +151,11 @@ const askTimeout = 5 * time.Second
 // askStatus gets the status of the process behind a status socket. Its PID is
 // what the kernel says, which may be followed by signals.
 func askStatus(ctx context.Context, path string) (status processStatus, err error) {
-	err = askAdmin(ctx, path, http.MethodGet, "/status", func(c net.Conn, body *json.Decoder) error {
+	err = askAdmin(ctx, path, adminCall{method: http.MethodGet, route: "/status", read: func(c net.Conn, body *json.Decoder) error {
 		err := body.Decode(&status)
 		status.PID, status.socket = nbd.ListenerPID(c), path
 		return err
-	})
+	}})
 	if err != nil {
 		return status, fmt.Errorf("ask %q: %w", path, err)
 	}
@@ -171,15 +171,9 @@ type answerCode struct {
 func (e *answerCode) Error() string { return e.text }
 
 // askAdmin makes a request of the process behind a status socket, and passes
-// the answer to read, which may be nil. It makes it by hand: another server may
-// be there, which the client of package http would log.
-func askAdmin(ctx context.Context, path, method, route string, read func(c net.Conn, body *json.Decoder) error) error {
-	return callAdmin(ctx, path, adminCall{method: method, route: route, read: read})
-}
-
-// callAdmin makes a request, see askAdmin.
-func callAdmin(ctx context.Context, path string, call adminCall) error {
-	read := call.read
+// the answer to call.read, which may be nil. It makes it by hand: another
+// server may be there, which the client of package http would log.
+func askAdmin(ctx context.Context, path string, call adminCall) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout+call.timeout)
 	defer cancel()
 	c, err := new(net.Dialer).DialContext(ctx, "unix", path)
@@ -206,10 +200,10 @@ func callAdmin(ctx context.Context, path string, call adminCall) error {
 	if response.StatusCode >= http.StatusMultipleChoices && response.StatusCode != call.or {
 		return refusalOf(response, body)
 	}
-	if read == nil {
+	if call.read == nil {
 		return nil
 	}
-	if err := read(c, body); err != nil {
+	if err := call.read(c, body); err != nil {
 		if limit.N <= 0 {
 			return fmt.Errorf("the answer is longer than %d bytes", maximumAnswer)
 		}

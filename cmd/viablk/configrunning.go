@@ -49,7 +49,7 @@ func (a *app) askConfig(ctx context.Context, options *optionSet) (r runningConfi
 	if err != nil {
 		return r, err
 	}
-	err = callAdmin(ctx, socket, adminCall{method: http.MethodGet, route: "/v1/config", read: func(_ net.Conn, body *json.Decoder) error {
+	err = askAdmin(ctx, socket, adminCall{method: http.MethodGet, route: "/v1/config", read: func(_ net.Conn, body *json.Decoder) error {
 		return body.Decode(&r)
 	}})
 	return r, err

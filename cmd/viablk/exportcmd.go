@@ -29,11 +29,7 @@ func (a *app) exportCommand() *cobra.Command {
 
 // targetOf returns the status socket of the running target.
 func (a *app) targetOf(ctx context.Context, options *optionSet) (socket string, err error) {
-	e, err := a.load(options.file, options.given())
-	if err != nil {
-		return "", err
-	}
-	processes, err := findStatus(ctx, e.Config)
+	processes, err := a.runningProcesses(ctx, options)
 	if err != nil {
 		return "", err
 	}
@@ -69,7 +65,7 @@ that were removed follow while clients still have them.`,
 			return err
 		}
 		var document json.RawMessage
-		err = callAdmin(cmd.Context(), socket, adminCall{method: http.MethodGet, route: "/v1/exports", read: func(_ net.Conn, body *json.Decoder) error {
+		err = askAdmin(cmd.Context(), socket, adminCall{method: http.MethodGet, route: "/v1/exports", read: func(_ net.Conn, body *json.Decoder) error {
 			return body.Decode(&document)
 		}})
 		if err != nil {
@@ -156,7 +152,7 @@ func (a *app) changeExport(ctx context.Context, options *optionSet, call adminCa
 	if err != nil {
 		return err
 	}
-	return callAdmin(ctx, socket, call)
+	return askAdmin(ctx, socket, call)
 }
 
 // exportRoute returns the route of an export.

@@ -35,6 +35,7 @@ type exportSet struct {
 	// changing holds an element during a change. It is no mutex: a change opens
 	// disks, and others that wait for it give up with their context.
 	changing chan struct{}
+	frozen   bool                             // it holds that of keep; of the goroutine that calls keep and close
 	inEffect atomic.Pointer[config.Effective] // a change replaces it
 	ending   <-chan struct{}                  // closed when the process ends: no change begins then
 
@@ -296,12 +297,14 @@ func (s *exportSet) closeRetired(d disk) error {
 // close closes the disks, of which no client has any. No change begins any
 // more; of one that does not end the disks stay open.
 func (s *exportSet) close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
-	defer cancel()
-	select {
-	case s.changing <- struct{}{}: // for good
-	case <-ctx.Done():
-		return fmt.Errorf("close the disks: %w", errChanging)
+	if !s.frozen {
+		ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+		defer cancel()
+		select {
+		case s.changing <- struct{}{}: // for good
+		case <-ctx.Done():
+			return fmt.Errorf("close the disks: %w", errChanging)
+		}
 	}
 	err := closeDisks(s.current())
 	s.closing.Wait()

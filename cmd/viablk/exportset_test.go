@@ -24,6 +24,7 @@ import (
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/nbd"
+	"github.com/viablk/viablk/target/backend"
 )
 
 // newTestSet returns the disks of a target that serves them over NBD at a UNIX
@@ -417,5 +418,48 @@ func TestReloadWaits(t *testing.T) {
 		}
 	case <-time.After(waitTimeout):
 		t.Fatal("the process does not end")
+	}
+}
+
+// TestKeepForSuccessor: a disk that came after a successor was admitted, and
+// that cannot move, keeps the target. While an export changes nothing is
+// handed over; after it is, nothing changes.
+func TestKeepForSuccessor(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(path, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	set, _ := newTestSet(t, config.Export{Name: "file", Backend: "file:" + path})
+	var err error
+	if set.held, err = backend.NewHeld(nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := set.mayHandOver(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := set.add(t.Context(), memoryExport("late")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := set.keep(new(nbdListeners), nil); err == nil || !strings.Contains(err.Error(), "late") {
+		t.Errorf("a disk in memory: %v", err)
+	}
+	if err := set.remove(t.Context(), "late", removal{}); err != nil {
+		t.Fatal(err)
+	}
+	end, err := set.begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := set.keep(new(nbdListeners), nil); !errors.Is(err, errChanging) {
+		t.Errorf("amid a change: %v", err)
+	}
+	end()
+	if _, err := set.keep(new(nbdListeners), nil); err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := set.add(ctx, memoryExport("later")); !errors.Is(err, errChanging) {
+		t.Errorf("a change after it: %v", err)
 	}
 }

@@ -115,7 +115,7 @@ func askHealth(ctx context.Context, socket string, ready bool) (p processHealth,
 			return nil
 		}
 	}
-	err = callAdmin(ctx, socket, call)
+	err = askAdmin(ctx, socket, call)
 	switch {
 	case err == nil:
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.EACCES):

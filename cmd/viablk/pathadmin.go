@@ -77,7 +77,7 @@ func (a pathAdmin) report() pathReport {
 
 // change makes a change of hosts. To add one that is there, or to remove one
 // that is not, is no error.
-func (a pathAdmin) change(w http.ResponseWriter, r *http.Request, make func(context.Context, pathDevice, string) error) {
+func (a pathAdmin) change(w http.ResponseWriter, r *http.Request, do func(context.Context, pathDevice, string) error) {
 	document, ok := readDocument(w, r)
 	if !ok {
 		return
@@ -99,7 +99,7 @@ func (a pathAdmin) change(w http.ResponseWriter, r *http.Request, make func(cont
 	}
 	ctx, done := changeContext(w, r)
 	defer done()
-	switch err = make(ctx, device, address); {
+	switch err = do(ctx, device, address); {
 	case err == nil, errors.Is(err, initiator.ErrHostKnown), errors.Is(err, initiator.ErrHostUnknown):
 		w.WriteHeader(http.StatusNoContent)
 	case errors.Is(err, initiator.ErrNoPaths):

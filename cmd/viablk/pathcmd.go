@@ -23,11 +23,7 @@ func (a *app) pathCommand() *cobra.Command {
 // pathsOf returns the paths of the disks that processes of this user have
 // attached, with the status socket of each process.
 func (a *app) pathsOf(ctx context.Context, options *optionSet) (reports []pathReport, sockets []string, err error) {
-	e, err := a.load(options.file, options.given())
-	if err != nil {
-		return nil, nil, err
-	}
-	processes, err := findStatus(ctx, e.Config)
+	processes, err := a.runningProcesses(ctx, options)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -36,7 +32,7 @@ func (a *app) pathsOf(ctx context.Context, options *optionSet) (reports []pathRe
 			continue
 		}
 		var r pathReport
-		err := callAdmin(ctx, p.socket, adminCall{method: http.MethodGet, route: "/v1/paths", read: func(_ net.Conn, body *json.Decoder) error {
+		err := askAdmin(ctx, p.socket, adminCall{method: http.MethodGet, route: "/v1/paths", read: func(_ net.Conn, body *json.Decoder) error {
 			return body.Decode(&r)
 		}})
 		if err != nil {
@@ -146,5 +142,5 @@ func (a *app) changeHost(ctx context.Context, options *optionSet, method, disk, 
 	if err != nil {
 		return fmt.Errorf("encode a change: %w", err)
 	}
-	return callAdmin(ctx, socket, adminCall{method: method, route: "/v1/paths", body: body, timeout: changeTime})
+	return askAdmin(ctx, socket, adminCall{method: method, route: "/v1/paths", body: body, timeout: changeTime})
 }

@@ -106,17 +106,13 @@ wait for the result. A file with a mistake changes nothing: the exit code is 78.
 	}
 	options := addOptions(cmd, adminOption)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		e, err := a.load(options.file, options.given())
-		if err != nil {
-			return err
-		}
-		processes, err := findStatus(cmd.Context(), e.Config)
+		processes, err := a.runningProcesses(cmd.Context(), options)
 		if err != nil {
 			return err
 		}
 		var errs []error
 		for i := range processes {
-			err := callAdmin(cmd.Context(), processes[i].socket, adminCall{method: http.MethodPost, route: "/v1/reload", timeout: changeTime})
+			err := askAdmin(cmd.Context(), processes[i].socket, adminCall{method: http.MethodPost, route: "/v1/reload", timeout: changeTime})
 			if err != nil {
 				errs = append(errs, fmt.Errorf("pid %d: %w", processes[i].PID, err))
 			}

@@ -37,11 +37,7 @@ counters.`,
 	}
 	options := addOptions(cmd, adminOption)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		e, err := a.load(options.file, options.given())
-		if err != nil {
-			return err
-		}
-		processes, err := findStatus(cmd.Context(), e.Config)
+		processes, err := a.runningProcesses(cmd.Context(), options)
 		if err != nil {
 			return err
 		}
@@ -114,11 +110,7 @@ of the export. A device of the kernel is detached in its stead.`,
 	}
 	options := addOptions(cmd, adminOption)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		e, err := a.load(options.file, options.given())
-		if err != nil {
-			return err
-		}
-		processes, err := findStatus(cmd.Context(), e.Config)
+		processes, err := a.runningProcesses(cmd.Context(), options)
 		if err != nil {
 			return err
 		}
@@ -159,7 +151,7 @@ func endSession(ctx context.Context, processes []processStatus, id string) error
 		}
 	}
 	for _, m := range matches {
-		err := askAdmin(ctx, m.socket, http.MethodDelete, "/v1/sessions/"+url.PathEscape(m.id), nil)
+		err := askAdmin(ctx, m.socket, adminCall{method: http.MethodDelete, route: "/v1/sessions/" + url.PathEscape(m.id)})
 		var answer *answerCode
 		if errors.As(err, &answer) && answer.code == http.StatusNotFound {
 			continue

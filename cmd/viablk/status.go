@@ -141,6 +141,16 @@ func findStatus(ctx context.Context, c config.Config) ([]processStatus, error) {
 	return processes, nil
 }
 
+// runningProcesses finds the status of the processes that a command with the
+// admin option is about.
+func (a *app) runningProcesses(ctx context.Context, options *optionSet) ([]processStatus, error) {
+	e, err := a.load(options.file, options.given())
+	if err != nil {
+		return nil, err
+	}
+	return findStatus(ctx, e.Config)
+}
+
 // errNoAdmin says that the configuration asks for no status socket.
 func errNoAdmin() error {
 	return usage("the admin setting is %q: name the socket with --admin PATH", adminNone)

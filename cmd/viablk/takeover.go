@@ -202,9 +202,23 @@ func (a *app) targets(ctx context.Context, e config.Effective, in *nbdListeners,
 	}
 }
 
-// keep returns further descriptors of what a target serves. monitor is the
-// listener for metrics that the service manager gave it, or nil.
+// keep returns further descriptors of what a target serves, which does not
+// change from then on. An error changes nothing. monitor is the listener for
+// metrics that the service manager gave it, or nil.
 func (s *exportSet) keep(in *nbdListeners, monitor net.Listener) (items []takeover.Item, err error) {
+	select {
+	case s.changing <- struct{}{}:
+	default:
+		return nil, errChanging
+	}
+	defer func() {
+		if s.frozen = err == nil; !s.frozen {
+			<-s.changing
+		}
+	}()
+	if err := s.mayHandOver(); err != nil { // disks may have come since the successor asked
+		return nil, err
+	}
 	fds, err := s.held.Copy()
 	if err != nil {
 		return nil, err
