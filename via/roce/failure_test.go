@@ -89,10 +89,12 @@ func (f *failing) panicked(text string) {
 	if n := contain.Count() - f.caught; n != 1 {
 		f.t.Errorf("%d panics", n)
 	}
-	log := f.log()
 	if contain.Count() > 30 {
 		return
 	}
+	// It is counted before it is logged.
+	within(f.t, "a line of the log", func() bool { return f.log() != "" })
+	log := f.log()
 	if strings.Count(log, "level=ERROR") != 1 || !strings.Contains(log, text) || !strings.Contains(log, "panickyShard") {
 		f.t.Errorf("no line with %q and its stack in %s", text, log)
 	}
