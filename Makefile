@@ -2,8 +2,9 @@
 # make build-verbs the same with RDMA verbs: bin/viablk-verbs, which needs libibverbs and
 #                  librdmacm at run time, and bin/viablk-verbs-static, which needs nothing
 # make build-rbd   the same with images of Ceph: bin/viablk-rbd, which needs librbd and librados at run time
-# make test        every test, under the race detector
+# make test        every test, those of the product's packages under the race detector
 # make test-plain  what runs in part under the race detector, in full and without it
+# make test-race   every test, and all programs that they start, under the race detector
 # make test-vm     the tests in virtual machines with a real kernel
 # make test-vm-next  the same, all of them with the kernel of Debian's next release
 # make test-suites  the suites of nbd, libnbd and QEMU against our NBD servers, and how many cases ran
@@ -114,7 +115,7 @@ PACKAGE_TOOLS := $(BUILD_TOOLS) mmdebstrap:mmdebstrap lintian:lintian rpm:rpm rp
 LOCKS := -test=false -inferred=false
 LOCKED := ./internal/... ./via/... ./target/... ./initiator ./regcache ./config ./cmd/...
 
-.PHONY: build build-verbs deb rpm image test test-plain test-suites test-page test-packages test-vm test-vm-next conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed hogs forged-packets planted exactly-once returns noticed restarts attach-latency takeovers forgeries rotation cable fuzz-smoke deps clean bench-copy bench-proxy build-rbd test-ceph
+.PHONY: build build-verbs deb rpm image test test-plain test-race test-suites test-page test-packages test-vm test-vm-next conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed hogs forged-packets planted exactly-once returns noticed restarts attach-latency takeovers forgeries rotation cable fuzz-smoke deps clean bench-copy bench-proxy build-rbd test-ceph
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/viablk ./cmd/viablk
@@ -142,30 +143,43 @@ build-rbd: TOOLS := $(BUILD_TOOLS)
 build-rbd: deps
 	CGO_ENABLED=1 $(GO) build -trimpath -tags $(RBD) -o bin/viablk-rbd ./cmd/viablk
 
-# Allocations are counted without the race detector, which allocates itself. A
-# process under it sleeps a second at its end, unless told otherwise, in case a race
-# is still to come: of tests, which wait for their goroutines, there is none.
+# Every test once: packages of the product under the race detector, the others, which
+# start programs, without it, but for chains of programs that are built with it. -short
+# cuts loops of one goroutine, in which it finds nothing; "test-plain" has them in full.
+# Allocations are counted without the race detector, which allocates itself.
 # "make check" vets. Binaries are linked for packages with allocation tests alone.
-# Tests wait for half of their time: twice as many packages as processors run at once.
+# Tests wait for half of their time: twice as many packages as processors run at once,
+# those that take longest first.
 AT_ONCE ?= $(shell echo $$((2 * $$(nproc))))
+TEST := $(GO) test -vet=off -shuffle=on -count=1 -timeout 30m
+# A process under it sleeps a second at its end, unless told otherwise, in case a race
+# is still to come: of tests, which wait for their goroutines, there is none.
+RACE_TEST := CGO_ENABLED=1 VIABLK_WANT_RACE=1 GORACE=atexit_sleep_ms=50 $(TEST) -race
+PROGRAMS := /integration/|/cmd/viablk(/internal/(bench|compare|regbench))?$$|viablk$$
+RACE_SCRIPTS := admingroup|attach|clients|export|health|identity|limit|metrics|path|reload|reservation|sealed|session|top
+RACE_CHAINS := TestExactlyOnce|TestExactlyOnceOverTwoCables|TestHistoryIsLinearizable|TestInitiatorsComeAndGo|TestTargetReturnsUnderLoad|TestTakeoverUnderLoad|TestManyConnections|TestRotation|TestReloadUnderLoad|TestShutdownWhileNegotiating
 test: deps
-	CGO_ENABLED=1 VIABLK_WANT_RACE=1 GORACE=atexit_sleep_ms=50 $(GO) test -race -vet=off -shuffle=on -count=1 -timeout 30m -p $(AT_ONCE) ./...
-	CGO_ENABLED=1 $(GO) test -race -tags $(VERBS) -count=1 -run 'TestHost|TestTimeout' ./via/verbs # the others take a device
-	$(GO) test -v -vet=off -shuffle=on -count=1 -run Alloc \
-		$$(grep -rlE --include='*_test.go' 'func (Test|Fuzz)[A-Za-z0-9]*Alloc' . | xargs -n1 dirname | sort -u) | \
+	$(TEST) -p $(AT_ONCE) ./integration/{session,roce} $$($(GO) list ./... | grep -E '$(PROGRAMS)')
+	$(RACE_TEST) -short -p $(AT_ONCE) ./via/roce ./target/backend $$($(GO) list ./... | grep -vE '$(PROGRAMS)')
+	$(RACE_TEST) -p $(AT_ONCE) -run '^($(RACE_CHAINS)|TestRaceDetectorIsOn)$$' . ./integration/{session,roce,nbd,attack}
+	$(RACE_TEST) -run '^TestScript$$/^($(RACE_SCRIPTS))$$' ./cmd/viablk
+	$(RACE_TEST) -tags $(VERBS) -run 'TestHost|TestTimeout' ./via/verbs # the others take a device
+	$(TEST) -v -run Alloc $$(grep -rlE --include='*_test.go' 'func (Test|Fuzz)[A-Za-z0-9]*Alloc' . | xargs -n1 dirname | sort -u) | \
 		awk '/^=== RUN/ {n++} !/^(=== | *--- (PASS|SKIP)|PASS|-test.shuffle)/; END {exit n == 0}' # none is a failure
 	$(MAKE) -j2 -O test-plain simulate planted
 
-# Loops of one goroutine, in which the race detector finds nothing: with it they run
-# a part of their rounds.
+# What is cut under the race detector, in full and without it.
 test-plain:
-	$(GO) test -vet=off -count=1 -run '^TestConformance(IPv4)?$$/././^GoneHandles$$' ./via/shm ./via/roce ./via/viatest/loopback $(SOME)
-	$(GO) test -vet=off -count=1 -run '^TestConformanceThrough(Trace|Stats)$$' ./via/hook $(SOME)
-	$(GO) test -vet=off -count=1 -run '^TestClientsComeAndGo$$' ./integration/nbd $(SOME)
-	$(GO) test -vet=off -count=1 -run '^TestHistories$$' ./target/backend -args -identity.histories 2000 $(SOME)
+	$(TEST) -run '^TestConformance(IPv4)?$$/././^GoneHandles$$' ./via/shm ./via/roce ./via/viatest/loopback $(SOME)
+	$(TEST) -run '^TestConformanceThrough(Trace|Stats)$$' ./via/hook $(SOME)
+	$(TEST) -run '^TestHistories$$' ./target/backend $(SOME)
 
 # A package of which no test runs is a failure.
 SOME := | awk '{print} /no tests to run/ {bad = 1}; END {exit bad}'
+
+# Every test, in full, and every program under the race detector.
+test-race: deps
+	$(RACE_TEST) -p $(AT_ONCE) ./...
 
 # One package at a time: a machine needs both processors of a small host.
 test-vm: deps

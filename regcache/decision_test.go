@@ -113,7 +113,7 @@ func (w *world) live(t *testing.T, r *rig, c *CopyPolicy, dir Direction, size, n
 // registration cost. The race detector, which would see one goroutine only,
 // runs a subset.
 func TestDecisionIsNearTheBest(t *testing.T) {
-	brief := testing.Short() || raceDetector
+	brief := testing.Short()
 	for _, policy := range []Policy{PolicyClock, PolicyRistretto} {
 		for _, w := range worlds() {
 			step := 2

@@ -11,10 +11,7 @@ import (
 // other: what the last one had may not be in the way of the next.
 func TestClientsComeAndGo(t *testing.T) {
 	testbed.Requires(t, "nbdsh")
-	clients := 500
-	if testbed.RaceDetector { // one after the other: the rest is for "make test-plain"
-		clients = 100
-	}
+	const clients = 200
 	testbed.EachWay(t, testbed.MemoryDisk("1MiB"), func(t *testing.T, s testbed.Service) {
 		files := s.IdleFiles(t)
 		out := testbed.Succeed(t, testbed.StartPath(t, nil, testbed.Locate("python3"), "testdata/comeandgo.py", s.URI, fmt.Sprint(clients)))

@@ -93,7 +93,7 @@ func TestDiskOverBadNetwork(t *testing.T) {
 		for _, family := range []int{4, 6} {
 			t.Run(fmt.Sprintf("%s over IPv%d", x.name, family), func(t *testing.T) {
 				t.Parallel()
-				const size = 8 << 20
+				const size = 4 << 20
 				b := netbed.New(t, netbed.Options{MTU: 1500 * (1 + 2*(family/6)), Whole: x.whole}) // 4500 for IPv6
 				file := testbed.SparseFile(t, size)
 				r := testbed.OverRoCE(t, testbed.Program(t), b, family, testbed.Disk{Name: "disk", Spec: "file:" + file})

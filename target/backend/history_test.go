@@ -15,7 +15,7 @@ import (
 
 var (
 	historySeed  = flag.Uint64("identity.seed", 0, "the history of this seed alone")
-	historyCount = flag.Uint64("identity.histories", 100, "random histories of a disk, its target and its clients")
+	historyCount = flag.Uint64("identity.histories", 2000, "random histories of a disk, its target and its clients")
 )
 
 // TestHistories: whatever happens to a disk while its client is away, the
@@ -24,6 +24,9 @@ var (
 // answered OK after a lost write.
 func TestHistories(t *testing.T) {
 	first, count := uint64(1), *historyCount
+	if testing.Short() {
+		count /= 20
+	}
 	if *historySeed != 0 {
 		first, count = *historySeed, 1
 	}

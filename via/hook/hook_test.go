@@ -33,11 +33,11 @@ func fabric(inner func(via.Provider) via.Provider) viatest.Open {
 	}
 }
 
-// Under the race detector a decorator alone runs the groups in which several
-// goroutines use it; the stack of all runs the whole kit.
+// With -short, a decorator alone runs the groups in which several goroutines
+// use it; the stack of all runs the whole kit.
 func conformanceAlone(t *testing.T, decorate func(via.Provider) via.Provider) {
 	t.Helper()
-	if raceDetector {
+	if testing.Short() {
 		viatest.RunGroups(t, fabric(decorate), nil, "messaging", "rdma", "completion", "notice", "connection", "peers", "disconnect")
 		return
 	}

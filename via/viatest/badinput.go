@@ -327,9 +327,8 @@ func goneHandles(e *env) {
 		old := e.region(x, b, x.open())
 		e.check(old.Deregister(), "deregister")
 		m, others := old, 1
-		// Every slot of the table once: arithmetic of one goroutine, in which
-		// the race detector finds nothing, at ten times the cost.
-		if e.level == claimed&-claimed && !raceDetector {
+		// Every slot of the table once: arithmetic of one goroutine.
+		if e.level == claimed&-claimed && !testing.Short() {
 			others = x.nic.Limits().MaxRegisterRegions + 1
 		}
 		for range others {

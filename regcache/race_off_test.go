@@ -1,6 +1,0 @@
-//go:build !race
-
-package regcache
-
-// raceDetector reports whether the race detector is built in.
-const raceDetector = false
