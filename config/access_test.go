@@ -10,7 +10,7 @@ import (
 
 func loadText(t *testing.T, text string) (Effective, error) {
 	t.Helper()
-	return Load(write(t, "viablk.yaml", text), nil)
+	return Load(write(t, "viablk.yaml", text), nil, nil)
 }
 
 // complains reports whether the first complaint begins as it should; "" is

@@ -76,7 +76,7 @@ func decodeObject(document []byte) (keys map[string]any, err error) {
 
 // documentError is a complaint about a document as a whole.
 func documentError(message string) error {
-	return &Error{Problems: []Problem{{Message: "the document " + message}}}
+	return &Error{Problems: []Problem{{Origin: FromAdmin, Message: "the document " + message}}}
 }
 
 // documentKey is where the decoder finds an export of a document.
@@ -96,7 +96,7 @@ func exportOf(keys map[string]any) (Export, error) {
 	}
 	for i := range bad {
 		key, _ := strings.CutPrefix(bad[i].Key, documentKey)
-		bad[i].Key = strings.TrimPrefix(key, ".")
+		bad[i].Key, bad[i].Origin = strings.TrimPrefix(key, "."), FromAdmin
 	}
 	if err := bad.err(); err != nil {
 		return Export{}, err

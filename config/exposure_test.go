@@ -80,7 +80,7 @@ func TestInClear(t *testing.T) {
 // An unsafe configuration is not a mistake on the command line, even if flags
 // alone make it.
 func TestUnsafeFlags(t *testing.T) {
-	_, err := Load("", Flags{"target.listen": {Name: "--listen", Value: []string{"nbd://192.0.2.1/"}}})
+	_, err := Load("", Flags{"target.listen": {Name: "--listen", Value: []string{"nbd://192.0.2.1/"}}}, nil)
 	var bad *Error
 	if !errors.As(err, &bad) || bad.FlagsOnly() || !strings.Contains(err.Error(), "--insecure (from --listen)") {
 		t.Errorf("got %v", err)
@@ -88,7 +88,7 @@ func TestUnsafeFlags(t *testing.T) {
 	_, err = Load("", Flags{
 		"target.listen": {Name: "--listen", Value: []string{"nbd://192.0.2.1/"}},
 		"insecure":      {Name: "--insecure", Value: "true"},
-	})
+	}, nil)
 	if err != nil {
 		t.Errorf("got %v", err)
 	}
@@ -107,7 +107,7 @@ func parsed(t *testing.T, uri string) string {
 // first for a reason that begins with want.
 func checkUnsafe(t *testing.T, file string, refused bool, want string) {
 	t.Helper()
-	_, err := Load(write(t, "viablk.yaml", file), nil)
+	_, err := Load(write(t, "viablk.yaml", file), nil, nil)
 	if !refused {
 		if err != nil {
 			t.Errorf("%s: %v", file, err)

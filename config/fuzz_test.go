@@ -31,7 +31,7 @@ func FuzzSecurity(f *testing.F) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		e, err := Load(path, nil)
+		e, err := Load(path, nil, nil)
 		var bad *Error
 		switch {
 		case errors.As(err, &bad):

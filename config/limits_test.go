@@ -57,7 +57,7 @@ func TestLimitsInFile(t *testing.T) {
 	const text = `target: {exports: [
   {name: a, backend: "memory:1M", limits: {iops: 1000, bandwidth: 100MiB, burst: 50ms}, session_limits: {bandwidth: 1048576}},
   "b=limit:iops=7:memory:1M", "c=memory:1M"]}`
-	e, err := Load(write(t, "viablk.yaml", text), nil)
+	e, err := Load(write(t, "viablk.yaml", text), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func TestLimitsAreChecked(t *testing.T) {
 		if strings.HasPrefix(limits, "backend") {
 			text = "target: {exports: [{name: a, " + limits + "}]}"
 		}
-		if _, err := Load(write(t, "viablk.yaml", text), nil); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Load(write(t, "viablk.yaml", text), nil, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", limits, err, want)
 		}
 	}

@@ -50,11 +50,27 @@ func (e *Effective) Origin(key string) Origin {
 	return FromDefault
 }
 
+// Validate is that of the configuration, with origins.
+func (e *Effective) Validate(backends BackendCheck) error {
+	var bad *Error
+	if !errors.As(e.Config.Validate(backends), &bad) {
+		return nil
+	}
+	return locate(bad.Problems, func(key string) (Origin, string) {
+		for _, s := range e.Settings {
+			if s.Key == key {
+				return s.Origin, s.Source
+			}
+		}
+		return FromDefault, ""
+	})
+}
+
 // Load reads the file at path, if path is not empty, and puts the environment
 // and flags above it. The format follows from the extension: .yaml, .yml, .toml
-// or .json. The error is an *[Error] if the content is at fault, and wraps an
-// [fs.PathError] if the file cannot be read.
-func Load(path string, flags Flags) (Effective, error) {
+// or .json. backends is for [Config.Validate]. The error is an *[Error] if the
+// content is at fault, and wraps an [fs.PathError] if the file cannot be read.
+func Load(path string, flags Flags, backends BackendCheck) (Effective, error) {
 	v := viper.New()
 	for _, s := range settings(Default()) {
 		v.SetDefault(s.Key, s.Value)
@@ -75,7 +91,7 @@ func Load(path string, flags Flags) (Effective, error) {
 	if err := v.UnmarshalExact(&c, viper.DecodeHook(decodeHook)); err != nil {
 		bad = decodeProblems(bad, "", err)
 	}
-	bad = append(bad, c.complainBeside(bad)...)
+	bad = append(bad, c.complainBeside(bad, backends)...)
 	if len(bad) > 0 {
 		return Effective{}, locate(bad, origin)
 	}
@@ -89,9 +105,9 @@ func Load(path string, flags Flags) (Effective, error) {
 
 // complainBeside returns what is wrong with the values of the keys that could
 // be read: all but those of unread.
-func (c Config) complainBeside(unread complaints) complaints {
+func (c Config) complainBeside(unread complaints, backends BackendCheck) complaints {
 	var bad *Error
-	if !errors.As(c.Validate(), &bad) {
+	if !errors.As(c.Validate(backends), &bad) {
 		return nil
 	}
 	return slices.DeleteFunc(bad.Problems, func(p Problem) bool {

@@ -79,7 +79,7 @@ func TestFormatsAgree(t *testing.T) {
 	want.DrainTimeout = time.Minute
 	for name, content := range formats {
 		t.Run(name, func(t *testing.T) {
-			got, err := Load(write(t, name, content), nil)
+			got, err := Load(write(t, name, content), nil, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -91,7 +91,7 @@ func TestFormatsAgree(t *testing.T) {
 }
 
 func TestNothingSetIsDefault(t *testing.T) {
-	got, err := Load("", nil)
+	got, err := Load("", nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestNothingSetIsDefault(t *testing.T) {
 			t.Errorf("%s comes from %s %q", s.Key, s.Origin, s.Source)
 		}
 	}
-	if err := Default().Validate(); err != nil {
+	if err := Default().Validate(nil); err != nil {
 		t.Errorf("the default is not valid: %v", err)
 	}
 }
@@ -118,7 +118,7 @@ func TestPrecedence(t *testing.T) {
 	t.Setenv("VIABLK_DRAIN_TIMEOUT", "5s")
 	t.Setenv("VIABLK_INSECURE", "true")
 	t.Setenv("VIABLK_LOG_LEVEL", "") // empty counts as unset
-	got, err := Load(path, Flags{"target.depth": {Name: "--depth", Value: "31"}})
+	got, err := Load(path, Flags{"target.depth": {Name: "--depth", Value: "31"}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func TestPrecedence(t *testing.T) {
 
 func TestFlagListReplacesFileList(t *testing.T) {
 	path := write(t, "viablk.yaml", "target: {exports: [{name: a, backend: 'memory:1M'}]}")
-	got, err := Load(path, Flags{"target.exports": {Name: "--export", Value: []string{"B.c=memory:2M"}}})
+	got, err := Load(path, Flags{"target.exports": {Name: "--export", Value: []string{"B.c=memory:2M"}}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func TestEveryKeyHasAnEnvironmentVariable(t *testing.T) {
 	for _, s := range settings(Default()) {
 		t.Run(s.Key, func(t *testing.T) {
 			t.Setenv(EnvironmentName(s.Key), "\x01 no such value")
-			_, err := Load("", nil)
+			_, err := Load("", nil, nil)
 			switch s.Key {
 			case "admin", "nbd.tls_certificates", "target.certificates", "attach.certificates", "attach.target_name", "attach.description", "target.state_folder",
 				"metrics.certificates", "metrics.exports": // any text will do
@@ -188,7 +188,7 @@ func TestEveryKeyHasAnEnvironmentVariable(t *testing.T) {
 // A variable that had an effect once is refused, not ignored.
 func TestRenamedVariable(t *testing.T) {
 	t.Setenv("VIABLK_NBD_SPIN", "0")
-	_, err := Load("", nil)
+	_, err := Load("", nil, nil)
 	want := "nbd.spin: unknown key; did you mean VIABLK_NBD_BUSY_POLL? (from VIABLK_NBD_SPIN)"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
@@ -251,7 +251,7 @@ func TestComplaints(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := write(t, "viablk.yaml", c.file)
-			_, err := Load(path, nil)
+			_, err := Load(path, nil, nil)
 			var bad *Error
 			if !errors.As(err, &bad) {
 				t.Fatalf("got %v, want an *Error", err)
@@ -276,7 +276,7 @@ func TestComplaintAboutFlag(t *testing.T) {
 	_, err := Load("", Flags{
 		"target.depth":   {Name: "--depth", Value: "0"},
 		"target.exports": {Name: "--export", Value: []string{"a=x", "a=y"}},
-	})
+	}, nil)
 	var bad *Error
 	if !errors.As(err, &bad) || !bad.FlagsOnly() {
 		t.Fatalf("got %v, want complaints about flags only", err)
@@ -287,14 +287,14 @@ func TestComplaintAboutFlag(t *testing.T) {
 }
 
 func TestUnreadableFile(t *testing.T) {
-	if _, err := Load("/nonexistent/viablk.yaml", nil); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := Load("/nonexistent/viablk.yaml", nil, nil); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("got %v, want %v", err, fs.ErrNotExist)
 	}
-	if _, err := Load(t.TempDir()+"/x/..", nil); err == nil {
+	if _, err := Load(t.TempDir()+"/x/..", nil, nil); err == nil {
 		t.Error("a directory is read as a file")
 	}
 	var bad *Error
-	if _, err := Load(write(t, "viablk.ini", "x"), nil); !errors.As(err, &bad) {
+	if _, err := Load(write(t, "viablk.ini", "x"), nil, nil); !errors.As(err, &bad) {
 		t.Errorf("got %v, want an *Error about the extension", err)
 	}
 	directory := filepath.Join(t.TempDir(), "d.yaml")
@@ -302,13 +302,13 @@ func TestUnreadableFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	var system *fs.PathError
-	if _, err := Load(directory, nil); !errors.As(err, &system) {
+	if _, err := Load(directory, nil, nil); !errors.As(err, &system) {
 		t.Errorf("got %v, want a path error", err)
 	}
 }
 
 func TestEmptySectionKeepsDefaults(t *testing.T) {
-	got, err := Load(write(t, "viablk.yaml", "target:\nattach: {}\n"), nil)
+	got, err := Load(write(t, "viablk.yaml", "target:\nattach: {}\n"), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

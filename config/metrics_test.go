@@ -59,7 +59,7 @@ func TestMetricsComplaints(t *testing.T) {
 		"metrics: {exports: [" + many + "]}": "metrics.exports: 257 exports are listed, at most 256 are allowed",
 		"metrics: {port: 3}":                 "metrics.port: unknown key; known here are listen, certificates",
 	} {
-		if _, err := Load(write(t, "viablk.yaml", file), nil); err == nil || !strings.HasPrefix(err.Error(), want) {
+		if _, err := Load(write(t, "viablk.yaml", file), nil, nil); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: got %v", file, err)
 		}
 	}

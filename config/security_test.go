@@ -58,7 +58,7 @@ func TestUnsafeMixes(t *testing.T) {
 		"attach: {uri: 'via+shm:///a?socket=/v&tls-certificates=c'}":           "attach.uri: ",
 		"attach: {uri: 'via+roce://h/a?tls-certificates=c&tls-verify-peer=0'}": "attach.uri: ",
 	} {
-		_, err := Load(write(t, "viablk.yaml", file), nil)
+		_, err := Load(write(t, "viablk.yaml", file), nil, nil)
 		var bad *Error
 		if !errors.As(err, &bad) || !strings.HasPrefix(err.Error(), key) {
 			t.Errorf("%s: got %v, want %s…", file, err, key)

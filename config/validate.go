@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -44,11 +45,13 @@ var words = map[string][]string{
 	"target.security":    {"auto", "require", "off"},
 }
 
-// Validate checks everything that can be checked without opening anything. It
-// returns nil or an *[Error] with every complaint, in the order of the keys.
-func (c Config) Validate() error {
+// Validate checks everything that can be checked without opening anything, the
+// backends of exports by what knows them, which may be nil. It returns nil or
+// an *[Error] with every complaint, in the order of the keys.
+func (c Config) Validate(backends BackendCheck) error {
 	var bad complaints
 	c.Target.validate(&bad, c.NBD)
+	c.validateBackends(&bad, backends)
 	c.Attach.validate(&bad, c.NBD)
 	c.NBD.validate(&bad, c.NBDCertificates())
 	c.validateSecurity(&bad)
@@ -122,6 +125,37 @@ func (t Target) validateExports(bad *complaints) {
 	if empty, ok := names[""]; ok && marked >= 0 && marked != empty {
 		bad.add(fmt.Sprintf("target.exports[%d]", marked),
 			"cannot be the default: target.exports[%d] has the empty name", empty)
+	}
+}
+
+// BackendCheck returns what is wrong with the specification of a disk, and
+// opens nothing. The error is an *[UnsafeError] if the disk is unsafe in a
+// configuration that is not insecure.
+type BackendCheck func(spec string, insecure bool) error
+
+// UnsafeError is the error of a value that is right by itself, and would give a
+// disk away.
+type UnsafeError struct{ Message string }
+
+// Error returns the message.
+func (e *UnsafeError) Error() string { return e.Message }
+
+// validateBackends asks what knows backends about those of the exports.
+func (c Config) validateBackends(bad *complaints, backends BackendCheck) {
+	if backends == nil {
+		return
+	}
+	for i, e := range c.Target.Exports {
+		if e.Backend == "" || strings.HasPrefix(e.Backend, limitPrefix) {
+			continue // see Export.validate
+		}
+		err := backends(e.Backend, c.Insecure)
+		if err == nil {
+			continue
+		}
+		p := Problem{Key: fmt.Sprintf("target.exports[%d].backend", i), Message: fmt.Sprintf("export %q: %v", e.Name, err)}
+		p.Unsafe = errors.As(err, new(*UnsafeError))
+		*bad = append(*bad, p)
 	}
 }
 

@@ -30,7 +30,8 @@ func (a *app) configCheckCommand() *cobra.Command {
 		Use:   "check FILE",
 		Short: "Validate a configuration file",
 		Long: `Report everything that is wrong with a configuration file, as it would apply
-under the present environment. Nothing is opened but the file itself.`,
+under the present environment, the specifications of disks included. Nothing is opened
+but the file itself: whether a disk is there, and fit, shows when the target starts.`,
 		RunE: func(_ *cobra.Command, args []string) error {
 			_, err := a.load(args[0], nil)
 			var bad *config.Error

@@ -63,7 +63,7 @@ func TestConfigSchema(t *testing.T) {
 		path := write(string(rune('a'+i))+".yaml", text)
 		arguments = append(arguments, path)
 		want[path] = i >= len(good)
-		if _, err := config.Load(path, nil); (err != nil) != want[path] {
+		if _, err := config.Load(path, nil, checkBackend); (err != nil) != want[path] {
 			t.Errorf("loaded %q: %v", text, err)
 		}
 	}

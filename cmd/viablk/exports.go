@@ -63,7 +63,7 @@ func openDisks(e config.Effective, held *backend.Held, wait time.Duration, log *
 				err = sameBacking(err, x, disks)
 			}
 			err = fmt.Errorf("export %q: %w", x.Name, err)
-			if errors.Is(err, backend.ErrUsage) && originOf(e, "target.exports") == config.FromFlag {
+			if errors.Is(err, backend.ErrUsage) && e.Origin(exportsKey) == config.FromFlag {
 				err = &exit{exitUsage, err}
 			}
 			return nil, errors.Join(err, closeDisks(disks))
@@ -96,7 +96,7 @@ func sameBacking(err error, x config.Export, disks []disk) error {
 func openDisk(x config.Export, state string, held *backend.Held, wait time.Duration, insecure bool, log *slog.Logger) (disk, error) {
 	log = log.With("export", x.Name)
 	device, err := backend.Open(x.Backend, backend.Options{
-		ReadOnly: x.ReadOnly, StateFolder: state, Held: held, LockWait: wait, Log: log, NBD: openNBDBackend(insecure, log),
+		ReadOnly: x.ReadOnly, StateFolder: state, Held: held, LockWait: wait, Log: log, NBD: parseNBD(insecure),
 	})
 	if err != nil {
 		return disk{}, err
@@ -165,16 +165,6 @@ func closeDisks(disks []disk) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// originOf returns where the value of a key came from.
-func originOf(e config.Effective, key string) config.Origin {
-	for _, s := range e.Settings {
-		if s.Key == key {
-			return s.Origin
-		}
-	}
-	return config.FromDefault
 }
 
 // nbdExports returns the disks as NBD serves them.

@@ -128,7 +128,8 @@ const exportsKey = "target.exports"
 // of disks that it opened and those that clients still have or that close now.
 // A change calls it.
 func (s *exportSet) apply(next config.Config, from config.Setting) (added int, removed []*retiredDisk, err error) {
-	if err := next.Validate(); err != nil {
+	effective := config.Effective{Config: next, Settings: settingsOf(next, s.inEffect.Load().Settings, from)}
+	if err := effective.Validate(checkBackend); err != nil {
 		return 0, nil, err
 	}
 	before := s.current()
@@ -148,7 +149,7 @@ func (s *exportSet) apply(next config.Config, from config.Setting) (added int, r
 	s.mu.Lock()
 	s.disks = disks
 	s.mu.Unlock()
-	s.inEffect.Store(&config.Effective{Config: next, Settings: settingsOf(next, s.inEffect.Load().Settings, from)})
+	s.inEffect.Store(&effective)
 	for _, d := range before {
 		if !slices.ContainsFunc(disks, d.same) {
 			removed = append(removed, s.retire(d))

@@ -132,7 +132,7 @@ func (a *app) load(file string, flags config.Flags) (config.Effective, error) {
 			fmt.Fprintf(a.stderr, "viablk: warning: %s\n", warning)
 		}
 	}
-	e, err := config.Load(file, flags)
+	e, err := config.Load(file, flags, checkBackend)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = &exit{exitConfiguration, fmt.Errorf("%s%w", source, err)}
 	}

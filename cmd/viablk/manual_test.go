@@ -96,7 +96,7 @@ func TestManualExample(t *testing.T) {
 	if err := os.WriteFile(path, []byte(configExample), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	e, err := config.Load(path, nil)
+	e, err := config.Load(path, nil, checkBackend)
 	if err != nil {
 		t.Fatal(err)
 	}

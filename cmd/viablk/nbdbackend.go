@@ -28,25 +28,32 @@ type nbdBackend struct {
 	timeout   time.Duration // of an attempt to connect; 0: the default
 }
 
-// openNBDBackend returns what opens the backends that are NBD URIs or commands.
-// A server elsewhere is asked without TLS only if that is accepted.
-func openNBDBackend(insecure bool, log *slog.Logger) func(spec string, readOnly bool) (block.Device, error) {
-	return func(spec string, readOnly bool) (block.Device, error) {
+// checkBackend is the [config.BackendCheck] of this program.
+func checkBackend(spec string, insecure bool) error {
+	_, err := backend.Parse(spec, parseNBD(insecure))
+	return err
+}
+
+// parseNBD returns what parses backends that are NBD URIs or commands. A server
+// elsewhere is asked without TLS only if that is accepted.
+func parseNBD(insecure bool) func(spec string) (backend.Opener, error) {
+	return func(spec string) (backend.Opener, error) {
 		if command, ok := strings.CutPrefix(spec, "run:"); ok {
-			return openCommandBackend(command, readOnly, log)
+			return parseCommandBackend(command)
 		}
 		b, err := parseNBDBackend(spec)
-		if err != nil {
-			return nil, fmt.Errorf("%w: %w", backend.ErrUsage, err)
-		}
 		switch {
-		case !b.uri.InClear():
-		case !insecure:
-			return nil, &exit{exitConfiguration, fmt.Errorf("any host on the path to %s could read and change the disk: use nbds: with tls-certificates=FOLDER, or accept that with --insecure", b.uri)}
-		default:
-			log.Warn("any host on the path to the server can read and change the disk", "event", "server_in_clear", "server", b.uri.String())
+		case err != nil:
+			return nil, fmt.Errorf("%w: %w", backend.ErrUsage, err)
+		case b.uri.InClear() && !insecure:
+			return nil, &config.UnsafeError{Message: fmt.Sprintf("any host on the path to %s could read and change the disk: use nbds: with tls-certificates=FOLDER, or accept that with --insecure", b.uri)}
 		}
-		return b.open(context.Background(), readOnly, log)
+		return func(options backend.Options) (block.Device, error) {
+			if b.uri.InClear() {
+				options.Log.Warn("any host on the path to the server can read and change the disk", "event", "server_in_clear", "server", b.uri.String())
+			}
+			return b.open(context.Background(), options.ReadOnly, options.Log)
+		}, nil
 	}
 }
 
@@ -105,9 +112,8 @@ func (b nbdBackend) open(ctx context.Context, readOnly bool, log *slog.Logger) (
 // commandTimeout is how long a command has until it serves its disk.
 const commandTimeout = time.Minute
 
-// openCommandBackend starts [COMMAND …], an NBD server, and opens its default
-// export. The server ends with the disk, and the disk fails with the server.
-func openCommandBackend(spec string, readOnly bool, log *slog.Logger) (block.Device, error) {
+// parseCommandBackend reads [COMMAND …].
+func parseCommandBackend(spec string) (backend.Opener, error) {
 	inside, opened := strings.CutPrefix(spec, "[")
 	inside, closed := strings.CutSuffix(inside, "]")
 	if !opened || !closed {
@@ -117,6 +123,14 @@ func openCommandBackend(spec string, readOnly bool, log *slog.Logger) (block.Dev
 	if err != nil {
 		return nil, fmt.Errorf("%w: run:%s: %w", backend.ErrUsage, spec, err)
 	}
+	return func(options backend.Options) (block.Device, error) {
+		return openCommandBackend(words, options.ReadOnly, options.Log)
+	}, nil
+}
+
+// openCommandBackend starts a command, an NBD server, and opens its default
+// export. The server ends with the disk, and the disk fails with the server.
+func openCommandBackend(words []string, readOnly bool, log *slog.Logger) (block.Device, error) {
 	server, err := nbdclient.StartCommand(words, log)
 	if err != nil {
 		return nil, err

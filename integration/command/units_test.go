@@ -116,7 +116,7 @@ func TestUnitsListenLocally(t *testing.T) {
 	if sockets == 0 {
 		t.Errorf("no socket in %v", files)
 	}
-	e, err := config.Load("../../contrib/target.yaml", nil)
+	e, err := config.Load("../../contrib/target.yaml", nil, nil)
 	if err != nil || e.Config.Insecure || len(e.Config.Target.Listen) == 0 {
 		t.Fatalf("the configuration of the package: %v, %+v", err, e.Config.Target)
 	}

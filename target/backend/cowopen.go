@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openCowSpec opens BASE,OVERLAY[?OPTION=VALUE&…].
-func openCowSpec(rest string, options Options) (block.Device, error) {
+// parseCow reads BASE,OVERLAY[?OPTION=VALUE&…].
+func parseCow(rest string) (Opener, error) {
 	bottom, top, found := strings.Cut(rest, ",")
 	if !found || bottom == "" {
 		return nil, fmt.Errorf("%w: cow:%s: write cow:BASE,OVERLAY", ErrUsage, rest)
@@ -33,7 +33,7 @@ func openCowSpec(rest string, options Options) (block.Device, error) {
 	if path == "" {
 		return nil, fmt.Errorf("%w: cow:%s: write cow:BASE,OVERLAY", ErrUsage, rest)
 	}
-	o, err := fileOptionsOf(query, options)
+	o, err := parseFileOptions(query)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +41,9 @@ func openCowSpec(rest string, options Options) (block.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return openCow(base, path, create, o, linux{})
+	return func(options Options) (block.Device, error) {
+		return openCow(base, path, create, o.with(options), linux{})
+	}, nil
 }
 
 // openCow opens the disk of an overlay over base.

@@ -16,6 +16,9 @@
 //	fault:OP=FAULT[@WHEN…][,…]:SPEC  SPEC with faults
 //	volatile:SPEC                    SPEC behind a cache that a crash loses
 //
+// [Parse] is the half of it that opens nothing: it tells what is wrong with the
+// text alone.
+//
 // See [ParseSize] for SIZE, and the types behind the schemes for their options.
 // The package does not check requests: [block.Info.Check] did that where they
 // entered the process.

@@ -29,9 +29,6 @@ const memoryFeatures = block.CanFlush | block.CanFUA | block.CanTrim |
 	block.CanWriteZeroes | block.CanFastZero | block.CanMultiConn
 
 func openMemory(size int64, readOnly bool) (block.Device, error) {
-	if size != int64(int(size)) {
-		return nil, fmt.Errorf("%w: %d bytes are more than this machine can address", ErrUsage, size)
-	}
 	bytes, err := unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {

@@ -30,12 +30,17 @@ type mapped struct {
 	closed bool // +checklocks:mu
 }
 
-// openMapSpec opens PATH[?OPTION=VALUE&…].
-func openMapSpec(rest string, options Options) (block.Device, error) {
-	path, o, err := parseFileSpec("mmap", rest, options, "readonly", "create", "lock", "identity")
+// parseMap reads PATH[?OPTION=VALUE&…].
+func parseMap(rest string) (Opener, error) {
+	path, o, err := parseFileSpec("mmap", rest, "readonly", "create", "lock", "identity")
 	if err != nil {
 		return nil, err
 	}
+	return func(options Options) (block.Device, error) { return openMapped(path, o.with(options)) }, nil
+}
+
+// openMapped opens and maps a file.
+func openMapped(path string, o fileOptions) (block.Device, error) {
 	d, err := openFile(path, o, linux{})
 	if err != nil {
 		return nil, err

@@ -33,9 +33,9 @@ type Options struct {
 	// writing, unless with identity=0.
 	StateFolder string
 
-	// NBD opens a disk of an NBD server: a URI, or run:[COMMAND …]. Nil: there
-	// are none.
-	NBD func(spec string, readOnly bool) (block.Device, error)
+	// NBD parses the specification of a disk of an NBD server: a URI, or
+	// run:[COMMAND …]. Nil: there are none.
+	NBD func(spec string) (Opener, error)
 
 	// Log gets what a person should know of a disk. Nil discards it.
 	Log *slog.Logger
@@ -47,16 +47,30 @@ const depthOfSpec = 16
 // schemes are the kinds of disks, for the message about an unknown one.
 const schemes = "memory:, file:, mmap:, cow:, null:, nbd:, run:, rbd:, delay:, fault: and volatile:"
 
+// An Opener opens the disk of a specification that was parsed. The caller calls
+// it at most once: the disk has what it was parsed into.
+type Opener func(Options) (block.Device, error)
+
 // Open opens the disk that spec describes; see the package documentation. A
 // spec that begins with "/", "./" or "../" is a file. Errors wrap [ErrUsage],
 // [ErrLocked], [fs.ErrNotExist] or [fs.ErrPermission] where these say what is
 // wrong.
 func Open(spec string, options Options) (block.Device, error) {
-	return open(spec, options, 0)
+	open, err := Parse(spec, options.NBD)
+	if err != nil {
+		return nil, err
+	}
+	return open(options)
 }
 
-// open opens spec, which nested wrappers surround.
-func open(spec string, options Options, nested int) (block.Device, error) {
+// Parse reads the specification of a disk, and neither opens nor makes
+// anything. nbd is that of [Options]. The error wraps [ErrUsage].
+func Parse(spec string, nbd func(spec string) (Opener, error)) (Opener, error) {
+	return parse(spec, nbd, 0)
+}
+
+// parse reads spec, which nested wrappers surround.
+func parse(spec string, nbd func(spec string) (Opener, error), nested int) (Opener, error) {
 	if nested > depthOfSpec {
 		return nil, fmt.Errorf("%w: more than %d nested disks", ErrUsage, depthOfSpec)
 	}
@@ -69,33 +83,27 @@ func open(spec string, options Options, nested int) (block.Device, error) {
 	}
 	switch scheme {
 	case "memory", "null":
-		return openSized(scheme, rest, options)
+		return parseSized(scheme, rest)
 	case "file":
-		return openFileSpec(rest, options)
+		return parseFile(rest)
 	case "mmap":
-		return openMapSpec(rest, options)
+		return parseMap(rest)
 	case "cow":
-		return openCowSpec(rest, options)
-	case "delay", "fault":
-		return openWrapper(scheme, rest, options, nested)
-	case "volatile":
-		inner, err := open(rest, options, nested+1)
-		if err != nil {
-			return nil, err
-		}
-		return NewVolatile(inner), nil
+		return parseCow(rest)
+	case "delay", "fault", "volatile":
+		return parseWrapper(scheme, rest, nbd, nested)
 	case "rbd":
-		return openRBDSpec(rest, options)
+		return parseRBD(rest)
 	case "nbd", "nbds", "nbd+unix", "nbds+unix", "nbd+vsock", "nbds+vsock", "run":
-		if options.NBD != nil {
-			return options.NBD(spec, options.ReadOnly)
+		if nbd != nil {
+			return nbd(spec)
 		}
 	}
 	return nil, fmt.Errorf("%w: unknown kind of disk %q: there are %s", ErrUsage, scheme, schemes)
 }
 
-// openSized opens SIZE[?readonly=1].
-func openSized(scheme, rest string, options Options) (block.Device, error) {
+// parseSized reads SIZE[?readonly=1].
+func parseSized(scheme, rest string) (Opener, error) {
 	body, query, err := splitQuery(scheme, rest, "readonly")
 	if err != nil {
 		return nil, err
@@ -107,15 +115,19 @@ func openSized(scheme, rest string, options Options) (block.Device, error) {
 	if err := checkSize(fmt.Sprintf("%s:%s", scheme, body), size); err != nil {
 		return nil, err
 	}
+	if scheme == "memory" && size != int64(int(size)) {
+		return nil, fmt.Errorf("%w: %d bytes are more than this machine can address", ErrUsage, size)
+	}
 	readOnly, err := query.flag("readonly")
 	if err != nil {
 		return nil, err
 	}
-	readOnly = readOnly || options.ReadOnly
-	if scheme == "null" {
-		return openNull(size, readOnly)
-	}
-	return openMemory(size, readOnly)
+	return func(options Options) (block.Device, error) {
+		if scheme == "null" {
+			return openNull(size, readOnly || options.ReadOnly)
+		}
+		return openMemory(size, readOnly || options.ReadOnly)
+	}, nil
 }
 
 // checkSize refuses sizes that no disk has.
@@ -130,27 +142,42 @@ func checkSize(what string, size int64) error {
 	return nil
 }
 
-// openWrapper opens RULES:SPEC.
-func openWrapper(scheme, rest string, options Options, nested int) (block.Device, error) {
-	text, spec, found := strings.Cut(rest, ":")
-	if !found {
-		return nil, fmt.Errorf("%w: %s:%s wraps no disk: write %s:RULES:DISK", ErrUsage, scheme, rest, scheme)
+// parseWrapper reads RULES:SPEC, or SPEC of volatile:.
+func parseWrapper(scheme, rest string, nbd func(spec string) (Opener, error), nested int) (Opener, error) {
+	spec := rest
+	wrap := func(inner block.Device) block.Device { return NewVolatile(inner) }
+	if scheme != "volatile" {
+		text, inner, found := strings.Cut(rest, ":")
+		if !found {
+			return nil, fmt.Errorf("%w: %s:%s wraps no disk: write %s:RULES:DISK", ErrUsage, scheme, rest, scheme)
+		}
+		rules, err := parseRules(scheme, text)
+		if err != nil {
+			return nil, err
+		}
+		spec, wrap = inner, func(inner block.Device) block.Device { return newWrapper(inner, rules) }
 	}
-	var rules wrapperRules
-	var err error
+	open, err := parse(spec, nbd, nested+1)
+	if err != nil {
+		return nil, err
+	}
+	return func(options Options) (block.Device, error) {
+		inner, err := open(options)
+		if err != nil {
+			return nil, err
+		}
+		return wrap(inner), nil
+	}, nil
+}
+
+// parseRules reads the rules of delay: or fault:.
+func parseRules(scheme, text string) (rules wrapperRules, err error) {
 	if scheme == "delay" {
 		rules.delays, err = parseDelays(text)
 	} else {
 		rules.faults, err = parseFaults(text)
 	}
-	if err != nil {
-		return nil, err
-	}
-	inner, err := open(spec, options, nested+1)
-	if err != nil {
-		return nil, err
-	}
-	return newWrapper(inner, rules), nil
+	return rules, err
 }
 
 // query is the options of a specification.

@@ -214,3 +214,35 @@ func TestErrorMessagesOfErrnos(t *testing.T) {
 		}
 	}
 }
+
+// Parse refuses what is wrong with the text, and opens, makes and starts
+// nothing.
+func TestParseOpensNothing(t *testing.T) {
+	dir := t.TempDir()
+	started := false
+	nbd := func(string) (Opener, error) {
+		return func(Options) (block.Device, error) { started = true; return nil, errors.ErrUnsupported }, nil
+	}
+	for spec, says := range map[string]string{
+		"file:" + dir + "/new?create=1M":                  "",
+		"mmap:" + dir + "/new?create=1M":                  "",
+		"cow:" + dir + "/base," + dir + "/over?create=1":  "",
+		"delay:read=1ms:file:" + dir + "/new?create=1M":   "",
+		"volatile:run:[touch " + dir + "/new]":            "",
+		"memory:8E?readonly=1":                            "size",
+		"cow:" + dir + "/base":                            "write cow:BASE,OVERLAY",
+		"file:" + dir + "/new?create=1MB":                 "write M or MiB",
+		"mmap:" + dir + "/new?direct=1":                   `no option "direct"`,
+		"cow:" + dir + "/base," + dir + "/over?create=1G": "not 0 or 1",
+		"volatile:file:" + dir + "/new?io=fast":           "option io of file: is",
+		"fault:write=EIO:rbd:pool":                        "names no image",
+	} {
+		_, err := Parse(spec, nbd)
+		if says == "" && err != nil || says != "" && (!errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), says)) {
+			t.Errorf("Parse(%q): %v; want %q", spec, err, says)
+		}
+	}
+	if made, err := os.ReadDir(dir); err != nil || len(made) > 0 || started {
+		t.Errorf("Parse made %v, %v, started %v", made, err, started)
+	}
+}

@@ -30,18 +30,18 @@ type fileOptions struct {
 	held                   *Held // may be nil
 }
 
-// openFileSpec opens PATH[?OPTION=VALUE&…].
-func openFileSpec(rest string, options Options) (block.Device, error) {
-	path, o, err := parseFileSpec("file", rest, options, "readonly", "direct", "create", "lock", "identity", "io")
+// parseFile reads PATH[?OPTION=VALUE&…].
+func parseFile(rest string) (Opener, error) {
+	path, o, err := parseFileSpec("file", rest, "readonly", "direct", "create", "lock", "identity", "io")
 	if err != nil {
 		return nil, err
 	}
-	return openFile(path, o, linux{})
+	return func(options Options) (block.Device, error) { return openFile(path, o.with(options), linux{}) }, nil
 }
 
 // parseFileSpec reads PATH[?OPTION=VALUE&…] of a scheme with some of the
 // options.
-func parseFileSpec(scheme, rest string, options Options, known ...string) (path string, o fileOptions, err error) {
+func parseFileSpec(scheme, rest string, known ...string) (path string, o fileOptions, err error) {
 	path, query, err := splitQuery(scheme, rest, known...)
 	if err != nil {
 		return "", o, err
@@ -49,7 +49,7 @@ func parseFileSpec(scheme, rest string, options Options, known ...string) (path 
 	if path == "" {
 		return "", o, fmt.Errorf("%w: %s: needs a path", ErrUsage, scheme)
 	}
-	if o, err = fileOptionsOf(query, options); err != nil {
+	if o, err = parseFileOptions(query); err != nil {
 		return "", o, err
 	}
 	if query.values.Has("create") {
@@ -61,16 +61,12 @@ func parseFileSpec(scheme, rest string, options Options, known ...string) (path 
 	return path, o, err
 }
 
-// fileOptionsOf returns the options of a query, except for create.
-func fileOptionsOf(q query, options Options) (o fileOptions, err error) {
-	o = fileOptions{
-		lock: true, identity: true, wait: options.LockWait, workers: options.Workers,
-		state: options.StateFolder, log: options.Log, held: options.Held,
-	}
+// parseFileOptions returns the options of a query, except for create.
+func parseFileOptions(q query) (o fileOptions, err error) {
+	o = fileOptions{lock: true, identity: true}
 	if o.readOnly, err = q.flag("readonly"); err != nil {
 		return o, err
 	}
-	o.readOnly = o.readOnly || options.ReadOnly
 	if o.direct, err = q.flag("direct"); err != nil {
 		return o, err
 	}
@@ -86,6 +82,14 @@ func fileOptionsOf(q query, options Options) (o fileOptions, err error) {
 	}
 	o.io, err = parseEngine(q)
 	return o, err
+}
+
+// with returns the options of a specification with those that hold for any.
+func (o fileOptions) with(options Options) fileOptions {
+	o.readOnly = o.readOnly || options.ReadOnly
+	o.wait, o.workers = options.LockWait, options.Workers
+	o.state, o.log, o.held = options.StateFolder, options.Log, options.Held
+	return o
 }
 
 // openFile opens, locks and describes a backing file.

@@ -9,7 +9,7 @@ import (
 	"github.com/viablk/viablk/target/backend/rbd"
 )
 
-// openRBDSpec opens `rbd:POOL/IMAGE[@SNAPSHOT][?OPTION=VALUE&…]`, an image in a
+// parseRBD reads `rbd:POOL/IMAGE[@SNAPSHOT][?OPTION=VALUE&…]`, an image in a
 // Ceph cluster.
 //
 //	readonly=1      refuse writes, and take no lock
@@ -17,24 +17,32 @@ import (
 //	conf=PATH       the configuration of the cluster
 //	namespace=NAME  of the pool
 //	steal=1         take the image from the client that has its lock
-func openRBDSpec(rest string, options Options) (block.Device, error) {
-	cfg, err := parseRBD(rest)
+func parseRBD(rest string) (Opener, error) {
+	cfg, err := parseImage(rest)
 	if err != nil {
 		return nil, err
 	}
+	if !rbd.Built {
+		return nil, &sameError{rbd.ErrNotBuilt, ErrUsage}
+	}
+	return func(options Options) (block.Device, error) { return openImage(cfg, options) }, nil
+}
+
+// openImage opens an image.
+func openImage(cfg rbd.Config, options Options) (block.Device, error) {
 	cfg.ReadOnly, cfg.Log = cfg.ReadOnly || options.ReadOnly, options.Log
 	device, err := rbd.Open(cfg)
 	switch {
 	case errors.Is(err, rbd.ErrInUse):
 		return nil, &sameError{err, ErrLocked}
-	case errors.Is(err, rbd.ErrUnsuitable), errors.Is(err, rbd.ErrNotBuilt):
+	case errors.Is(err, rbd.ErrUnsuitable):
 		return nil, &sameError{err, ErrUsage}
 	}
 	return device, err
 }
 
-// parseRBD reads the specification of an image.
-func parseRBD(rest string) (cfg rbd.Config, err error) {
+// parseImage reads the specification of an image.
+func parseImage(rest string) (cfg rbd.Config, err error) {
 	body, query, err := splitQuery("rbd", rest, "readonly", "user", "conf", "namespace", "steal")
 	if err != nil {
 		return cfg, err

@@ -17,7 +17,7 @@ func TestImagesOfCeph(t *testing.T) {
 		"p%3F/100%25":                             {Pool: "p?", Image: "100%"},
 		"p/i?steal=0&readonly=1&conf=%2Fa%26b%3F": {Pool: "p", Image: "i", ReadOnly: true, Conf: "/a&b?"},
 	} {
-		got, err := parseRBD(rest)
+		got, err := parseImage(rest)
 		if err != nil || got != want {
 			t.Errorf("rbd:%s: %+v, %v", rest, got, err)
 		}

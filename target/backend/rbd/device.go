@@ -16,6 +16,9 @@ import (
 	"github.com/viablk/viablk/target/identity"
 )
 
+// Built reports whether this build has librbd.
+const Built = true
+
 // sector is what the size of a disk is a multiple of, in bytes.
 const sector = 512
 
