@@ -29,10 +29,8 @@ func decodeHook(from, to reflect.Type, data any) (any, error) {
 		return value.Elem().Interface(), err
 	case to == reflect.TypeFor[time.Duration]():
 		return decodeDuration(text, isText, data)
-	case isText && to == reflect.TypeFor[[]Export]():
-		return fields(text, "\n;"), nil
 	case isText && to.Kind() == reflect.Slice:
-		return fields(text, " \t\n,"), nil
+		return fields(text, separators(to)), nil
 	case to.Kind() == reflect.Slice && from.Kind() != reflect.Slice:
 		return nil, errors.New("is a list")
 	case to.Kind() == reflect.Struct && from.Kind() != reflect.Map:
@@ -45,6 +43,15 @@ func decodeHook(from, to reflect.Type, data any) (any, error) {
 		return nil, fmt.Errorf("%v is not text: quote it", data)
 	}
 	return data, nil
+}
+
+// separators divide the elements of a list in a text. A backend may have spaces
+// and commas.
+func separators(list reflect.Type) string {
+	if list == reflect.TypeFor[[]Export]() {
+		return "\n;"
+	}
+	return " \t\n,"
 }
 
 // fields splits a list, without empty elements and space around elements.

@@ -3,9 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -32,12 +30,17 @@ type Setting struct {
 	Value  any    `json:"value"`
 	Origin Origin `json:"origin"`
 	Source string `json:"source,omitempty"` // the flag, variable or file; empty for a default
+
+	// Elements are the files of the elements of a list, where several have a
+	// part of it.
+	Elements []string `json:"elements,omitempty"`
 }
 
 // Effective is a checked configuration with the origin of each value.
 type Effective struct {
 	Config   Config
 	Settings []Setting // every key, in the order of the fields of Config
+	Files    []string  // that were read, in the order in which they apply
 }
 
 // Origin returns where the value of a key comes from.
@@ -56,27 +59,36 @@ func (e *Effective) Validate(backends BackendCheck) error {
 	if !errors.As(e.Config.Validate(backends), &bad) {
 		return nil
 	}
-	return locate(bad.Problems, func(key string) (Origin, string) {
+	return locate(bad.Problems, func(path string) (Origin, string) {
 		for _, s := range e.Settings {
-			if s.Key == key {
-				return s.Origin, s.Source
+			if s.Key != topKey(path) {
+				continue
 			}
+			if i, ok := elementOf(path); ok && i < len(s.Elements) {
+				return s.Origin, s.Elements[i]
+			}
+			return s.Origin, s.Source
 		}
 		return FromDefault, ""
 	})
 }
 
-// Load reads the file at path, if path is not empty, and puts the environment
-// and flags above it. The format follows from the extension: .yaml, .yml, .toml
-// or .json. backends is for [Config.Validate]. The error is an *[Error] if the
-// content is at fault, and wraps an [fs.PathError] if the file cannot be read.
+// Load reads the file at path, if path is not empty, and its fragments, and
+// puts the environment and flags above them. The format follows from the
+// extension: .yaml, .yml, .toml or .json. backends is for [Config.Validate].
+// The error is an *[Error] if the content is at fault, and wraps an
+// [fs.PathError] if a file cannot be read.
 func Load(path string, flags Flags, backends BackendCheck) (Effective, error) {
 	v := viper.New()
 	for _, s := range settings(Default()) {
 		v.SetDefault(s.Key, s.Value)
 	}
-	if err := readFile(v, path); err != nil {
+	all, err := readFiles(path)
+	if err != nil {
 		return Effective{}, err
+	}
+	if err := v.MergeConfigMap(all.values()); err != nil {
+		return Effective{}, fileError(path, err.Error())
 	}
 	v.SetEnvPrefix(strings.TrimSuffix(environmentPrefix, "_"))
 	v.SetEnvKeyReplacer(strings.NewReplacer(".", "_"))
@@ -84,7 +96,7 @@ func Load(path string, flags Flags, backends BackendCheck) (Effective, error) {
 	for key, flag := range flags {
 		v.Set(key, flag.Value)
 	}
-	origin := func(key string) (Origin, string) { return originOf(v, path, flags, key) }
+	origin := func(key string) (Origin, string) { return originOf(all, flags, key) }
 
 	var c Config
 	bad := renamedVariables()
@@ -96,9 +108,14 @@ func Load(path string, flags Flags, backends BackendCheck) (Effective, error) {
 		return Effective{}, locate(bad, origin)
 	}
 	e := Effective{Config: c, Settings: settings(c)}
+	for _, f := range all {
+		e.Files = append(e.Files, f.path)
+	}
 	for i := range e.Settings {
 		s := &e.Settings[i]
-		s.Origin, s.Source = origin(s.Key)
+		if s.Origin, s.Source = origin(s.Key); s.Origin == FromFile {
+			s.Elements = all.elements(s.Key)
+		}
 	}
 	return e, nil
 }
@@ -115,83 +132,39 @@ func (c Config) complainBeside(unread complaints, backends BackendCheck) complai
 	})
 }
 
-// readFile reads the configuration file into v.
-func readFile(v *viper.Viper, path string) error {
-	if path == "" {
-		return nil
-	}
-	kind := strings.TrimPrefix(strings.ToLower(filepath.Ext(path)), ".")
-	if !slices.Contains([]string{"yaml", "yml", "toml", "json"}, kind) {
-		return fileError(path, "the name of a configuration file ends in .yaml, .yml, .toml or .json")
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("read configuration: %w", err)
-	}
-	defer f.Close()
-	v.SetConfigType(kind)
-	if err := v.ReadConfig(f); err != nil {
-		var system *fs.PathError
-		if errors.As(err, &system) {
-			return fmt.Errorf("read configuration: %w", err)
-		}
-		return fileError(path, oneLine(err.Error()))
-	}
-	return checkSections(v, path)
-}
-
-// checkSections reports sections that are not mappings. Viper lets such a value
-// hide the defaults of everything below it.
-func checkSections(v *viper.Viper, path string) error {
-	var bad complaints
-	t := reflect.TypeFor[Config]()
-	for i := range t.NumField() {
-		name := t.Field(i).Tag.Get("mapstructure")
-		if t.Field(i).Type.Kind() != reflect.Struct || !v.InConfig(name) {
-			continue
-		}
-		if _, ok := v.Get(name).(map[string]any); !ok {
-			bad = append(bad, Problem{
-				Key: name, Origin: FromFile, Source: path,
-				Message: "is a section: write its keys below it",
-			})
-		}
-	}
-	return bad.err()
-}
-
-// fileError is a complaint about a file as a whole.
-func fileError(path, message string) error {
-	return &Error{Problems: []Problem{{Origin: FromFile, Source: path, Message: message}}}
-}
-
-// oneLine joins the lines of a message of a parser.
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
-
 // EnvironmentName returns the variable that sets a key.
 func EnvironmentName(key string) string {
 	return environmentPrefix + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
 }
 
-// originOf returns where the value of a key came from.
-func originOf(v *viper.Viper, path string, flags Flags, key string) (Origin, string) {
+// originOf returns where the value at a path came from.
+func originOf(all files, flags Flags, path string) (Origin, string) {
+	key := topKey(path)
 	if flag, ok := flags[key]; ok {
 		return FromFlag, flag.Name
 	}
 	if name := EnvironmentName(key); os.Getenv(name) != "" {
 		return FromEnvironment, name
 	}
-	if v.InConfig(key) {
-		return FromFile, path
+	if source := all.source(path); source != "" {
+		return FromFile, source
 	}
 	return FromDefault, ""
 }
 
-// locate adds the origin to each problem that has none.
-func locate(problems []Problem, origin func(key string) (Origin, string)) error {
+// locate adds the origin to each problem that has none, and to what a problem
+// is about beside it.
+func locate(problems []Problem, origin func(path string) (Origin, string)) error {
 	for i := range problems {
-		if p := &problems[i]; p.Origin == "" {
-			p.Origin, p.Source = origin(topKey(p.Key))
+		p := &problems[i]
+		if p.Origin == "" {
+			p.Origin, p.Source = origin(p.Key)
+		}
+		if p.beside == "" {
+			continue
+		}
+		if _, source := origin(p.beside); source != p.Source {
+			p.Message += " of " + source
 		}
 	}
 	return &Error{Problems: problems}

@@ -28,7 +28,8 @@ type Problem struct {
 	Source  string `json:"source"`  // the flag, variable or file itself; empty for a default
 	Message string `json:"message"` // what is wrong and what would be right
 
-	unknown bool // there is no such key, and no value that could not be read
+	beside  string // path of another value that it is about; "" for none
+	unknown bool   // there is no such key, and no value that could not be read
 
 	// each value is right, and together they give disks away
 	Unsafe bool `json:"unsafe,omitempty"`
@@ -84,6 +85,12 @@ func (c *complaints) addUnknown(key, format string, arguments ...any) {
 // add appends a complaint about a key.
 func (c *complaints) add(key, format string, arguments ...any) {
 	*c = append(*c, Problem{Key: key, Message: fmt.Sprintf(format, arguments...)})
+}
+
+// addBeside appends a complaint about a key and what is at the path of another
+// one, which ends the message.
+func (c *complaints) addBeside(key, other, format string, arguments ...any) {
+	*c = append(*c, Problem{Key: key, Message: fmt.Sprintf(format, arguments...) + " " + other, beside: other})
 }
 
 // unsafe appends a complaint about values that give disks away.

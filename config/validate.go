@@ -111,12 +111,12 @@ func (t Target) validateExports(bad *complaints) {
 			bad.add(key, "%v", err)
 		}
 		if first, ok := names[e.Name]; ok {
-			bad.add(key, "the name %q is already that of target.exports[%d]", e.Name, first)
+			bad.addBeside(key, fmt.Sprintf("target.exports[%d]", first), "the name %q is already that of", e.Name)
 		} else {
 			names[e.Name] = i
 		}
 		if e.Default && marked >= 0 {
-			bad.add(key, "only one export can be the default, and target.exports[%d] is", marked)
+			bad.addBeside(key, fmt.Sprintf("target.exports[%d]", marked), "only one export can be the default: another one is")
 		}
 		if e.Default {
 			marked = i

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -22,7 +23,8 @@ func (a *app) configCommand() *cobra.Command {
 type checkResult struct {
 	Schema   string           `json:"schema"` // viablk.config-check/v1
 	File     string           `json:"file"`
-	Problems []config.Problem `json:"problems"` // empty: the configuration is right
+	Files    []string         `json:"files,omitempty"` // that were read, if there are fragments; of a right configuration
+	Problems []config.Problem `json:"problems"`        // empty: the configuration is right
 }
 
 func (a *app) configCheckCommand() *cobra.Command {
@@ -31,9 +33,9 @@ func (a *app) configCheckCommand() *cobra.Command {
 		Short: "Validate a configuration file",
 		Long: `Report everything that is wrong with a configuration file, as it would apply
 under the present environment, the specifications of disks included. Nothing is opened
-but the file itself: whether a disk is there, and fit, shows when the target starts.`,
+but the file itself and its fragments in conf.d: whether a disk is there, and fit, shows when the target starts.`,
 		RunE: func(_ *cobra.Command, args []string) error {
-			_, err := a.load(args[0], nil)
+			e, err := a.load(args[0], nil)
 			var bad *config.Error
 			if err != nil && !errors.As(err, &bad) {
 				return err
@@ -41,6 +43,9 @@ but the file itself: whether a disk is there, and fit, shows when the target sta
 			result := checkResult{Schema: "viablk.config-check/v1", File: args[0], Problems: []config.Problem{}}
 			if bad != nil {
 				result.Problems = bad.Problems
+			}
+			if len(e.Files) > 1 {
+				result.Files = e.Files
 			}
 			return a.printCheck(result)
 		},
@@ -57,7 +62,7 @@ func (a *app) printCheck(result checkResult) error {
 			fmt.Fprintln(a.stdout, p)
 		}
 		if len(result.Problems) == 0 {
-			fmt.Fprintf(a.stdout, "%s: ok\n", result.File)
+			fmt.Fprintf(a.stdout, "%s: ok\n", strings.Join(append([]string{result.File}, result.Files[min(1, len(result.Files)):]...), ", "))
 		}
 	}
 	if err == nil && len(result.Problems) > 0 {

@@ -102,18 +102,9 @@ func (r *runningConfig) yaml() ([]byte, error) {
 			fmt.Fprintf(&b, "%s:\n", name)
 		}
 		section = name
-		origin := ""
-		if s.Origin != config.FromDefault {
-			origin = "  # " + strings.TrimSuffix(fmt.Sprintf("%s: %s", s.Origin, s.Source), ": ")
-		}
-		if list, ok := s.Value.([]any); ok && s.Key == exportsKey && len(list) > 0 {
-			fmt.Fprintf(&b, "%s%s:%s\n", indent, key, origin)
-			for _, x := range list {
-				text, err := literal(x)
-				if err != nil {
-					return nil, err
-				}
-				fmt.Fprintf(&b, "%s  - %s\n", indent, text)
+		if list, ok := s.Value.([]any); ok && len(list) > 0 && (s.Key == exportsKey || len(s.Elements) == len(list)) {
+			if err := writeList(&b, indent, key, list, s); err != nil {
+				return nil, err
 			}
 			continue
 		}
@@ -121,9 +112,39 @@ func (r *runningConfig) yaml() ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		fmt.Fprintf(&b, "%s%s: %s%s\n", indent, key, text, origin)
+		fmt.Fprintf(&b, "%s%s: %s%s\n", indent, key, text, originComment(s.Origin, s.Source))
 	}
 	return b.Bytes(), nil
+}
+
+// originComment returns the comment behind a value.
+func originComment(origin config.Origin, source string) string {
+	if origin == config.FromDefault {
+		return ""
+	}
+	return "  # " + strings.TrimSuffix(fmt.Sprintf("%s: %s", origin, source), ": ")
+}
+
+// writeList writes a list with a line for each element, which may have files of
+// their own.
+func writeList(b *bytes.Buffer, indent, key string, list []any, s config.Setting) error {
+	whole := originComment(s.Origin, s.Source)
+	if len(s.Elements) == len(list) {
+		whole = ""
+	}
+	fmt.Fprintf(b, "%s%s:%s\n", indent, key, whole)
+	for i, x := range list {
+		text, err := literal(x)
+		if err != nil {
+			return err
+		}
+		from := ""
+		if len(s.Elements) == len(list) {
+			from = originComment(s.Origin, s.Elements[i])
+		}
+		fmt.Fprintf(b, "%s  - %s%s\n", indent, text, from)
+	}
+	return nil
 }
 
 // literal returns a value in JSON; no list is an empty one.

@@ -167,7 +167,7 @@ func settingsOf(c config.Config, before []config.Setting, exports config.Setting
 		if settings[i].Key == exportsKey {
 			from = exports
 		}
-		settings[i].Origin, settings[i].Source = from.Origin, from.Source
+		settings[i].Origin, settings[i].Source, settings[i].Elements = from.Origin, from.Source, from.Elements
 	}
 	return settings
 }

@@ -21,6 +21,14 @@ then from a configuration file, then from defaults. The file is named by --confi
 by VIABLK_CONFIG; there is none that is read unasked. It is YAML, TOML or JSON, as
 its name ends in .yaml, .yml, .toml or .json. An unknown key is an error.
 
+A folder conf.d beside the file has its fragments: files whose names end in .yaml and do
+not begin with a dot. They are read after the file, in the order of their names, each
+time that the file is. A value prevails over that of an earlier file. Lists are joined:
+each fragment may add exports and listeners. The name of an export that two files have
+is an error. Folder and fragments belong to root, to the user of the process or to the
+owner of the file, and like the file they may not be writable for every user. There are
+at most 1000, and 8 MiB of text with the file.
+
 A key with a dot is one in a section: target.listen is the key listen of the section
 target. Its variable is VIABLK_TARGET_LISTEN; elements of a list are divided by
 commas or spaces there, exports by semicolons or lines.
@@ -114,6 +122,7 @@ func configManual(root *cobra.Command, date string) []byte {
 	r.prose(indent(configExample))
 	r.section("FILES")
 	r.item(italic("/etc/viablk/target.yaml"), plain("What viablk-target.service serves."))
+	r.item(italic("/etc/viablk/conf.d/*.yaml"), plain("Its fragments, for programs that manage disks one by one."))
 	r.section("SEE ALSO")
 	r.line("%s,\n%s,\n%s", reference("viablk", "1"), reference("viablk-config-check", "1"), reference("viablk-config-show", "1"))
 	return r.text.Bytes()
