@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/spf13/viper"
@@ -37,6 +39,31 @@ func (e Export) Merge(patch []byte) (Export, error) {
 		return Export{}, err
 	}
 	return exportOf(merge(keys, changes))
+}
+
+// DecodeLogLevel reads a JSON document with the level of a log, {"level":
+// "debug"}, by the rules of the key log.level. The error is an *[Error].
+func DecodeLogLevel(document []byte) (level string, err error) {
+	keys, err := decodeObject(document)
+	if err != nil {
+		return "", err
+	}
+	var bad complaints
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if key != "level" {
+			bad.addUnknown(key, "unknown key; known here is level")
+		}
+	}
+	level, isText := keys["level"].(string)
+	if value, given := keys["level"]; given && !isText {
+		bad.add("log.level", "%v is not text: quote it", value)
+	} else {
+		bad.oneOf("log.level", level)
+	}
+	for i := range bad {
+		bad[i].Origin = FromAdmin
+	}
+	return level, bad.err()
 }
 
 // merge applies a merge patch to an object, which it changes.

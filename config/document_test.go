@@ -9,6 +9,33 @@ import (
 	"time"
 )
 
+func TestDecodeLogLevel(t *testing.T) {
+	for document, want := range map[string]string{
+		`{"level":"debug"}`:              "debug",
+		`{"level":"error"}`:              "error",
+		`{"level":"loud"}`:               `log.level: must be debug, info, warn or error, not "loud"`,
+		`{"level":"Debug"}`:              `log.level: must be debug, info, warn or error, not "Debug"`,
+		`{"level":7}`:                    "log.level: 7 is not text: quote it",
+		`{"level":null}`:                 "log.level: <nil> is not text: quote it",
+		`{}`:                             `log.level: must be debug, info, warn or error, not ""`,
+		`{"format":"json","level":"x"}`:  "format: unknown key; known here is level (and 1 more)",
+		`[]`:                             "the document is not a JSON object",
+		`null`:                           "the document is null",
+		`{"level":"debug"} {"level":"x"`: "the document has more",
+	} {
+		got, err := DecodeLogLevel([]byte(document))
+		if err != nil {
+			got = err.Error()
+			if p := err.(*Error).Problems[0]; p.Origin != FromAdmin {
+				t.Errorf("%s: %+v has no origin", document, p)
+			}
+		}
+		if got != want && !strings.HasPrefix(got, want+" ") && !(err != nil && strings.HasPrefix(got, want)) {
+			t.Errorf("%s: %s; want %s", document, got, want)
+		}
+	}
+}
+
 func TestDecodeExport(t *testing.T) {
 	x, err := DecodeExport([]byte(`{"name":"a.B","backend":"memory:1M","limits":{"iops":5,"burst":"1s"},"clients":[],"minimum_block":"4KiB"}`))
 	want := Export{Name: "a.B", Backend: "memory:1M", Limits: Limits{IOPS: 5, Burst: time.Second}, Clients: []string{}, MinimumBlock: 4 * KiB}

@@ -111,12 +111,12 @@ func (a *app) attach(ctx context.Context, c config.Config, in *nbdListeners) (er
 		return err
 	}
 	defer kernel.close()
-	log := newLog(c.Log, a.stderr)
+	log, level := newServiceLog(c.Log, a.stderr)
 	again := &certificates{log: log}
 	if err := again.useRemote(uri); err != nil {
 		return err
 	}
-	svc := a.newService(c, log)
+	svc := a.newService(c, log, level)
 	defer svc.release()
 
 	remote, err := kernel.dial(ctx, svc, uri, c.Attach, log, newTracer(c.Log, a.stderr))

@@ -24,7 +24,7 @@ type runningConfig struct {
 
 // configuration returns the configuration in effect.
 func (s *exportSet) configuration() runningConfig {
-	return newRunningConfig(s.inEffect.Load())
+	return newRunningConfig(s.inEffect.Load()).withLogLevel(s.level.Level())
 }
 
 // newRunningConfig returns a configuration as it may be shown.

@@ -26,6 +26,7 @@ type exportSet struct {
 	load    func() (config.Effective, error)  // the configuration as it is now
 	check   func(config.Config, []disk) error // what listeners and disks allow together
 	held    *backend.Held                     // what the disks have open
+	level   *slog.LevelVar                    // of the log
 	overNBD *nbd.ExportTable
 	overVIA viaServers
 	ender   *nbd.Server // ends NBD clients

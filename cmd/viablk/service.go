@@ -37,6 +37,7 @@ type part struct {
 // feeds others ends before them; the second one cuts everything off.
 type service struct {
 	log       *slog.Logger
+	level     *slog.LevelVar              // of the log
 	timeout   time.Duration               // for draining
 	signals   chan os.Signal              // that end the process
 	hangups   chan os.Signal              // SIGHUP
@@ -94,9 +95,9 @@ var (
 )
 
 // newService catches signals from now on. The caller calls release.
-func (a *app) newService(c config.Config, log *slog.Logger) *service {
+func (a *app) newService(c config.Config, log *slog.Logger, level *slog.LevelVar) *service {
 	s := &service{
-		log: log, timeout: c.DrainTimeout,
+		log: log, level: level, timeout: c.DrainTimeout,
 		signals: make(chan os.Signal, 2), hangups: make(chan os.Signal, 1), inquiries: make(chan os.Signal, 1), failed: make(chan error, 1),
 		successors: make(chan *takeover.Successor, 1),
 		asked:      make(chan reloadRequest), ending: make(chan struct{}), clock: time.Now,
@@ -292,12 +293,16 @@ func (s *service) drain() error {
 	}
 }
 
-// newLog returns the log of a serving command.
+// newLog returns the log of a command.
 func newLog(c config.Log, w io.Writer) *slog.Logger {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(c.Level)); err != nil {
-		panic(err) // config.Config.Validate knows the levels
-	}
+	log, _ := newServiceLog(c, w)
+	return log
+}
+
+// newServiceLog returns the log of a serving command, and its level.
+func newServiceLog(c config.Log, w io.Writer) (*slog.Logger, *slog.LevelVar) {
+	level := new(slog.LevelVar)
+	level.Set(levelOf(c.Level))
 	untimed := os.Getenv("JOURNAL_STREAM") != ""
 	options := &slog.HandlerOptions{Level: level, ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
 		if untimed && a.Key == slog.TimeKey && len(groups) == 0 {
@@ -306,9 +311,9 @@ func newLog(c config.Log, w io.Writer) *slog.Logger {
 		return named(a)
 	}}
 	if c.Format == "json" {
-		return slog.New(slog.NewJSONHandler(w, options))
+		return slog.New(slog.NewJSONHandler(w, options)), level
 	}
-	return slog.New(slog.NewTextHandler(w, options))
+	return slog.New(slog.NewTextHandler(w, options)), level
 }
 
 // named returns an attribute whose value has a name with that in place of a

@@ -77,7 +77,7 @@ func newTestService(t *testing.T, timeout time.Duration) *service {
 	t.Helper()
 	c := config.Default()
 	c.DrainTimeout = timeout
-	s := new(app).newService(c, slog.New(slog.DiscardHandler))
+	s := new(app).newService(c, slog.New(slog.DiscardHandler), new(slog.LevelVar))
 	s.abandon = func(err error) { t.Errorf("abandoned: %v", err) }
 	t.Cleanup(s.release)
 	return s

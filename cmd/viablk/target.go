@@ -90,8 +90,8 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 	if err != nil {
 		return nil, err
 	}
-	log := newLog(c.Log, a.stderr)
-	svc := a.newService(c, log)
+	log, level := newServiceLog(c.Log, a.stderr)
+	svc := a.newService(c, log, level)
 	defer svc.release()
 	if err := from.receive(); err != nil {
 		return nil, err
@@ -106,7 +106,7 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 		return nil, err
 	}
 	set := newExportSet(log, e, disks, svc.ending)
-	set.load, set.held = load, held
+	set.load, set.held, set.level = load, held, level
 	defer func() { err = errors.Join(err, set.close()) }()
 
 	again := &certificates{log: log}

@@ -69,8 +69,8 @@ func (a *app) up(ctx context.Context, e config.Effective, in *nbdListeners, comm
 	if in != nil && command != "" {
 		return usage("--run has the only client, and the process was started for another: leave it out")
 	}
-	log := newLog(c.Log, a.stderr)
-	svc := a.newService(c, log)
+	log, level := newServiceLog(c.Log, a.stderr)
+	svc := a.newService(c, log, level)
 	defer svc.release()
 	folder, err := os.MkdirTemp("", "viablk-")
 	if err != nil {
