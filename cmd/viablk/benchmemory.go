@@ -5,7 +5,6 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -79,7 +78,7 @@ func (o *memoryBench) choices() (list []priced, sizes []int, err error) {
 	i := slices.IndexFunc(providers, func(p via.Provider) bool { return p.Name() == o.provider })
 	switch {
 	case i < 0:
-		return nil, nil, usage("--provider %q: this build has %s", o.provider, strings.Join(providerNames(), ", "))
+		return nil, nil, usage("--provider %q: this build has %s", o.provider, builtProviders())
 	case o.chartFormat != "svg" && o.chartFormat != "png":
 		return nil, nil, usage("--chart-format is svg or png, not %q", o.chartFormat)
 	}

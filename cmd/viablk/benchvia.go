@@ -270,7 +270,7 @@ func (o *benchOptions) complete(cmd *cobra.Command, network bool) error {
 	c.Level, o.noOffloads = level, o.offloads == "off"
 	switch {
 	case !slices.Contains(providerNames(), o.provider):
-		return usage("--provider %q: this build has %s", o.provider, strings.Join(providerNames(), ", "))
+		return usage("--provider %q: this build has %s", o.provider, builtProviders())
 	case o.offloads != "auto" && (o.offloads != "off" || o.provider != "roce"):
 		return usage("--offloads is auto, or off with --provider roce; for a URI write …?offloads=off")
 	case c.Rounds < 1 || c.Rounds > 1000:

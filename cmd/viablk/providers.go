@@ -62,6 +62,15 @@ func providerNames() []string {
 	return names
 }
 
+// builtProviders says which providers this build has, for messages.
+func builtProviders() string {
+	if verbs.Built {
+		return strings.Join(providerNames(), ", ")
+	}
+	without := slices.DeleteFunc(providerNames(), func(name string) bool { return name == overVerbs.Name() })
+	return strings.Join(without, ", ") + "; the package viablk-verbs has " + overVerbs.Name() + " too"
+}
+
 // openNIC opens the device that reaches the endpoint of a VIA URI. Errors that
 // no descriptor reports go to the log, operations to the trace under the role
 // of this end.
@@ -73,7 +82,7 @@ func openNIC(u config.URI, log *slog.Logger, trace *tracer, role string) (*via.N
 // none for the URI.
 func openProvider(p via.Provider, u config.URI, log *slog.Logger, trace *tracer, role string) (*via.NIC, error) {
 	if p == nil {
-		return nil, usage("%s: this build has no VIA provider %q; it has %s", u, u.Provider, strings.Join(providerNames(), ", "))
+		return nil, usage("%s: this build has no VIA provider %q; it has %s", u, u.Provider, builtProviders())
 	}
 	nic, err := via.OpenNic(trace.wrap(p, role), deviceOf(u))
 	if err != nil {

@@ -19,6 +19,9 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
+// Built reports whether this build has the provider.
+const Built = true
+
 // portStates are the names of port states, by enum ibv_port_state.
 var portStates = [...]string{"nop", "down", "init", "armed", "active", "active, deferred"}
 

@@ -36,7 +36,7 @@ func (o Options) withDefaults() Options {
 // Errors of Open wrap one of these and say what to do.
 var (
 	// ErrNotBuilt is the error of a build without the provider.
-	ErrNotBuilt = errors.New("this viablk is built without RDMA verbs: install libibverbs-dev and librdmacm-dev, and build it with CGO_ENABLED=1 go build -tags verbs")
+	ErrNotBuilt = errors.New("this viablk is built without RDMA verbs: install the package viablk-verbs, or build it with -tags verbs, libibverbs-dev and librdmacm-dev")
 
 	// ErrNoDevice says that the host has no such RDMA device.
 	ErrNoDevice = errors.New("no RDMA device")

@@ -4,6 +4,9 @@ package verbs
 
 import "github.com/viablk/viablk/via"
 
+// Built reports whether this build has the provider.
+const Built = false
+
 // Devices returns ErrNotBuilt.
 func Devices() ([]Device, error) { return nil, ErrNotBuilt }
 

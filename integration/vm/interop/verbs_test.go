@@ -279,7 +279,7 @@ func TestVerbsRefusals(t *testing.T) {
 		says            string
 	}{
 		{"", "plain devices", 78, "build it with CGO_ENABLED=1 go build -tags verbs"},
-		{"", "plain list " + at, 78, "install libibverbs-dev and librdmacm-dev"},
+		{"", "plain list " + at, 78, "install the package viablk-verbs"},
 		{"", target(at + "?device=rxe7"), 78, `no RDMA device "rxe7": viablk devices lists those of this host`},
 		// No process has the port of RoCE there.
 		{"", "viablk list --timeout 3s via+verbs://" + far4 + "/", 75, "its connection manager loaded?"},
