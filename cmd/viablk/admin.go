@@ -18,6 +18,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/viablk/viablk/initiator"
 	"github.com/viablk/viablk/internal/nbd"
 	"github.com/viablk/viablk/target"
@@ -88,6 +90,7 @@ func listenAdmin(ctx context.Context, admin, group string) (l net.Listener, path
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return nil, "", err, nil
 		}
+		removeDeadSockets(ctx)
 		if l, err = nbd.ListenUnix(ctx, path, 0o600); err != nil {
 			return nil, "", err, nil
 		}
@@ -219,6 +222,23 @@ func refusalOf(response *http.Response, body *json.Decoder) error {
 		refusal.Error.Message = response.Status
 	}
 	return &answerCode{response.StatusCode, refusal.text()}
+}
+
+// staleTimeout bounds how long a start waits for the sockets of dead processes.
+const staleTimeout = time.Second
+
+// removeDeadSockets removes the status sockets of processes that were killed. A
+// socket that cannot be removed stays: commands pass over it.
+func removeDeadSockets(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, staleTimeout)
+	defer cancel()
+	paths, _ := adminSockets() // the caller notices that the folder cannot be read
+	for _, path := range paths {
+		pid, _ := strconv.Atoi(strings.TrimSuffix(filepath.Base(path), ".sock"))
+		if unix.Kill(pid, 0) == unix.ESRCH && ctx.Err() == nil {
+			_ = nbd.RemoveStale(ctx, path)
+		}
+	}
 }
 
 // adminSockets lists the status sockets in the runtime folder.

@@ -103,7 +103,7 @@ func findAttach(ctx context.Context, socket string) (processStatus, error) {
 		return processStatus{}, err
 	}
 	if _, err := os.Stat(path); err != nil {
-		return processStatus{}, unreachable(err)
+		return processStatus{}, unreachable(fmt.Errorf("no process serves at %s: %w", path, errors.Unwrap(err)))
 	}
 	all, err := findStatus(ctx, config.Default())
 	if err != nil && exitCode(err) != exitTryAgain {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/internal/nbd"
@@ -62,6 +63,9 @@ func listenNBD(ctx context.Context, u config.URI, guests []uint32, from *handove
 	}
 	if errors.Is(err, nbd.ErrInUse) {
 		return endpoint{}, fmt.Errorf("%w: stop its owner, or choose another path", about("listen at", u, err))
+	}
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return endpoint{}, fmt.Errorf("%w: stop its owner, which ss -ltnp shows, or choose another port", about("listen at", u, err))
 	}
 	var name *net.DNSError
 	if errors.As(err, &name) {

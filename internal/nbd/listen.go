@@ -106,6 +106,17 @@ func (l *unixListener) Close() error {
 	return l.err
 }
 
+// RemoveStale removes the socket at path if no process listens there. The error
+// wraps [ErrInUse] if one does.
+func RemoveStale(ctx context.Context, path string) error {
+	unlock, err := lockSocket(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return removeStale(path)
+}
+
 // removeStale removes a stale socket at path.
 func removeStale(path string) error {
 	info, err := os.Lstat(path)

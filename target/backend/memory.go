@@ -2,6 +2,7 @@ package backend
 
 import (
 	"fmt"
+	"log/slog"
 
 	"github.com/viablk/viablk/internal/block"
 	"golang.org/x/sys/unix"
@@ -48,6 +49,26 @@ func openMemory(size int64, readOnly bool) (block.Device, error) {
 	m.executor = block.NewExecutor(m, 0)
 	m.guard(block.NewRanges())
 	return m, nil
+}
+
+// machineMemory returns the size of the machine's memory in bytes, or 0 if the
+// kernel does not tell.
+func machineMemory() int64 {
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) != nil {
+		return 0
+	}
+	return int64(info.Totalram) * int64(info.Unit)
+}
+
+// warnOfSize warns of a disk that does not fit into the memory of the machine.
+// log may be nil.
+func warnOfSize(size, memory int64, log *slog.Logger) {
+	if log == nil || memory == 0 || size <= memory {
+		return
+	}
+	log.Warn("the disk is larger than the memory of this machine: the kernel ends the process when it is full",
+		"event", "memory_short", "size", size, "memory", memory)
 }
 
 // guard keeps overlapping accesses apart by ranges; nil does not.

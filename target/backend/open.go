@@ -126,6 +126,7 @@ func parseSized(scheme, rest string) (Opener, error) {
 		if scheme == "null" {
 			return openNull(size, readOnly || options.ReadOnly)
 		}
+		warnOfSize(size, machineMemory(), options.Log)
 		return openMemory(size, readOnly || options.ReadOnly)
 	}, nil
 }
