@@ -115,8 +115,8 @@ func (k *controller) completion(e *via.Completion) error {
 		case wire.EventResize:
 			k.s.resized.Store(&v)
 		case wire.EventGoAway:
-			k.s.cfg.Log.Debug("the target asks to go", "event", "go_away", "host", k.s.cfg.Host)
-			k.s.beginDrain() // the logout tells what is durable
+			k.s.cfg.Log.Debug("the target asks to go", "event", "go_away", "host", k.s.cfg.Host, "retry_after", v.RetryAfter)
+			k.s.goAway(&v)
 		case wire.EventExportAdded:
 			k.s.cfg.Log.Info("the target has another export", "event", "export_added", "host", k.s.cfg.Host, "export", v.Name, "size", v.Size)
 		case wire.EventExportRemoved:

@@ -1,6 +1,10 @@
 package initiator
 
-import "time"
+import (
+	"time"
+
+	"github.com/viablk/viablk/internal/wire"
+)
 
 // A target that goes down answers what is in flight, and refuses new commands.
 // The initiator learns of it by the event go away or the first refusal. It logs
@@ -16,6 +20,17 @@ const (
 	successorTime  = 10 * time.Second
 	successorDelay = 100 * time.Millisecond
 )
+
+// A target that a successor takes over from says so in the event go away, with
+// the longest pause between attempts: the successor waits for the end of the
+// target and serves. announcedTime bounds how long it is believed.
+const announcedTime = 2 * time.Second
+
+// goAway handles the event go away.
+func (s *session) goAway(v *wire.Event) {
+	s.retryAfter.Store(v.RetryAfter)
+	s.beginDrain() // the logout tells what is durable
+}
 
 // setActive publishes whether the queue has commands without an answer.
 func (q *Queue) setActive(active bool) {
@@ -33,8 +48,9 @@ func (q *Queue) setActive(active bool) {
 // awaitAnswers waits until no command is in flight, or until the session ends,
 // whose target drains: it bounds the time.
 func (k *reconnector) awaitAnswers(s *session) {
+	began := k.scheduler.Now()
 	for k.quit.Err() == nil && !s.ended.IsSet() && k.device.inFlight() {
-		k.scheduler.Wait(k.quit, reconnectPoll, s.ended)
+		k.scheduler.Wait(k.quit, pollAfter(k.scheduler.Now().Sub(began)), s.ended)
 	}
 }
 

@@ -139,7 +139,7 @@ func (q *Queue) Arm() (time.Duration, bool) {
 	}
 	if q.failure != nil {
 		if q.reconnect.waits() && q.requests.held != 0 {
-			return reconnectPoll, true
+			return pollAfter(q.device.cfg.Scheduler.Now().Sub(q.reconnect.began)), true
 		}
 		return q.payload.poll(o.poll(-1), q.requests.held), true
 	}

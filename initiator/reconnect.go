@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"time"
 
@@ -197,6 +198,9 @@ func (k *reconnector) replaceSessions() {
 		if s.durable {
 			k.device.markDurable(k.device.writes())
 		}
+		if ms := s.retryAfter.Load(); ms != 0 {
+			end.delay, end.announced = time.Duration(ms)*time.Millisecond, k.scheduler.Now().Add(announcedTime)
+		}
 		next, err := k.reopen(log, end)
 		switch {
 		case k.quit.Err() != nil:
@@ -243,14 +247,8 @@ func (k *reconnector) reopen(log *slog.Logger, end expiry) (*session, error) {
 			ask.Return, conflicts = false, 1
 			continue
 		}
-		most := cfg.ReconnectDelay
-		switch refused, now := k.noteRefusal(log, err), k.scheduler.Now(); {
-		case now.Before(end.soon):
-			most = min(most, successorDelay)
-		case !refused && now.Before(end.absent):
-			most = min(most, absentDelay)
-		}
-		if k.pause(log, pauses.next(most), &end); k.quit.Err() != nil {
+		most := end.longestPause(k.scheduler.Now(), k.noteRefusal(log, err))
+		if k.pause(log, pauses.next(min(most, cfg.ReconnectDelay)), &end); k.quit.Err() != nil {
 			return nil, errClosed
 		}
 	}
@@ -262,6 +260,23 @@ type expiry struct {
 	logged bool
 	soon   time.Time // before it the successor of a target that drained is due
 	absent time.Time // before it a target that nothing listens for may be back soon
+
+	announced time.Time     // before it the successor serves that the target announced
+	delay     time.Duration // between attempts until then
+}
+
+// longestPause returns how long to wait at most before the next attempt.
+// refused is that a target is there.
+func (e *expiry) longestPause(now time.Time, refused bool) time.Duration {
+	switch {
+	case now.Before(e.announced):
+		return e.delay
+	case now.Before(e.soon):
+		return successorDelay
+	case !refused && now.Before(e.absent):
+		return absentDelay
+	}
+	return math.MaxInt64
 }
 
 // pause waits for delay, or until stop. It logs the end of the loss timeout.

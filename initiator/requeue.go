@@ -18,6 +18,7 @@ import (
 // with the connection, see quarantine for the exception.
 type reconnectState struct {
 	timeout time.Duration
+	began   time.Time
 	until   time.Time // end of the loss timeout; zero is no limit
 	expired bool      // until has passed: requests fail
 	over    bool      // the queue does not reconnect, or not any more
@@ -29,9 +30,9 @@ type reconnectState struct {
 func (a *reconnectState) begin(r *redialer, timeout time.Duration) {
 	scheduler := r.device.cfg.Scheduler
 	ctx, cancel := scheduler.WithCancel(context.Background())
-	*a = reconnectState{timeout: timeout, cancel: cancel, pending: r}
+	*a = reconnectState{timeout: timeout, began: scheduler.Now(), cancel: cancel, pending: r}
 	if timeout < Forever {
-		a.until = scheduler.Now().Add(timeout)
+		a.until = a.began.Add(timeout)
 	}
 	r.ended = scheduler.NewEvent()
 	scheduler.Go(func() { r.routineReconnect(ctx) })
@@ -87,9 +88,15 @@ type reconnectResult struct {
 	inside error // of a target that may access memory after a failed attempt
 }
 
-// reconnectPoll is the interval at which the owner of a disconnected queue
-// polls the reconnect.
+// reconnectPoll is the longest interval at which the owner of a disconnected
+// queue polls the reconnect.
 const reconnectPoll = 10 * time.Millisecond
+
+// pollAfter returns the interval of a poll for what has been awaited for some
+// time: it adds little to a short wait, and costs little during a long one.
+func pollAfter(waited time.Duration) time.Duration {
+	return min(max(waited/16, time.Millisecond), reconnectPoll)
+}
 
 // redialer connects a queue that lost its connection, over another path of the
 // session, or to the next session. Its

@@ -67,9 +67,10 @@ type session struct {
 	closed   *sched.Event // release has returned
 	closeErr error        // what it returned
 
-	draining   atomic.Bool // the target goes down: no command is sent any more
-	superseded atomic.Bool // the reconnector replaces it: answers do not count
-	forgotten  atomic.Bool // the target does not know it any more
+	draining   atomic.Bool   // the target goes down: no command is sent any more
+	retryAfter atomic.Uint32 // ms; the target has a successor; 0: it does not say so
+	superseded atomic.Bool   // the reconnector replaces it: answers do not count
+	forgotten  atomic.Bool   // the target does not know it any more
 
 	// conflicts counts the sessions so far before which another client wrote:
 	// requests of before such a session fail. It is set before other goroutines

@@ -250,6 +250,9 @@ func (k *controller) answerLogout() error {
 	default:
 		// An initiator one of whose commands was refused may log out before it was
 		// told.
+		if err := k.announce(); err != nil {
+			return err
+		}
 		durable = (k.server.isDraining() || k.signals.halt.Load() == stopDrain) && session.flush(k.server.cfg.Scheduler)
 		k.server.sessions.finish(session, k.server.exports)
 	}

@@ -16,6 +16,14 @@ import (
 //  3. The I/O connections end, and after them the control connection, whose end
 //     would stop them.
 
+// returnAfter is when the initiators of a target with a successor return, and
+// how far apart their attempts may be, ms: the successor serves soon.
+const returnAfter = 4
+
+// AnnounceSuccessor has Drain tell initiators that another target is ready to
+// serve them, so that they return at once. It is called before Drain.
+func (s *Server) AnnounceSuccessor() { s.succeeded.Store(true) }
+
 // logoutGrace is how long a drain waits for the logout of an initiator that has
 // nothing in flight. Its answer says that everything is durable.
 const logoutGrace = time.Second
@@ -70,9 +78,28 @@ func (k *controller) drain(now time.Time) error {
 		session.dismissConns()
 	default:
 		k.leaveBy = now.Add(logoutGrace)
-		return k.sendEvent(wire.EventGoAway)
+		return k.sendGoAway()
 	}
 	return nil
+}
+
+// sendGoAway tells the initiator that the target drains, and when to return if
+// there is a successor.
+func (k *controller) sendGoAway() error {
+	v := wire.Event{Kind: wire.EventGoAway}
+	if k.server.succeeded.Load() {
+		v.RetryAfter = returnAfter
+	}
+	return k.sendEvent(v)
+}
+
+// announce tells an initiator that logged out before it was asked to go when it
+// may return.
+func (k *controller) announce() error {
+	if !k.leaveBy.IsZero() || !k.server.succeeded.Load() || k.login.features&wire.FeatureEvents == 0 {
+		return nil
+	}
+	return k.sendGoAway()
 }
 
 // quiet reports whether nothing is in flight on the I/O connections of a

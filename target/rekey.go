@@ -201,13 +201,14 @@ func (w *worker) askRekey() error {
 		return nil
 	}
 	w.rekey.asked = true
-	return k.sendEvent(wire.EventRekey)
+	return k.sendEvent(wire.Event{Kind: wire.EventRekey})
 }
 
-// sendEvent sends an event that has no fields.
-func (k *controller) sendEvent(kind wire.EventKind) error {
+// sendEvent numbers an event and sends it.
+func (k *controller) sendEvent(v wire.Event) error {
 	k.events++
-	if err := k.send(&wire.Event{ID: k.events, PathEpoch: k.login.epoch, Kind: kind}); err != nil {
+	v.ID, v.PathEpoch = k.events, k.login.epoch
+	if err := k.send(&v); err != nil {
 		return fmt.Errorf("send event: %w", err)
 	}
 	k.carrier.Doorbell()
@@ -225,7 +226,7 @@ func (w *worker) dismiss(now time.Time) {
 	w.rekey.leaveBy = now.Add(logoutGrace)
 	w.tendRekey(now)
 	if w.control.login.features&wire.FeatureEvents != 0 && !w.control.leaving() {
-		if err := w.control.sendEvent(wire.EventGoAway); err != nil {
+		if err := w.control.sendEvent(wire.Event{Kind: wire.EventGoAway}); err != nil {
 			w.fail(err)
 		}
 	}

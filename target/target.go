@@ -158,6 +158,7 @@ type Server struct {
 	caused      ratelog.Peers // by peers that are
 	panics      atomic.Uint64 // of workers
 	quarantined atomic.Uint64 // connections
+	succeeded   atomic.Bool   // another target is ready to serve
 
 	mu sync.Mutex
 	// +checklocks:mu

@@ -203,7 +203,9 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 	}
 	var kept []takeover.Item
 	svc.keep = func() (err error) {
-		kept, err = set.keep(in, a.monitorListener)
+		if kept, err = set.keep(in, a.monitorListener); err == nil {
+			remote.announceSuccessor()
+		}
 		return err
 	}
 	err = svc.wait(in.left)

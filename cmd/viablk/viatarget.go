@@ -174,6 +174,13 @@ func (v viaServers) parts() []part {
 	return parts
 }
 
+// announceSuccessor has the drain tell initiators to return at once.
+func (v viaServers) announceSuccessor() {
+	for _, s := range v {
+		s.server.AnnounceSuccessor()
+	}
+}
+
 // status returns the counters of each server, in the order of the providers.
 func (v viaServers) status() []target.Status {
 	var all []target.Status
