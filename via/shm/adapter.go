@@ -14,6 +14,10 @@ type Options struct {
 	// processes may connect. If there are any, the socket's mode is 0666, and
 	// its directory decides who reaches it.
 	AdmitUIDs []uint32
+
+	// Sockets, if not nil, are what the process has of the one before, and what
+	// it hands over.
+	Sockets *Sockets
 }
 
 // New returns the provider.

@@ -46,12 +46,15 @@ func (a *adapter) Listen(host string, incoming func(via.Incoming)) (via.Listenin
 	if err := checkPath(host); err != nil {
 		return nil, err
 	}
-	if err := clearStale(host); err != nil {
-		return nil, err
-	}
-	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: host, Net: "unixpacket"})
-	if err != nil {
-		return nil, fmt.Errorf("listen at socket %s: %w", host, err)
+	l := a.opts.Sockets.claim(host)
+	if l == nil {
+		if err := clearStale(host); err != nil {
+			return nil, err
+		}
+		var err error
+		if l, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: host, Net: "unixpacket"}); err != nil {
+			return nil, fmt.Errorf("listen at socket %s: %w", host, err)
+		}
 	}
 	mode := os.FileMode(0o600)
 	if len(a.opts.AdmitUIDs) > 0 {
@@ -84,6 +87,7 @@ func checkPath(path string) error {
 // serve starts to accept connections and advertises the listener.
 func (a *adapter) serve(l *net.UnixListener, incoming func(via.Incoming)) *listening {
 	s := &listening{adapter: a, l: l, incoming: incoming, advert: advertise(l)}
+	a.opts.Sockets.add(s)
 	s.wg.Add(1)
 	go s.accept()
 	return s
@@ -274,9 +278,16 @@ func processOf(conn *net.UnixConn) string {
 	return describeProcess(cred)
 }
 
-// Close stops listening and waits for the handshakes in flight.
+// Close stops listening and waits for the handshakes in flight. Further calls
+// return nil.
 func (s *listening) Close() error {
+	s.adapter.opts.Sockets.remove(s)
 	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		s.wg.Wait()
+		return nil
+	}
 	s.closed = true
 	if s.advert >= 0 {
 		_ = unix.Close(s.advert)
