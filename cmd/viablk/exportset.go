@@ -14,6 +14,7 @@ import (
 	"github.com/viablk/viablk/internal/nbd"
 	"github.com/viablk/viablk/target/backend"
 	"github.com/viablk/viablk/target/reserve"
+	"github.com/viablk/viablk/via/shm"
 )
 
 // exportSet is the disks that a target exports. Reload replaces them by those
@@ -27,6 +28,7 @@ type exportSet struct {
 	check   func(config.Config, []disk) error // what listeners and disks allow together
 	held    *backend.Held                     // what the disks have open
 	level   *slog.LevelVar                    // of the log
+	sockets *shm.Sockets                      // of shared memory; nil listens at none
 	overNBD *nbd.ExportTable
 	overVIA viaServers
 	ender   *nbd.Server // ends NBD clients

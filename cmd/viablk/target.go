@@ -12,6 +12,7 @@ import (
 	"github.com/viablk/viablk/internal/nbd"
 	"github.com/viablk/viablk/internal/takeover"
 	"github.com/viablk/viablk/target/backend"
+	"github.com/viablk/viablk/via/shm"
 )
 
 func (a *app) targetCommand() *cobra.Command {
@@ -96,17 +97,22 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 	if err := from.receive(); err != nil {
 		return nil, err
 	}
-	held, err := backend.NewHeld(from.disks())
+	held, err := backend.NewHeld(from.descriptors(itemDisk))
 	if err != nil {
 		return nil, err
 	}
 	defer held.Forget()
+	sockets, err := shm.NewSockets(from.descriptors(itemSHM))
+	if err != nil {
+		return nil, err
+	}
+	defer sockets.Close()
 	disks, err := openDisks(e, held, from.lockWait(), log)
 	if err != nil {
 		return nil, err
 	}
 	set := newExportSet(log, e, disks, svc.ending)
-	set.load, set.held, set.level = load, held, level
+	set.load, set.held, set.level, set.sockets = load, held, level, sockets
 	defer func() { err = errors.Join(err, set.close()) }()
 
 	again := &certificates{log: log}
@@ -127,7 +133,7 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 	}
 	in.log(log)
 	warnUnknown(disks, log)
-	remote, err := openTarget(c, overVIA, disks, again, log, newTracer(c.Log, a.stderr))
+	remote, err := openTarget(c, overVIA, disks, sockets, again, log, newTracer(c.Log, a.stderr))
 	if err != nil {
 		return nil, err
 	}
@@ -192,6 +198,7 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 	}
 	from.serving()
 	held.Forget()
+	sockets.Forget()
 	again.attach(svc)
 	svc.reload = func(ctx context.Context) error {
 		failed := again.reload()

@@ -95,7 +95,7 @@ func (a *app) up(ctx context.Context, e config.Effective, in *nbdListeners, comm
 		private[i].Clients, private[i].ClientsReadOnly = nil, nil
 	}
 	again := &certificates{log: log}
-	servers, err := openTarget(c, []config.URI{between}, private, again, log, newTracer(c.Log, a.stderr))
+	servers, err := openTarget(c, []config.URI{between}, private, nil, again, log, newTracer(c.Log, a.stderr))
 	if err != nil {
 		return err
 	}

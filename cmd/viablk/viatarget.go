@@ -47,14 +47,14 @@ func serverOf(u config.URI, seals bool) string {
 
 // openTarget opens a server for each provider among the URIs. The caller closes
 // it after its parts have ended.
-func openTarget(c config.Config, uris []config.URI, disks []disk, again *certificates, log *slog.Logger, trace *tracer) (viaServers, error) {
+func openTarget(c config.Config, uris []config.URI, disks []disk, sockets *shm.Sockets, again *certificates, log *slog.Logger, trace *tracer) (viaServers, error) {
 	servers := make(viaServers)
 	by, err := newSealedBy(c, uris, again)
 	if err != nil {
 		return nil, err
 	}
 	for _, u := range uris {
-		if err := servers.listen(c, u, disks, by, log, trace); err != nil {
+		if err := servers.listen(c, u, disks, sockets, by, log, trace); err != nil {
 			return nil, errors.Join(err, servers.close())
 		}
 	}
@@ -63,13 +63,13 @@ func openTarget(c config.Config, uris []config.URI, disks []disk, again *certifi
 
 // listen listens at a URI, with the server of its provider, which it opens at
 // need.
-func (v viaServers) listen(c config.Config, u config.URI, disks []disk, by *sealedBy, log *slog.Logger, trace *tracer) error {
+func (v viaServers) listen(c config.Config, u config.URI, disks []disk, sockets *shm.Sockets, by *sealedBy, log *slog.Logger, trace *tracer) error {
 	name := serverOf(u, c.Seals(u))
 	s := v[name]
 	if s == nil {
 		p := providerOf(u)
-		if guests := guestsOf(disks); u.Provider == "shm" && len(guests) > 0 {
-			p = shm.New(shm.Options{AdmitUIDs: guests})
+		if u.Provider == "shm" {
+			p = shm.New(shm.Options{AdmitUIDs: guestsOf(disks), Sockets: sockets})
 		}
 		nic, err := openProvider(p, u, log, trace, "target")
 		if err != nil {

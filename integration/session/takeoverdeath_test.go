@@ -89,11 +89,11 @@ func dieAsSuccessor(t *testing.T, phase, admin string) {
 
 // TestSuccessorDies: a target whose successor dies in any phase serves on, with
 // the disks, the locks and the sockets that it had, and its clients notice
-// nothing but a pause.
+// nothing but a pause. At no time is a socket without a listener.
 func TestSuccessorDies(t *testing.T) {
 	image, socket := testbed.SparseFile(t, 16<<20), filepath.Join(testbed.Folder(t), "n")
 	s := newSuccession(t, "--listen", listenAt(t, "shm"), "--listen", "nbd+unix:///?socket="+socket, "--export", "disk=file:"+image)
-	a := testbed.AttachDisk(t, testbed.Program(t), s.target, "disk")
+	a := testbed.AttachURIAt(t, testbed.StartCommand, testbed.Program(t), s.target.URI("disk", "via+shm"), "disk", "--log-level", "debug")
 	z := backendtest.NewZones(block.Info{Size: 16 << 20, MinimumBlock: 1, MaximumPayload: block.PayloadLimit})
 	path := socketOf(a.URI("disk", "nbd+unix"))
 	first := dialZones(t, path)
@@ -126,6 +126,9 @@ func TestSuccessorDies(t *testing.T) {
 	testbed.Must(t, z.Check())
 	s.next()
 	a.Stop()
+	if text := a.Stderr.String(); !strings.Contains(text, "event=target_back") || strings.Contains(text, "no process listens") {
+		t.Errorf("the initiator met a socket without a listener:\n%s", text)
+	}
 	s.target.Stop()
 }
 
