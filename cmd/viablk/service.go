@@ -54,9 +54,11 @@ type service struct {
 	cancel context.CancelCauseFunc
 
 	// mayHandOver returns why another process cannot take over, nil is of a
-	// command without takeovers. keep copies what the process serves for the
-	// successor, which is set when wait returns.
+	// command without takeovers. flush shortens the flush at the end of a drain.
+	// keep copies what the process serves for the successor, which is set when
+	// wait returns.
 	mayHandOver func() error
+	flush       func(context.Context)
 	keep        func() error
 	taking      atomic.Bool
 	successors  chan *takeover.Successor

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+
+	"github.com/viablk/viablk/config"
+	"github.com/viablk/viablk/internal/block"
+)
+
+// flushedDisk counts flushes.
+type flushedDisk struct {
+	*block.Executor
+	features block.Features
+	flushes  atomic.Int32
+}
+
+func newFlushedDisk(features block.Features) *flushedDisk {
+	d := &flushedDisk{features: features}
+	d.Executor = block.NewExecutor(d, 0)
+	return d
+}
+
+func (d *flushedDisk) Info() block.Info {
+	return block.Info{Size: 1 << 20, MinimumBlock: 1, PreferredBlock: 4096, MaximumPayload: block.PayloadLimit, Features: d.features}
+}
+
+func (d *flushedDisk) NewQueue(depth int) (block.Queue, error) {
+	return d.Executor.NewQueue(depth, block.PayloadLimit)
+}
+
+func (d *flushedDisk) Close() error {
+	d.Executor.Close()
+	return nil
+}
+
+func (d *flushedDisk) Attempt(*block.Request) bool { return false }
+
+func (d *flushedDisk) Execute(r *block.Request) error {
+	if r.Op == block.Flush {
+		d.flushes.Add(1)
+	}
+	return nil
+}
+
+// TestFlushBeforeTakeover: each disk that can be written is flushed, a bounded
+// number of times, and none while a change may close it.
+func TestFlushBeforeTakeover(t *testing.T) {
+	plain, readOnly := newFlushedDisk(block.CanFlush), newFlushedDisk(block.CanFlush|block.ReadOnly)
+	defer plain.Close()
+	defer readOnly.Close()
+	set := newExportSet(slog.New(slog.DiscardHandler), config.Effective{}, []disk{{device: plain}, {device: readOnly}}, make(chan struct{}))
+	set.flush(t.Context())
+	if n := plain.flushes.Load(); n < 1 || n > flushes || readOnly.flushes.Load() != 0 {
+		t.Errorf("%d flushes, and %d of a disk that is read-only", n, readOnly.flushes.Load())
+	}
+	before := plain.flushes.Load()
+	end, err := set.begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	set.flush(ctx)
+	end()
+	if plain.flushes.Load() != before {
+		t.Error("flushed amid a change")
+	}
+}
