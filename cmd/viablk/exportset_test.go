@@ -434,13 +434,17 @@ func TestKeepForSuccessor(t *testing.T) {
 	if set.held, err = backend.NewHeld(nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := set.mayHandOver(); err != nil {
+	by := claim{[]string{"other", "file", "late"}}
+	if err := set.mayHandOver(by); err != nil {
 		t.Fatal(err)
+	}
+	if err := set.mayHandOver(claim{[]string{"other"}}); err == nil || !strings.Contains(err.Error(), "file") {
+		t.Errorf("a successor that does not export the disk: %v", err)
 	}
 	if _, err := set.add(t.Context(), memoryExport("late")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := set.keep(new(nbdListeners), nil); err == nil || !strings.Contains(err.Error(), "late") {
+	if _, err := set.keep(by, new(nbdListeners), nil); err == nil || !strings.Contains(err.Error(), "late") {
 		t.Errorf("a disk in memory: %v", err)
 	}
 	if err := set.remove(t.Context(), "late", removal{}); err != nil {
@@ -450,11 +454,14 @@ func TestKeepForSuccessor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := set.keep(new(nbdListeners), nil); !errors.Is(err, errChanging) {
+	if _, err := set.keep(by, new(nbdListeners), nil); !errors.Is(err, errChanging) {
 		t.Errorf("amid a change: %v", err)
 	}
 	end()
-	if _, err := set.keep(new(nbdListeners), nil); err != nil {
+	if _, err := set.keep(claim{}, new(nbdListeners), nil); err == nil || !strings.Contains(err.Error(), "would end") {
+		t.Errorf("a disk that the successor does not export: %v", err)
+	}
+	if _, err := set.keep(by, new(nbdListeners), nil); err != nil {
 		t.Error(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/viablk/viablk/config"
-	"github.com/viablk/viablk/internal/takeover"
 )
 
 // part is something that serves until it is told to end.
@@ -57,12 +56,12 @@ type service struct {
 	// command without takeovers. flush shortens the flush at the end of a drain.
 	// keep copies what the process serves for the successor, which is set when
 	// wait returns.
-	mayHandOver func() error
+	mayHandOver func(claim) error
 	flush       func(context.Context)
-	keep        func() error
+	keep        func(claim) error
 	taking      atomic.Bool
-	successors  chan *takeover.Successor
-	successor   *takeover.Successor
+	successors  chan successor
+	successor   *successor
 
 	ready    atomic.Bool          // clients can connect
 	draining atomic.Bool          // the parts are to end
@@ -101,7 +100,7 @@ func (a *app) newService(c config.Config, log *slog.Logger, level *slog.LevelVar
 	s := &service{
 		log: log, level: level, timeout: c.DrainTimeout,
 		signals: make(chan os.Signal, 2), hangups: make(chan os.Signal, 1), inquiries: make(chan os.Signal, 1), failed: make(chan error, 1),
-		successors: make(chan *takeover.Successor, 1),
+		successors: make(chan successor, 1),
 		asked:      make(chan reloadRequest), ending: make(chan struct{}), clock: time.Now,
 	}
 	// A busy connection has a thread, and the runtime ends a process that has
@@ -236,12 +235,12 @@ func (s *service) untilEnd(done <-chan struct{}) (os.Signal, error) {
 		case got := <-hangups:
 			return got, nil
 		case x := <-s.successors:
-			if err := s.keep(); err != nil {
+			if err := s.keep(x.claim); err != nil {
 				s.log.Error("takeover failed: this target serves on", "event", "takeover_failed", "error", x.Expel(err))
 				s.taking.Store(false)
 				continue
 			}
-			s.successor = x
+			s.successor = &x
 			s.log.Info("draining for the successor", "event", "takeover_begun", "requests", s.inFlight())
 			return nil, nil
 		case <-done:

@@ -22,10 +22,21 @@ import (
 // takeoverProtocol is what a connection to the status socket becomes.
 const takeoverProtocol = "viablk-takeover/1"
 
+// claim is what a successor says of itself.
+type claim struct {
+	Exports []string `json:"exports"` // names
+}
+
+// successor is a process that takes over, and its claim.
+type successor struct {
+	*takeover.Successor
+	claim
+}
+
 // departure is a target that has ended for its successor, and keeps what it
 // served.
 type departure struct {
-	successor *takeover.Successor
+	successor successor
 	kept      []takeover.Item
 	config    config.Effective
 	log       *slog.Logger
@@ -49,7 +60,7 @@ func (a *app) targets(ctx context.Context, e config.Effective, in *nbdListeners,
 	var from *handover
 	if socket != "" {
 		var err error
-		if from, err = dialPredecessor(ctx, socket); err != nil {
+		if from, err = dialPredecessor(ctx, socket, claimOf(e.Config)); err != nil {
 			in.close()
 			return err
 		}
@@ -70,7 +81,7 @@ func (a *app) targets(ctx context.Context, e config.Effective, in *nbdListeners,
 // keep returns further descriptors of what a target serves, which does not
 // change from then on. An error changes nothing. monitor is the listener for
 // metrics that the service manager gave it, or nil.
-func (s *exportSet) keep(in *nbdListeners, monitor net.Listener) (items []takeover.Item, err error) {
+func (s *exportSet) keep(by claim, in *nbdListeners, monitor net.Listener) (items []takeover.Item, err error) {
 	select {
 	case s.changing <- struct{}{}:
 	default:
@@ -81,7 +92,7 @@ func (s *exportSet) keep(in *nbdListeners, monitor net.Listener) (items []takeov
 			<-s.changing
 		}
 	}()
-	if err := s.mayHandOver(); err != nil { // disks may have come since the successor asked
+	if err := s.mayHandOver(by); err != nil { // disks may have come since the successor asked
 		return nil, err
 	}
 	fds, err := s.held.Copy()
@@ -148,9 +159,12 @@ func (s *exportSet) flush(ctx context.Context) {
 	}
 }
 
-// mayHandOver returns why the disks cannot move to another process.
-func (s *exportSet) mayHandOver() error {
+// mayHandOver returns why the disks cannot move to a successor.
+func (s *exportSet) mayHandOver(to claim) error {
 	for _, d := range s.current() {
+		if !slices.Contains(to.Exports, d.Name) {
+			return fmt.Errorf("export %q would end: add it to the configuration of the new target, or remove it from this one first", d.Name)
+		}
 		if block.IdentityOf(d.device) == nil {
 			return fmt.Errorf("export %q keeps no identity, and its clients would not find it again: restart the target without it first", d.Name)
 		}
@@ -166,18 +180,26 @@ func (s *service) handleTakeover(mux *http.ServeMux) { mux.HandleFunc("POST /v1/
 
 // takeover serves a request to take over. An accepted one waits in successors.
 func (s *service) takeover(w http.ResponseWriter, r *http.Request) {
+	document, ok := readDocument(w, r)
+	if !ok {
+		return
+	}
+	var by claim
+	malformed := json.Unmarshal(document, &by)
 	err := errors.New("only a target without --stdio is taken over")
 	switch {
 	case r.Header.Get("Upgrade") != takeoverProtocol:
 		err = fmt.Errorf("this version of viablk knows %s", takeoverProtocol)
 	case s.mayHandOver == nil:
+	case malformed != nil:
+		err = fmt.Errorf("the exports of the new target: %w", malformed)
 	case s.draining.Load():
 		err = errors.New("the target ends")
 	case !s.taking.CompareAndSwap(false, true):
 		err = errors.New("another process takes over")
 	default:
-		if err = s.mayHandOver(); err == nil {
-			s.admit(r.Context(), w)
+		if err = s.mayHandOver(by); err == nil {
+			s.admit(r.Context(), w, by)
 			return
 		}
 		s.taking.Store(false)
@@ -186,10 +208,10 @@ func (s *service) takeover(w http.ResponseWriter, r *http.Request) {
 }
 
 // admit waits until the successor commits.
-func (s *service) admit(ctx context.Context, w http.ResponseWriter) {
-	successor, err := s.switchProtocol(w)
+func (s *service) admit(ctx context.Context, w http.ResponseWriter, by claim) {
+	process, err := s.switchProtocol(w)
 	if err == nil {
-		err = successor.Committed()
+		err = process.Committed()
 	}
 	if err != nil {
 		s.log.Warn("takeover failed: this target serves on", "event", "takeover_failed", "error", err)
@@ -197,7 +219,7 @@ func (s *service) admit(ctx context.Context, w http.ResponseWriter) {
 		return
 	}
 	s.flush(ctx)
-	s.successors <- successor // there is one at a time
+	s.successors <- successor{process, by} // there is one at a time
 }
 
 // switchProtocol takes the connection of a request from HTTP.
@@ -225,16 +247,28 @@ func (s *service) switchProtocol(w http.ResponseWriter) (*takeover.Successor, er
 	return successor, nil
 }
 
+// claimOf returns what a target with a configuration says of itself.
+func claimOf(c config.Config) (x claim) {
+	for _, e := range c.Target.Exports {
+		x.Exports = append(x.Exports, e.Name)
+	}
+	return x
+}
+
 // dialPredecessor asks the target behind a status socket to be taken over. It
 // serves on until the handover commits.
-func dialPredecessor(ctx context.Context, path string) (*handover, error) {
+func dialPredecessor(ctx context.Context, path string, as claim) (*handover, error) {
+	document, err := json.Marshal(as)
+	if err != nil {
+		return nil, err
+	}
 	c, err := new(net.Dialer).DialContext(ctx, "unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("take over: %w", err)
 	}
 	u := c.(*net.UnixConn)
 	_ = u.SetDeadline(time.Now().Add(askTimeout))
-	if _, err = fmt.Fprintf(u, "POST /v1/takeover HTTP/1.1\r\nHost: viablk\r\nConnection: Upgrade\r\nUpgrade: %s\r\nContent-Length: 0\r\n\r\n", takeoverProtocol); err == nil {
+	if _, err = fmt.Fprintf(u, "POST /v1/takeover HTTP/1.1\r\nHost: viablk\r\nConnection: Upgrade\r\nUpgrade: %s\r\nContent-Length: %d\r\n\r\n%s", takeoverProtocol, len(document), document); err == nil {
 		err = readSwitched(u)
 	}
 	if err != nil {

@@ -33,7 +33,8 @@ A listener that other hosts reach authenticates them, VIA with --certificates, N
 
 --takeover starts a target in the place of a running one, whose listeners for NBD and
 disks it gets with their locks: clients notice a pause. If the new target cannot serve,
-the old one goes on. A target with disks that end with their process is not taken over.
+the old one goes on. A target with disks that end with their process, or that the new
+one does not export, is not taken over.
 
 SIGHUP reads certificates and the exports of --config again. Clients of an export that
 is removed keep it until they leave. A file with a mistake changes nothing.`,
@@ -209,15 +210,15 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 		return errors.Join(err, failed)
 	}
 	var kept []takeover.Item
-	svc.keep = func() (err error) {
-		if kept, err = set.keep(in, a.monitorListener); err == nil {
+	svc.keep = func(by claim) (err error) {
+		if kept, err = set.keep(by, in, a.monitorListener); err == nil {
 			remote.announceSuccessor()
 		}
 		return err
 	}
 	err = svc.wait(in.left)
 	if svc.successor != nil {
-		next = &departure{svc.successor, kept, *set.inEffect.Load(), log}
+		next = &departure{*svc.successor, kept, *set.inEffect.Load(), log}
 	}
 	return next, err
 }

@@ -190,6 +190,31 @@ func TestTakeoverOfInheritedSockets(t *testing.T) {
 	}
 }
 
+// TestTakeoverTakesEveryExport: a target with an export that was added at run
+// time is taken over by one that has it in its configuration, and by no other.
+func TestTakeoverTakesEveryExport(t *testing.T) {
+	late := "late=file:" + testbed.SparseFile(t, 1<<20)
+	s := newSuccession(t, "--listen", listenAt(t, "shm"), "--export", "disk=file:"+testbed.SparseFile(t, 1<<20))
+	tool := func(args ...string) *testbed.Tool {
+		return testbed.StartPath(t, nil, testbed.Program(t), args...)
+	}
+	if p := tool("export", "add", "--admin", s.admin, late); p.Wait(t, testbed.ToolLimit) != 0 {
+		t.Fatalf("%s", p.Output())
+	}
+	p := tool(slices.Concat([]string{"target", "--takeover", s.admin, "--admin", "none"}, s.args)...)
+	if code := p.Wait(t, testbed.ToolLimit); code == 0 || !strings.Contains(p.Output(), `export "late" would end`) {
+		t.Errorf("exit code %d\n%s", code, p.Output())
+	}
+	s.args = append(s.args, "--export", late)
+	s.next()
+	a := testbed.AttachDisk(t, testbed.Program(t), s.target, "late")
+	k := testbed.Connect(t, a.URI("late", "nbd+unix"))
+	k.Ask("write 0 4096", "ok")
+	k.Disconnect()
+	a.Stop()
+	s.target.Stop()
+}
+
 // TestTakeoverIsRefused: a disk that ends with its process is not taken over,
 // and the target serves on.
 func TestTakeoverIsRefused(t *testing.T) {

@@ -3,6 +3,7 @@ package session
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -36,7 +37,7 @@ func TestSuccessor(t *testing.T) {
 	}
 	c, err := net.Dial("unix", admin)
 	testbed.Must(t, err)
-	_, err = fmt.Fprintf(c, "POST /v1/takeover HTTP/1.1\r\nHost: viablk\r\nConnection: Upgrade\r\nUpgrade: viablk-takeover/1\r\nContent-Length: 0\r\n\r\n")
+	_, err = fmt.Fprintf(c, "POST /v1/takeover HTTP/1.1\r\nHost: viablk\r\nConnection: Upgrade\r\nUpgrade: viablk-takeover/1\r\nContent-Length: 20\r\n\r\n{\"exports\":[\"disk\"]}")
 	testbed.Must(t, err)
 	answer, err := http.ReadResponse(bufio.NewReader(c), nil)
 	testbed.Must(t, err)
@@ -176,7 +177,11 @@ func predecessor(l net.Listener, image, phase string) error {
 	c := conn.(*net.UnixConn)
 	defer c.Close()
 	r := bufio.NewReader(c)
-	if _, err := http.ReadRequest(r); err != nil {
+	ask, err := http.ReadRequest(r)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(io.Discard, ask.Body); err != nil {
 		return err
 	}
 	if _, err := c.Write([]byte("HTTP/1.1 101 Switching Protocols\r\n\r\n")); err != nil {
