@@ -213,12 +213,15 @@ func (s *service) admit(ctx context.Context, w http.ResponseWriter, by claim) {
 	if err == nil {
 		err = process.Committed()
 	}
+	if err == nil {
+		s.flush(ctx) // it may take long
+		err = process.Waits()
+	}
 	if err != nil {
 		s.log.Warn("takeover failed: this target serves on", "event", "takeover_failed", "error", err)
 		s.taking.Store(false)
 		return
 	}
-	s.flush(ctx)
 	s.successors <- successor{process, by} // there is one at a time
 }
 

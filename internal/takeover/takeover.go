@@ -19,6 +19,7 @@
 package takeover
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -83,6 +84,15 @@ func (s *Successor) Committed() error {
 		return s.Expel(err)
 	}
 	return s.c.SetDeadline(time.Time{})
+}
+
+// Waits returns an error if the successor has ended since it committed. The
+// caller serves on then.
+func (s *Successor) Waits() error {
+	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(s.pid), Events: unix.POLLIN}}, 0); n > 0 || err != nil && err != unix.EINTR {
+		return s.Expel(cmp.Or(err, io.EOF))
+	}
+	return nil
 }
 
 // Give hands the items over. The caller has ended everything that uses them,

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -135,6 +136,23 @@ func TestSuccessorIsExpelled(t *testing.T) {
 				t.Errorf("the successor: %v", err)
 			}
 		})
+	}
+}
+
+// TestSuccessorEndsWhileItWaits: a predecessor that prepares for long sees that
+// its successor has ended.
+func TestSuccessorEndsWhileItWaits(t *testing.T) {
+	a, _ := pair(t)
+	s, p := other(t, a)
+	if err := s.Waits(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = p.Wait()
+	if err := s.Waits(); err == nil || !strings.Contains(err.Error(), "the successor ended") {
+		t.Errorf("%v", err)
 	}
 }
 
