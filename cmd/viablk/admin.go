@@ -141,6 +141,7 @@ func adminPart(l net.Listener, status func() processStatus, ender sessionEnder, 
 			return err
 		},
 		drain: server.Shutdown,
+		stays: true,
 	}
 }
 

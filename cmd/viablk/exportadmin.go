@@ -211,7 +211,7 @@ func answerChange(w http.ResponseWriter, err error) {
 	switch {
 	case errors.Is(err, errNoExport):
 		answerError(w, http.StatusNotFound, err)
-	case errors.As(err, &now), errors.Is(err, backend.ErrLocked), errors.Is(err, errEnding), errors.Is(err, errNothingToReload):
+	case errors.As(err, &now), errors.Is(err, backend.ErrLocked), errors.Is(err, errDraining), errors.Is(err, errNothingToReload):
 		answerError(w, http.StatusConflict, err)
 	case errors.Is(err, errChanging):
 		answerError(w, http.StatusServiceUnavailable, err)

@@ -40,7 +40,7 @@ type exportSet struct {
 	changing chan struct{}
 	frozen   bool                             // it holds that of keep; of the goroutine that calls keep and close
 	inEffect atomic.Pointer[config.Effective] // a change replaces it
-	ending   <-chan struct{}                  // closed when the process ends: no change begins then
+	ending   <-chan struct{}                  // closed when the process drains: no change begins then
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -63,24 +63,21 @@ func newExportSet(log *slog.Logger, e config.Effective, disks []disk, ending <-c
 	return s
 }
 
-// Why a change does not begin.
-var (
-	errEnding   = errors.New("the process ends")
-	errChanging = errors.New("another change of the exports is not done yet")
-)
+// errChanging is why a change does not begin.
+var errChanging = errors.New("another change of the exports is not done yet")
 
 // begin begins a change, one at a time. The caller calls end after it.
 func (s *exportSet) begin(ctx context.Context) (end func(), err error) {
 	select {
 	case <-s.ending:
-		return nil, errEnding
+		return nil, errDraining
 	default:
 	}
 	select {
 	case s.changing <- struct{}{}:
 		return func() { <-s.changing }, nil
 	case <-s.ending:
-		return nil, errEnding
+		return nil, errDraining
 	case <-ctx.Done():
 		return nil, errChanging
 	}

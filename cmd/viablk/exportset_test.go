@@ -163,7 +163,7 @@ func TestChangeHangs(t *testing.T) {
 	waits := make(chan error, 1)
 	go func() { waits <- set.reload(t.Context()) }()
 	close(ending)
-	if err := <-waits; !errors.Is(err, errEnding) {
+	if err := <-waits; !errors.Is(err, errDraining) {
 		t.Errorf("a change of a process that ends: %v", err)
 	}
 	close(leave)
@@ -407,7 +407,7 @@ func TestReloadWaits(t *testing.T) {
 	second := make(chan error, 1)
 	go func() { second <- s.askReload(t.Context()) }()
 	close(done)
-	if err := <-second; !errors.Is(err, errEnding) {
+	if err := <-second; !errors.Is(err, errDraining) {
 		t.Errorf("a reload of a process that ends: %v", err)
 	}
 	close(leave)

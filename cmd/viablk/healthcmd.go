@@ -27,9 +27,11 @@ type healthReport struct {
 type processHealth struct {
 	PID    int         `json:"pid"` // 0: unknown, it does not answer
 	Socket string      `json:"socket"`
-	State  string      `json:"state"` // healthy, unhealthy, ready or unready
+	State  string      `json:"state"` // healthy, unhealthy, ready, unready or draining
 	Error  string      `json:"error,omitempty"`
 	Checks []readCheck `json:"checks,omitempty"` // of readiness
+
+	well bool // what was asked for is true
 }
 
 func (a *app) healthCommand() *cobra.Command {
@@ -39,7 +41,8 @@ func (a *app) healthCommand() *cobra.Command {
 		Long: `Check the running viablk processes of this user, or the one behind --admin, for a
 monitor. A process is healthy if it tells its state within a second, as /healthz. With
 --ready it is ready if clients can use its disks, as /readyz: it has started, is not
-draining, and no disk has failed or waits for longer than metrics.ready_away.
+draining, and no disk has failed or waits for longer than metrics.ready_away. A process
+that drains is healthy and not ready; STATE is draining.
 
 The exit code is 0 if all are, 2 if one is not or does not answer, and 75 if no process
 is there.`,
@@ -92,38 +95,49 @@ func findHealth(ctx context.Context, c config.Config, ready bool) (r healthRepor
 
 // askHealth asks a process. The error is that there is none.
 func askHealth(ctx context.Context, socket string, ready bool) (p processHealth, err error) {
-	p = processHealth{Socket: socket, State: "healthy"}
-	call := adminCall{method: http.MethodGet, route: "/healthz", read: func(c net.Conn, _ *json.Decoder) error {
-		p.PID = nbd.ListenerPID(c)
-		return nil
-	}}
-	if ready {
-		call.route, call.or = "/readyz", http.StatusServiceUnavailable
-		call.read = func(c net.Conn, body *json.Decoder) error {
-			var answer struct {
-				readiness
-				adminError
-			}
-			p.PID = nbd.ListenerPID(c)
-			if err := body.Decode(&answer); err != nil {
-				return err
-			}
-			p.Checks, p.Error, p.State = answer.Checks, answer.Error.Message, "ready"
-			if !answer.Ready {
-				p.State = "unready"
-			}
-			return nil
-		}
+	p = processHealth{Socket: socket}
+	var answer struct {
+		readiness
+		adminError
 	}
-	err = askAdmin(ctx, socket, call)
+	// The process answers with the checks, or else that it does not get at its
+	// state.
+	err = askAdmin(ctx, socket, adminCall{
+		method: http.MethodGet, route: "/readyz", or: http.StatusServiceUnavailable,
+		read: func(c net.Conn, body *json.Decoder) error {
+			p.PID = nbd.ListenerPID(c)
+			return body.Decode(&answer)
+		},
+	})
 	switch {
 	case err == nil:
+		p.Error = answer.Error.Message
+		p.setState(&answer.readiness, ready)
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.EACCES):
 		return p, fmt.Errorf("ask %q: %w", socket, err)
 	default:
 		p.State, p.Error = "unhealthy", err.Error()
 	}
 	return p, nil
+}
+
+// setState sets the state of health, or that of readiness with its checks.
+func (p *processHealth) setState(r *readiness, ready bool) {
+	if ready {
+		p.Checks = r.Checks
+	}
+	switch {
+	case r.draining():
+		p.State, p.well = "draining", !ready
+	case len(r.Checks) == 0 && !ready:
+		p.State = "unhealthy"
+	case !ready:
+		p.State, p.well = "healthy", true
+	case r.Ready:
+		p.State, p.well = "ready", true
+	default:
+		p.State = "unready"
+	}
 }
 
 // printHealth prints the report. The exit code says whether all is well.
@@ -140,7 +154,7 @@ func (a *app) printHealth(r healthReport) error {
 				why = append(why, strings.TrimSuffix(c.Name+": "+c.Text, ": "))
 			}
 		}
-		well = well && (p.State == "healthy" || p.State == "ready")
+		well = well && p.well
 		rows = append(rows, []string{strconv.Itoa(p.PID), p.State, strings.Join(why, "; ")})
 	}
 	var err error

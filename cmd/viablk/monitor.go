@@ -142,6 +142,7 @@ func (m *monitor) part(l net.Listener) part {
 		},
 		// Scrapes are not waited for: there will be others.
 		drain: func(context.Context) error { return m.server.Close() },
+		stays: true,
 	}
 }
 

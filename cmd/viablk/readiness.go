@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/viablk/viablk/initiator"
@@ -13,6 +14,9 @@ type readiness struct {
 	Ready  bool        `json:"ready"`
 	Checks []readCheck `json:"checks"`
 }
+
+// notDraining is the check that fails while clients are to leave.
+const notDraining = "not draining"
 
 // readCheck is one condition of readiness.
 type readCheck struct {
@@ -27,7 +31,7 @@ type readCheck struct {
 func newReadiness(p *processStatus, started, draining bool, away time.Duration) readiness {
 	r := readiness{Schema: "viablk.ready/v1", Ready: true}
 	r.add("started", started, fmt.Sprintf("%d exports are open", len(p.Exports)))
-	r.add("not draining", !draining, "")
+	r.add(notDraining, !draining, "")
 	for i := range p.Initiators {
 		x := &p.Initiators[i]
 		disconnected := time.Duration(x.DisconnectedSeconds * float64(time.Second))
@@ -45,6 +49,11 @@ func newReadiness(p *processStatus, started, draining bool, away time.Duration) 
 func (r *readiness) add(name string, passed bool, text string) {
 	r.Checks = append(r.Checks, readCheck{name, passed, text})
 	r.Ready = r.Ready && passed
+}
+
+// draining reports whether clients are to leave.
+func (r *readiness) draining() bool {
+	return slices.ContainsFunc(r.Checks, func(c readCheck) bool { return c.Name == notDraining && !c.Passed })
 }
 
 // nameOf returns the name of the export that is remote disk i.

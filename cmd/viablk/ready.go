@@ -62,7 +62,7 @@ func (s *service) startAdmin(ctx context.Context, c config.Config, status proces
 		return "", nil
 	}
 	h := &health{s, &statusCache{compute: report}, c.Metrics.ReadyAway}
-	admin := adminPart(l, report, ender, append(routes, s.handleReload, s.handleLogLevel, s.handleTakeover, h.handle)...)
+	admin := adminPart(l, report, ender, append(routes, s.handleReload, s.handleLogLevel, s.handleTakeover, s.handleDrain, h.handle)...)
 	serve := admin.serve
 	admin.serve = func(ctx context.Context) error {
 		defer h.cache.close()

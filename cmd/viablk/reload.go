@@ -70,7 +70,7 @@ func (s *service) askReload(ctx context.Context) error {
 	select {
 	case s.asked <- q:
 	case <-s.ending:
-		return errEnding
+		return errDraining
 	case <-ctx.Done():
 		return errChanging
 	}

@@ -29,6 +29,8 @@ type part struct {
 	// drain lets requests in flight finish. It may be nil for a part that
 	// another part's drain ends too.
 	drain func(ctx context.Context) error
+
+	stays bool // it serves those who look after the process, after a drain too
 }
 
 // service runs parts until a signal or an error ends it. The first signal
@@ -44,6 +46,7 @@ type service struct {
 	asked     chan reloadRequest
 	inquiries chan os.Signal // SIGUSR1
 	ending    chan struct{}  // closed when no change begins any more
+	stopping  sync.Once      // of changes
 	hourly    func()         // may be nil
 	ticker    *time.Ticker   // for hours
 	hours     <-chan time.Time
@@ -59,12 +62,14 @@ type service struct {
 	mayHandOver func(claim) error
 	flush       func(context.Context)
 	keep        func(claim) error
-	taking      atomic.Bool
 	successors  chan successor
 	successor   *successor
 
+	phases   phases
+	mayDrain bool                 // an administrator may drain the process, which stays
+	drained  chan struct{}        // closed when no client is left then
 	ready    atomic.Bool          // clients can connect
-	draining atomic.Bool          // the parts are to end
+	draining atomic.Bool          // clients are to leave
 	report   func() processStatus // the state of the process; set by startAdmin
 
 	parts   []part // in the order of their start
@@ -101,7 +106,7 @@ func (a *app) newService(c config.Config, log *slog.Logger, level *slog.LevelVar
 		log: log, level: level, timeout: c.DrainTimeout,
 		signals: make(chan os.Signal, 2), hangups: make(chan os.Signal, 1), inquiries: make(chan os.Signal, 1), failed: make(chan error, 1),
 		successors: make(chan successor, 1),
-		asked:      make(chan reloadRequest), ending: make(chan struct{}), clock: time.Now,
+		asked:      make(chan reloadRequest), ending: make(chan struct{}), drained: make(chan struct{}), clock: time.Now,
 	}
 	// A busy connection has a thread, and the runtime ends a process that has
 	// more threads than this.
@@ -186,8 +191,8 @@ func (s *service) wait(done <-chan struct{}) error {
 	s.running.Go(s.routineState)
 	s.ready.Store(true)
 	got, err := s.untilEnd(done)
-	s.draining.Store(true)
-	close(s.ending)
+	s.phases.end()
+	s.stopChanges()
 	if got != nil {
 		s.log.Info("draining: requests in flight finish, another signal cuts them off",
 			"event", "draining", "signal", got.String(), "requests", s.inFlight(), "timeout", s.timeout)
@@ -204,6 +209,12 @@ func (s *service) wait(done <-chan struct{}) error {
 		s.end(errReleased)
 	}
 	return err
+}
+
+// stopChanges refuses clients and changes from now on.
+func (s *service) stopChanges() {
+	s.draining.Store(true)
+	s.stopping.Do(func() { close(s.ending) })
 }
 
 // inFlight returns how many requests of clients are in flight.
@@ -237,7 +248,7 @@ func (s *service) untilEnd(done <-chan struct{}) (os.Signal, error) {
 		case x := <-s.successors:
 			if err := s.keep(x.claim); err != nil {
 				s.log.Error("takeover failed: this target serves on", "event", "takeover_failed", "error", x.Expel(err))
-				s.taking.Store(false)
+				s.phases.resume()
 				continue
 			}
 			s.successor = &x

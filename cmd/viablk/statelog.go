@@ -10,7 +10,8 @@ import (
 // SIGUSR1 logs.
 const maximumStateLines = 256
 
-// routineState logs the state at SIGUSR1, until the process ends. Signals that
+// routineState logs the state at SIGUSR1, also while the process drains, until
+// it ends. Signals that
 // come meanwhile are one.
 func (s *service) routineState() {
 	for {
@@ -20,7 +21,7 @@ func (s *service) routineState() {
 				now := s.report()
 				logState(s.log, &now, s.draining.Load())
 			}
-		case <-s.ending:
+		case <-s.ctx.Done():
 			return
 		}
 	}

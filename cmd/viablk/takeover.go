@@ -193,16 +193,15 @@ func (s *service) takeover(w http.ResponseWriter, r *http.Request) {
 	case s.mayHandOver == nil:
 	case malformed != nil:
 		err = fmt.Errorf("the exports of the new target: %w", malformed)
-	case s.draining.Load():
-		err = errors.New("the target ends")
-	case !s.taking.CompareAndSwap(false, true):
-		err = errors.New("another process takes over")
 	default:
+		if err = s.phases.begin(phaseTakeover, func() {}); err != nil {
+			break
+		}
 		if err = s.mayHandOver(by); err == nil {
 			s.admit(r.Context(), w, by)
 			return
 		}
-		s.taking.Store(false)
+		s.phases.resume()
 	}
 	answerError(w, http.StatusConflict, err)
 }
@@ -219,7 +218,7 @@ func (s *service) admit(ctx context.Context, w http.ResponseWriter, by claim) {
 	}
 	if err != nil {
 		s.log.Warn("takeover failed: this target serves on", "event", "takeover_failed", "error", err)
-		s.taking.Store(false)
+		s.phases.resume()
 		return
 	}
 	s.successors <- successor{process, by} // there is one at a time

@@ -162,7 +162,7 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 	status := newStatus("target")
 	status.Exports = exports()
 	if in.client == nil {
-		svc.mayHandOver, svc.flush = set.mayHandOver, set.flush
+		svc.mayHandOver, svc.mayDrain, svc.flush = set.mayHandOver, true, set.flush
 	}
 	admin, err := svc.startAdmin(ctx, c, status, sessionEnder{server, remote}, func(s *processStatus) {
 		if in.serves() {

@@ -35,7 +35,7 @@ var (
 	up        = gauge("up", "Whether the process reports its state: 1.")
 	buildInfo = gauge("build_info", "Version and revision of the program: 1.", "version", "revision")
 	started   = gauge("start_time_seconds", "Unix time at which the process began to serve.")
-	draining  = gauge("draining", "Whether requests finish and clients are refused, because the process ends.")
+	draining  = gauge("draining", "Whether requests finish and clients are refused, because the process ends or was drained.")
 	panics    = counter("panics_total", "Panics that ended one connection or request.")
 )
 
