@@ -40,6 +40,7 @@ var arrows = map[string][]string{
 	},
 
 	"cmd/viablk/internal/show":       {},
+	"cmd/viablk/internal/events":     {},
 	"cmd/viablk/internal/activity":   {"internal/latency"},
 	"cmd/viablk/internal/statuspage": {"cmd/viablk/internal/activity", "cmd/viablk/internal/show", "internal/latency"},
 	"cmd/viablk/internal/top":        {"cmd/viablk/internal/activity", "cmd/viablk/internal/show", "internal/latency"},

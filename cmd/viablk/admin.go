@@ -175,45 +175,61 @@ type answerCode struct {
 func (e *answerCode) Error() string { return e.text }
 
 // askAdmin makes a request of the process behind a status socket, and passes
-// the answer to call.read, which may be nil. It makes it by hand: another
-// server may be there, which the client of package http would log.
+// the answer to call.read, which may be nil.
 func askAdmin(ctx context.Context, path string, call adminCall) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout+call.timeout)
 	defer cancel()
-	c, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	c, answer, err := openAdmin(ctx, path, call)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	defer context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })()
-	request, err := http.NewRequestWithContext(ctx, call.method, "http://viablk"+call.route, bytes.NewReader(call.body))
-	if err != nil {
-		return err
-	}
-	request.Close = true
-	if err := request.Write(c); err != nil {
-		return err
-	}
-	response, err := http.ReadResponse(bufio.NewReader(c), request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	limit := &io.LimitedReader{R: response.Body, N: maximumAnswer}
-	body := json.NewDecoder(limit)
-	if response.StatusCode >= http.StatusMultipleChoices && response.StatusCode != call.or {
-		return refusalOf(response, body)
-	}
+	defer answer.Close()
 	if call.read == nil {
 		return nil
 	}
-	if err := call.read(c, body); err != nil {
+	limit := &io.LimitedReader{R: answer, N: maximumAnswer}
+	if err := call.read(c, json.NewDecoder(limit)); err != nil {
 		if limit.N <= 0 {
 			return fmt.Errorf("the answer is longer than %d bytes", maximumAnswer)
 		}
 		return err
 	}
 	return nil
+}
+
+// openAdmin makes a request of the process behind a status socket, until ctx
+// ends. The caller reads the answer, and closes it and the connection. It makes
+// the request by hand: another server may be there, which the client of package
+// http would log.
+func openAdmin(ctx context.Context, path string, call adminCall) (_ net.Conn, answer io.ReadCloser, err error) {
+	c, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			c.Close()
+		}
+	}()
+	context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
+	request, err := http.NewRequestWithContext(ctx, call.method, "http://viablk"+call.route, bytes.NewReader(call.body))
+	if err != nil {
+		return nil, nil, err
+	}
+	request.Close = true
+	if err := request.Write(c); err != nil {
+		return nil, nil, err
+	}
+	response, err := http.ReadResponse(bufio.NewReader(c), request)
+	if err != nil {
+		return nil, nil, err
+	}
+	if response.StatusCode >= http.StatusMultipleChoices && response.StatusCode != call.or {
+		defer response.Body.Close()
+		return nil, nil, refusalOf(response, json.NewDecoder(io.LimitReader(response.Body, maximumAnswer)))
+	}
+	return c, response.Body, nil
 }
 
 // refusalOf returns the error that an answer is.

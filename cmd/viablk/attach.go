@@ -111,7 +111,7 @@ func (a *app) attach(ctx context.Context, c config.Config, in *nbdListeners) (er
 		return err
 	}
 	defer kernel.close()
-	log, level := newServiceLog(c.Log, a.stderr)
+	log, level := a.serviceLog(c.Log)
 	again := &certificates{log: log}
 	if err := again.useRemote(uri); err != nil {
 		return err

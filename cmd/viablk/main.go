@@ -19,6 +19,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/viablk/viablk/cmd/viablk/internal/events"
 	"github.com/viablk/viablk/config"
 )
 
@@ -57,6 +58,7 @@ type app struct {
 	warned  bool   // of variables
 
 	monitorListener net.Listener // that the process was started with; may be nil
+	events          *events.Ring // the last lines of the log of a serving command
 }
 
 // run executes the command line and returns the exit code.
@@ -111,7 +113,7 @@ where each value comes from.
 	root.AddCommand(
 		a.targetCommand(), a.attachCommand(), a.detachCommand(), a.upCommand(),
 		a.copyCommand(), a.verifyCommand(),
-		a.listCommand(), a.infoCommand(), a.statusCommand(), a.topCommand(), a.sessionCommand(), a.devicesCommand(), a.identityCommand(), a.snapshotCommand(), a.exportCommand(), a.reloadCommand(), a.logLevelCommand(), a.drainCommand(), a.healthCommand(), a.pathCommand(),
+		a.listCommand(), a.infoCommand(), a.statusCommand(), a.topCommand(), a.eventsCommand(), a.sessionCommand(), a.devicesCommand(), a.identityCommand(), a.snapshotCommand(), a.exportCommand(), a.reloadCommand(), a.logLevelCommand(), a.drainCommand(), a.healthCommand(), a.pathCommand(),
 		a.configCommand(), a.pkiCommand(), a.benchCommand(), a.versionCommand(),
 		a.manualCommand(),
 	)

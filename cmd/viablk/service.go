@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/viablk/viablk/cmd/viablk/internal/events"
 	"github.com/viablk/viablk/config"
 )
 
@@ -39,6 +40,7 @@ type part struct {
 type service struct {
 	log       *slog.Logger
 	level     *slog.LevelVar              // of the log
+	events    *events.Ring                // its last lines
 	timeout   time.Duration               // for draining
 	signals   chan os.Signal              // that end the process
 	hangups   chan os.Signal              // SIGHUP
@@ -103,7 +105,7 @@ var (
 // newService catches signals from now on. The caller calls release.
 func (a *app) newService(c config.Config, log *slog.Logger, level *slog.LevelVar) *service {
 	s := &service{
-		log: log, level: level, timeout: c.DrainTimeout,
+		log: log, level: level, events: a.events, timeout: c.DrainTimeout,
 		signals: make(chan os.Signal, 2), hangups: make(chan os.Signal, 1), inquiries: make(chan os.Signal, 1), failed: make(chan error, 1),
 		successors: make(chan successor, 1),
 		asked:      make(chan reloadRequest), ending: make(chan struct{}), drained: make(chan struct{}), clock: time.Now,
@@ -305,13 +307,21 @@ func (s *service) drain() error {
 	}
 }
 
+// serviceLog returns the log of a serving command, which keeps its last lines,
+// and its level.
+func (a *app) serviceLog(c config.Log) (*slog.Logger, *slog.LevelVar) {
+	a.events = events.NewRing()
+	log, level := newServiceLog(c, a.stderr)
+	return slog.New(events.NewHandler(log.Handler(), a.events, func(_ []string, x slog.Attr) slog.Attr { return named(x) })), level
+}
+
 // newLog returns the log of a command.
 func newLog(c config.Log, w io.Writer) *slog.Logger {
 	log, _ := newServiceLog(c, w)
 	return log
 }
 
-// newServiceLog returns the log of a serving command, and its level.
+// newServiceLog returns a log and its level.
 func newServiceLog(c config.Log, w io.Writer) (*slog.Logger, *slog.LevelVar) {
 	level := new(slog.LevelVar)
 	level.Set(levelOf(c.Level))

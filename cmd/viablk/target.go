@@ -92,7 +92,7 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 	if err != nil {
 		return nil, err
 	}
-	log, level := newServiceLog(c.Log, a.stderr)
+	log, level := a.serviceLog(c.Log)
 	svc := a.newService(c, log, level)
 	defer svc.release()
 	if err := from.receive(); err != nil {

@@ -69,7 +69,7 @@ func (a *app) up(ctx context.Context, e config.Effective, in *nbdListeners, comm
 	if in != nil && command != "" {
 		return usage("--run has the only client, and the process was started for another: leave it out")
 	}
-	log, level := newServiceLog(c.Log, a.stderr)
+	log, level := a.serviceLog(c.Log)
 	svc := a.newService(c, log, level)
 	defer svc.release()
 	folder, err := os.MkdirTemp("", "viablk-")
