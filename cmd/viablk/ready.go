@@ -62,11 +62,13 @@ func (s *service) startAdmin(ctx context.Context, c config.Config, status proces
 		return "", nil
 	}
 	h := &health{s, &statusCache{compute: report}, c.Metrics.ReadyAway}
-	admin := adminPart(l, report, ender, append(routes, s.handleReload, s.handleLogLevel, s.handleTakeover, s.handleDrain, s.handleEvents, h.handle)...)
+	flight := newFlightRecorder()
+	admin := adminPart(l, report, ender, append(routes, s.handleReload, s.handleLogLevel, s.handleTakeover, s.handleDrain, s.handleEvents, h.handle, flight.handle)...)
 	serve, drain := admin.serve, admin.drain
 	admin.serve = func(ctx context.Context) error {
 		defer h.cache.close()
 		defer s.events.Close()
+		defer flight.close()
 		return serve(ctx)
 	}
 	admin.drain = func(ctx context.Context) error {
