@@ -41,6 +41,8 @@
 #                  machine; VIABLK_VM_KERNEL=linux-image-6.12-amd64 is another kernel
 # make attach-latency  p50 and p99 of 100 attaches, at a socket and as a device
 # make takeovers   200 takeovers of a target under load, over shared memory and RoCE: the longest request in each
+# make scrapes     fio alone, beside a thousand clients that ask a target for its state, and beside as many
+#                  that ask another one: medians of SCRAPES rounds
 # make noticed     how soon a silent peer is noticed in a thousand cuts, how long requests wait when one
 #                  of two cables is cut, how much longer than a killed target is away, and requests
 #                  of 1 MiB at 1 Mbit/s
@@ -115,7 +117,7 @@ PACKAGE_TOOLS := $(BUILD_TOOLS) mmdebstrap:mmdebstrap lintian:lintian rpm:rpm rp
 LOCKS := -test=false -inferred=false
 LOCKED := ./internal/... ./via/... ./target/... ./initiator ./regcache ./config ./cmd/...
 
-.PHONY: build build-verbs deb rpm image test test-plain test-race test-suites test-page test-packages test-vm test-vm-next conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed hogs forged-packets planted exactly-once returns noticed restarts attach-latency takeovers forgeries rotation cable fuzz-smoke deps clean bench-copy bench-proxy build-rbd test-ceph
+.PHONY: build build-verbs deb rpm image test test-plain test-race test-suites test-page test-packages test-vm test-vm-next conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed hogs forged-packets planted exactly-once returns noticed restarts attach-latency takeovers scrapes forgeries rotation cable fuzz-smoke deps clean bench-copy bench-proxy build-rbd test-ceph
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/viablk ./cmd/viablk
@@ -307,6 +309,10 @@ restarts: deps
 TAKEOVERS ?= 200
 takeovers: deps
 	$(GO) test -v -count=1 -timeout 0 -run '^TestTakeoverUnderLoad$$' ./integration/session -args -takeovers $(TAKEOVERS)
+
+SCRAPES ?= 25
+scrapes: deps
+	$(GO) test -v -count=1 -timeout 60m -run '^$$' -bench '^BenchmarkScrapesBesideFio$$' -benchtime $(SCRAPES)x ./integration/nbd
 
 attach-latency: deps
 	$(GO) test $(VM) -v -count=1 -timeout 60m -run '^(TestDevice|TestAttachLatency)$$/^attach_latency$$' ./integration/vm -args \

@@ -105,19 +105,21 @@ func listenAdmin(ctx context.Context, admin, group string) (l net.Listener, path
 // adminPart serves the status socket: the status, the sessions, the profiles of
 // net/http/pprof, and other routes. Only the user of the process can open the
 // socket, and the members of admin_group, who change nothing.
-func adminPart(l net.Listener, status func() processStatus, ender sessionEnder, routes ...func(*http.ServeMux)) part {
+func adminPart(l net.Listener, cache *statusCache, ender sessionEnder, routes ...func(*http.ServeMux)) part {
 	mux := http.NewServeMux()
-	report := func(w http.ResponseWriter, _ *http.Request) { answerJSON(w, http.StatusOK, status()) }
+	report := func(w http.ResponseWriter, r *http.Request) {
+		d, err := cache.now(r.Context())
+		cache.answer(w, d, err)
+	}
 	mux.HandleFunc("GET /status", report)
 	mux.HandleFunc("GET /v1/status", report)
-	handleSessions(mux, status, ender)
+	handleSessions(mux, cache, ender)
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	for _, add := range routes {
 		add(mux)
 	}
-	l = newPacedListener(l, adminConnections, pace{interval: adminInterval, burst: adminConnections})
 	server := &http.Server{
 		Handler:           ownerChanges(mux),
 		ConnContext:       withPeer,
@@ -126,6 +128,7 @@ func adminPart(l net.Listener, status func() processStatus, ender sessionEnder, 
 		WriteTimeout:      5 * time.Second,
 		MaxHeaderBytes:    16 << 10,
 	}
+	server.SetKeepAlivesEnabled(false) // what bounds connections bounds requests
 	return part{
 		name: "status socket",
 		serve: func(ctx context.Context) error {

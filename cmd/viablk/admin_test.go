@@ -45,7 +45,7 @@ func serveAdmin(t testing.TB) (path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := adminPart(l, fullStatus, sessionEnder{nbd: &nbd.Server{}})
+	p := adminPart(l, &statusCache{compute: fullStatus}, sessionEnder{nbd: &nbd.Server{}})
 	served := make(chan error, 1)
 	go func() { served <- p.serve(context.Background()) }()
 	t.Cleanup(func() {

@@ -16,10 +16,11 @@ import (
 	"github.com/viablk/viablk/internal/nbd"
 )
 
-// Limits of the status socket. Connections beyond them wait in the kernel.
+// Limits of the status socket, as those of metrics. Connections beyond them
+// wait in the kernel.
 const (
-	adminConnections = 64
-	adminInterval    = 500 * time.Microsecond
+	adminConnections = 64 // also those without an interval
+	adminInterval    = 10 * time.Millisecond
 )
 
 // admitGroup lets the members of a group open a status socket, if one is named.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,12 +18,14 @@ import (
 )
 
 // Limits of the listener for metrics and health. A flood of connections costs
-// what one connection in each interval does; others wait in the kernel.
+// what one connection in each interval does, below a millisecond of a processor
+// here; others wait in the kernel. A thousand scrapes at once are answered
+// within the 10 s that Prometheus waits.
 const (
 	monitorConnections  = 64
-	monitorInterval     = 2 * time.Millisecond
-	monitorIntervalTLS  = 10 * time.Millisecond // a handshake costs a millisecond
-	monitorBurst        = 32                    // connections without an interval
+	monitorInterval     = 10 * time.Millisecond
+	monitorBurst        = 32 // connections without an interval
+	pacedBatch          = 10 // here and at the status socket
 	monitorReadTimeout  = 5 * time.Second
 	monitorWriteTimeout = 10 * time.Second
 	monitorHeader       = 16 << 10
@@ -32,11 +33,12 @@ const (
 
 // monitor serves the metrics, health and state of a process, to read only.
 type monitor struct {
-	cache  *statusCache
-	health health
-	page   *metrics.Page
-	people statuspage.Page
-	server http.Server
+	cache   *statusCache
+	scrapes scrapes // of the cache
+	health  health
+	page    *metrics.Page
+	people  statuspage.Page
+	server  http.Server
 }
 
 // startMonitor starts to listen where the configuration asks for it, or at the
@@ -47,13 +49,13 @@ func (s *service) startMonitor(ctx context.Context, c config.Config, inherited n
 	if l == nil || err != nil {
 		return "", err
 	}
-	scheme, interval := "http", monitorInterval
+	scheme := "http"
 	cache := &statusCache{compute: s.report, translate: func(p *processStatus) *metrics.Snapshot {
 		return newSnapshot(p, again, s.draining.Load())
 	}}
-	m := &monitor{cache: cache, health: health{s, cache, c.Metrics.ReadyAway}}
+	m := &monitor{cache: cache, scrapes: scrapes{cache: cache}, health: health{s, cache, c.Metrics.ReadyAway}}
 	m.page = metrics.NewPage(func(ctx context.Context) (*metrics.Snapshot, error) {
-		d, err := m.cache.read(ctx)
+		d, err := m.scrapes.read(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -76,9 +78,9 @@ func (s *service) startMonitor(ctx context.Context, c config.Config, inherited n
 		m.server.Protocols.SetHTTP1(true)
 		again.use(usedCertificates{folder: folder, read: used.Reload})
 		again.attach(s)
-		scheme, interval = "https", monitorIntervalTLS
+		scheme = "https"
 	}
-	s.start(m.part(newPacedListener(l, monitorConnections, pace{interval: interval, burst: monitorBurst})))
+	s.start(m.part(newPacedListener(l, monitorConnections, pace{interval: monitorInterval, burst: monitorBurst, batch: pacedBatch})))
 	return scheme + "://" + l.Addr().String(), nil
 }
 
@@ -170,125 +172,9 @@ func (m *monitor) handler() http.Handler {
 	m.people.Register(mux)
 	mux.Handle("GET /metrics", m.page)
 	m.health.handle(mux)
-	mux.HandleFunc("GET /v1/status", m.serveStatus)
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) {
+		d, err := m.scrapes.read(r.Context())
+		m.cache.answer(w, d, err)
+	})
 	return mux
-}
-
-// serveStatus answers with what "viablk status" prints of the process.
-func (m *monitor) serveStatus(w http.ResponseWriter, r *http.Request) {
-	d, err := m.cache.read(r.Context())
-	if err == nil {
-		err = d.encode()
-	}
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(d.encoded) // an error is a client that went away
-}
-
-// statusCache computes the state of the process for many clients: in one
-// goroutine at a time, and once in statusFresh.
-type statusCache struct {
-	compute   func() processStatus
-	translate func(*processStatus) *metrics.Snapshot // may be nil
-
-	mu sync.Mutex
-	// +checklocks:mu
-	latest *statusDocument
-	// +checklocks:mu
-	running chan struct{} // closed at the end of the computation; nil without
-	// +checklocks:mu
-	closed bool
-}
-
-// statusDocument is the state of the process at one time.
-type statusDocument struct {
-	status  processStatus
-	metrics *metrics.Snapshot
-	made    time.Time
-
-	once    sync.Once
-	encoded []byte // by encode
-	failure error
-}
-
-// How long a state is good for, and how long it may take to compute.
-const (
-	statusFresh   = 100 * time.Millisecond
-	statusTimeout = time.Second
-)
-
-var (
-	errStatusTimeout = fmt.Errorf("the process did not report its state within %v", statusTimeout)
-	errStatusClosed  = errors.New("the process ends")
-)
-
-// read returns a state that is not older than statusFresh.
-func (c *statusCache) read(ctx context.Context) (*statusDocument, error) {
-	latest, running, err := c.begin()
-	if running == nil {
-		return latest, err
-	}
-	limit := time.NewTimer(statusTimeout)
-	defer limit.Stop()
-	select {
-	case <-running:
-	case <-limit.C:
-		return nil, errStatusTimeout
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.latest, nil
-}
-
-// begin returns a fresh state, or the end of the computation of one.
-func (c *statusCache) begin() (*statusDocument, <-chan struct{}, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return nil, nil, errStatusClosed
-	}
-	if c.running == nil {
-		if c.latest != nil && time.Since(c.latest.made) < statusFresh {
-			return c.latest, nil, nil
-		}
-		c.running = make(chan struct{})
-		go c.refresh()
-	}
-	return nil, c.running, nil
-}
-
-// refresh computes a state.
-func (c *statusCache) refresh() {
-	d := &statusDocument{status: c.compute()}
-	if c.translate != nil {
-		d.metrics = c.translate(&d.status)
-	}
-	d.made = time.Now()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.latest = d
-	close(c.running)
-	c.running = nil
-}
-
-// close waits for the computation that runs. None begins afterwards.
-func (c *statusCache) close() {
-	c.mu.Lock()
-	c.closed = true
-	running := c.running
-	c.mu.Unlock()
-	if running != nil {
-		<-running
-	}
-}
-
-// encode makes encoded, once.
-func (d *statusDocument) encode() error {
-	d.once.Do(func() { d.encoded, d.failure = json.Marshal(&d.status) })
-	return d.failure
 }

@@ -16,10 +16,12 @@ type pacedListener struct {
 	closed chan struct{}
 }
 
-// pace admits one event in each interval, and more after a pause.
+// pace admits one event in each interval, and more after a pause. Events that
+// have to wait come in batches: to wake up for each costs more than a scrape.
 type pace struct {
 	interval time.Duration
 	burst    int // events after a pause
+	batch    int // 0 is as 1
 	next     time.Time
 }
 
@@ -29,7 +31,11 @@ func (p *pace) wait(now time.Time) time.Duration {
 		p.next = first
 	}
 	p.next = p.next.Add(p.interval)
-	return max(0, p.next.Sub(now))
+	wait := p.next.Sub(now)
+	if wait <= 0 {
+		return 0
+	}
+	return wait + time.Duration(max(0, p.batch-1))*p.interval
 }
 
 func newPacedListener(l net.Listener, connections int, p pace) *pacedListener {

@@ -63,7 +63,8 @@ func (s *service) startAdmin(ctx context.Context, c config.Config, status proces
 	}
 	h := &health{s, &statusCache{compute: report}, c.Metrics.ReadyAway}
 	flight := newFlightRecorder()
-	admin := adminPart(l, report, ender, append(routes, s.handleReload, s.handleLogLevel, s.handleTakeover, s.handleDrain, s.handleEvents, h.handle, flight.handle)...)
+	l = newPacedListener(l, adminConnections, pace{interval: adminInterval, burst: adminConnections, batch: pacedBatch})
+	admin := adminPart(l, h.cache, ender, append(routes, s.handleReload, s.handleLogLevel, s.handleTakeover, s.handleDrain, s.handleEvents, h.handle, flight.handle)...)
 	serve, drain := admin.serve, admin.drain
 	admin.serve = func(ctx context.Context) error {
 		defer h.cache.close()

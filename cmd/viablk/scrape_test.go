@@ -65,11 +65,14 @@ func BenchmarkScrape(b *testing.B) {
 			measure(b, page, func() { d = state() })
 		})
 		b.Run(fmt.Sprintf("status/exports=%d", disks), func(b *testing.B) {
-			m := &monitor{cache: &statusCache{}}
-			measure(b, http.HandlerFunc(m.serveStatus), func() {
-				m.cache.mu.Lock()
-				defer m.cache.mu.Unlock()
-				m.cache.latest = state()
+			cache := &statusCache{}
+			measure(b, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				d, err := cache.read(r.Context())
+				cache.answer(w, d, err)
+			}), func() {
+				cache.mu.Lock()
+				defer cache.mu.Unlock()
+				cache.latest = state()
 			})
 		})
 		b.Run(fmt.Sprintf("page/exports=%d", disks), func(b *testing.B) {

@@ -91,10 +91,14 @@ type sessionReport struct {
 }
 
 // handleSessions adds the routes of sessions.
-func handleSessions(mux *http.ServeMux, status func() processStatus, ender sessionEnder) {
-	mux.HandleFunc("GET /v1/sessions", func(w http.ResponseWriter, _ *http.Request) {
-		p := status()
-		answerJSON(w, http.StatusOK, sessionReport{Schema: "viablk.sessions/v1", PID: p.PID, Sessions: p.Sessions})
+func handleSessions(mux *http.ServeMux, cache *statusCache, ender sessionEnder) {
+	mux.HandleFunc("GET /v1/sessions", func(w http.ResponseWriter, r *http.Request) {
+		d, err := cache.now(r.Context())
+		if err != nil {
+			answerError(w, http.StatusServiceUnavailable, err)
+			return
+		}
+		answerJSON(w, http.StatusOK, sessionReport{Schema: "viablk.sessions/v1", PID: d.status.PID, Sessions: d.status.Sessions})
 	})
 	mux.HandleFunc("DELETE /v1/sessions/{id}", func(w http.ResponseWriter, r *http.Request) {
 		err := ender.end(r.PathValue("id"))
