@@ -170,11 +170,11 @@ test: deps
 		awk '/^=== RUN/ {n++} !/^(=== | *--- (PASS|SKIP)|PASS|-test.shuffle)/; END {exit n == 0}' # none is a failure
 	$(MAKE) -j2 -O test-plain simulate planted
 
-# What is cut under the race detector, in full and without it.
+# What is cut under the race detector, or left out, in full and without it.
 test-plain:
 	$(TEST) -run '^TestConformance(IPv4)?$$/././^GoneHandles$$' ./via/shm ./via/roce ./via/viatest/loopback $(SOME)
 	$(TEST) -run '^TestConformanceThrough(Trace|Stats)$$' ./via/hook $(SOME)
-	$(TEST) -run '^TestHistories$$' ./target/backend $(SOME)
+	$(TEST) -run '^TestHistories$$|FullFileSystem$$|^TestFileSystemThatFillsUp$$' ./target/backend $(SOME)
 
 # A package of which no test runs is a failure.
 SOME := | awk '{print} /no tests to run/ {bad = 1}; END {exit bad}'
