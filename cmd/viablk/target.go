@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -32,9 +33,9 @@ A listener that other hosts reach authenticates them, VIA with --certificates, N
 --tls require, or is refused without --insecure.
 
 --takeover starts a target in the place of a running one, whose listeners for NBD and
-disks it gets with their locks: clients notice a pause. If the new target cannot serve,
-the old one goes on. A target with disks that end with their process, or that the new
-one does not export, is not taken over.
+shared memory it gets, and its disks with their locks: clients notice a pause. If the
+new target cannot serve, the old one goes on. A target with disks that end with their
+process, or that the new one does not export, is not taken over.
 
 SIGHUP reads certificates and the exports of --config again. Clients of an export that
 is removed keep it until they leave. A file with a mistake changes nothing.`,
@@ -68,32 +69,37 @@ is removed keep it until they leave. A file with a mistake changes nothing.`,
 	return cmd
 }
 
+// targetRun is a target that serves. One goroutine owns it. Others call
+// exports, fillStatus and check, which change nothing.
+type targetRun struct {
+	a       *app
+	svc     *service
+	set     *exportSet
+	in      *nbdListeners
+	overVIA []config.URI
+	server  *nbd.Server
+	remote  viaServers
+	guests  []uint32 // uids that the sockets are open to
+	again   *certificates
+	log     *slog.Logger
+	kept    []takeover.Item // for a successor; see keep
+}
+
 // target serves the configured disks until it is told to end, or another target
 // takes over, which it then returns. It takes the entrance that it was started
 // with, which may be nil, what reads the configuration again, and what it goes
 // on with, which may be nil.
 func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, load func() (config.Effective, error), from *handover) (next *departure, err error) {
 	defer func() { in.close() }()
-	c := e.Config
-	overNBD, overVIA, err := listenURIs(c.Target.Listen)
+	overNBD, overVIA, err := listenURIs(e.Config.Target.Listen)
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case len(c.Target.Listen) == 0 && in == nil && from == nil:
-		return nil, usage("nothing to listen on: give --listen URI, or target.listen in the configuration file")
-	case len(c.Target.Exports) == 0:
-		return nil, usage("nothing to export: give --export NAME=BACKEND, or target.exports in the configuration file")
-	case in != nil && in.client != nil:
-		err = in.refuseURIs("--listen or target.listen", slices.Concat(overNBD, overVIA))
-	default:
-		err = in.refuseURIs("the NBD URIs of --listen or target.listen", overNBD)
-	}
-	if err != nil {
+	if err := checkSources(e.Config, in, from, overNBD, overVIA); err != nil {
 		return nil, err
 	}
-	log, level := a.serviceLog(c.Log)
-	svc := a.newService(c, log, level)
+	log, level := a.serviceLog(e.Config.Log)
+	svc := a.newService(e.Config, log, level)
 	defer svc.release()
 	if err := from.receive(); err != nil {
 		return nil, err
@@ -116,111 +122,152 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 	set.load, set.held, set.level, set.sockets = load, held, level, sockets
 	defer func() { err = errors.Join(err, set.close()) }()
 
-	again := &certificates{log: log}
-	server, err := newNBD(c, disks, again, log)
-	if err != nil {
+	t := &targetRun{a: a, svc: svc, set: set, overVIA: overVIA, guests: guestsOf(disks), again: &certificates{log: log}, log: log}
+	if t.server, err = newNBD(e.Config, disks, t.again, log); err != nil {
 		return nil, err
 	}
-	guests := guestsOf(disks)
-	if in, err = in.open(ctx, overNBD, server.TLS, guests, from); err != nil {
+	if in, err = in.open(ctx, overNBD, t.server.TLS, t.guests, from); err != nil {
 		return nil, err
 	}
-	if !in.serves() && len(overVIA) == 0 {
-		return nil, usage("nothing to listen on: the target that this one takes over from had no socket of a service manager: give --listen URI")
-	}
-	if err := checkExposure(c, in, overVIA, disks, log); err != nil {
-		in.close()
+	t.in = in
+	if err := t.listen(e.Config, disks); err != nil {
 		return nil, err
 	}
-	in.log(log)
-	warnUnknown(disks, log)
-	remote, err := openTarget(c, overVIA, disks, sockets, again, log, newTracer(c.Log, a.stderr))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, remote.close()) }()
+	defer func() { err = errors.Join(err, t.remote.close()) }()
 	defer svc.release() // before devices and disks close
-	set.overNBD, set.overVIA, set.ender = server.Exports.(*nbd.ExportTable), remote, server
-	set.check = func(c config.Config, disks []disk) error {
-		for _, uid := range guestsOf(disks) {
-			if !slices.Contains(guests, uid) {
-				return fmt.Errorf("uid %d is new on the lists of clients: the sockets open to it at the next start", uid)
-			}
-		}
-		return checkExposure(c, in, overVIA, disks, log)
-	}
-	exports := func() (all []exportStatus) {
-		for _, d := range set.current() {
-			x := exportStatus{Name: d.Name, Size: d.device.Info().Size, ReadOnly: d.isReadOnly(), URIs: in.uris(d.Name)}
-			for _, u := range overVIA {
-				x.URIs = append(x.URIs, withExport(u.Peer(), d.Name))
-			}
-			all = append(all, x)
-		}
-		return all
-	}
-	status := newStatus("target")
-	status.Exports = exports()
-	if in.client == nil {
-		svc.mayHandOver, svc.mayDrain, svc.flush = set.mayHandOver, true, set.flush
-	}
-	admin, err := svc.startAdmin(ctx, c, status, sessionEnder{server, remote}, func(s *processStatus) {
-		if in.serves() {
-			now := server.Status()
-			s.NBD = &now
-		}
-		disks := set.current()
-		s.Exports, s.Targets, s.Disks, s.Limits = exports(), remote.status(), diskReports(disks), limitReports(disks)
-	}, newExportAdmin(set, exports).handle)
-	if err != nil {
+	if err := t.begin(ctx, e.Config, from); err != nil {
 		return nil, err
+	}
+	held.Forget()
+	sockets.Forget()
+	err = svc.wait(in.left)
+	if svc.successor != nil {
+		next = &departure{*svc.successor, t.kept, *set.inEffect.Load(), log}
+	}
+	return next, err
+}
+
+// checkSources checks that there is something to serve, and where.
+func checkSources(c config.Config, in *nbdListeners, from *handover, overNBD, overVIA []config.URI) error {
+	switch {
+	case len(c.Target.Listen) == 0 && in == nil && from == nil:
+		return usage("nothing to listen on: give --listen URI, or target.listen in the configuration file")
+	case len(c.Target.Exports) == 0:
+		return usage("nothing to export: give --export NAME=BACKEND, or target.exports in the configuration file")
+	case in != nil && in.client != nil:
+		return in.refuseURIs("--listen or target.listen", slices.Concat(overNBD, overVIA))
+	default:
+		return in.refuseURIs("the NBD URIs of --listen or target.listen", overNBD)
+	}
+}
+
+// listen checks who reaches the listeners, and opens those for VIA.
+func (t *targetRun) listen(c config.Config, disks []disk) (err error) {
+	if !t.in.serves() && len(t.overVIA) == 0 {
+		return usage("nothing to listen on: the target that this one takes over from had no socket of a service manager: give --listen URI")
+	}
+	if err := checkExposure(c, t.in, t.overVIA, disks, t.log); err != nil {
+		t.in.close()
+		return err
+	}
+	t.in.log(t.log)
+	warnUnknown(disks, t.log)
+	if t.remote, err = openTarget(c, t.overVIA, disks, t.set.sockets, t.again, t.log, newTracer(c.Log, t.a.stderr)); err != nil {
+		return err
+	}
+	t.set.overNBD, t.set.overVIA, t.set.ender = t.server.Exports.(*nbd.ExportTable), t.remote, t.server
+	t.set.check = t.check
+	return nil
+}
+
+// begin starts the status socket and metrics, waits until a predecessor has
+// ended, and serves.
+func (t *targetRun) begin(ctx context.Context, c config.Config, from *handover) error {
+	status := newStatus("target")
+	status.Exports = t.exports()
+	if t.in.client == nil {
+		t.svc.mayHandOver, t.svc.mayDrain, t.svc.flush = t.set.mayHandOver, true, t.set.flush
+	}
+	admin, err := t.svc.startAdmin(ctx, c, status, sessionEnder{t.server, t.remote}, t.fillStatus, newExportAdmin(t.set, t.exports).handle)
+	if err != nil {
+		return err
 	}
 	if l, err := from.listener(itemSocket + monitorSocket); l != nil || err != nil {
-		if a.monitorListener = l; err != nil {
-			return nil, err
+		if t.a.monitorListener = l; err != nil {
+			return err
 		}
 	}
-	url, err := svc.startMonitor(ctx, c, a.monitorListener, again)
+	url, err := t.svc.startMonitor(ctx, c, t.a.monitorListener, t.again)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := from.opened(); err != nil {
-		return nil, err
+		return err
 	}
-	svc.start(remote.parts()...)
-	svc.start(in.parts(server)...)
+	t.svc.start(t.remote.parts()...)
+	t.svc.start(t.in.parts(t.server)...)
 	if from.resumes() {
 		err = notify(stateReady)
 	} else {
-		err = a.printReady(readyReport{processStatus: status, Admin: admin, Metrics: url}, in)
+		err = t.a.printReady(readyReport{processStatus: status, Admin: admin, Metrics: url}, t.in)
 	}
 	if err != nil {
-		return nil, err
-	}
-	from.serving()
-	held.Forget()
-	sockets.Forget()
-	again.attach(svc)
-	svc.reload = func(ctx context.Context) error {
-		failed := again.reload()
-		err := set.reload(ctx)
-		if err != nil {
-			log.Error("configuration not read again: exports stay as they are", "event", "configuration_kept", "error", err)
-		}
-		return errors.Join(err, failed)
-	}
-	var kept []takeover.Item
-	svc.keep = func(by claim) (err error) {
-		if kept, err = set.keep(by, in, a.monitorListener); err == nil {
-			remote.announceSuccessor()
-		}
 		return err
 	}
-	err = svc.wait(in.left)
-	if svc.successor != nil {
-		next = &departure{*svc.successor, kept, *set.inEffect.Load(), log}
+	from.serving()
+	t.again.attach(t.svc)
+	t.svc.reload, t.svc.keep = t.reload, t.keep
+	return nil
+}
+
+// exports returns the disks with their URIs.
+func (t *targetRun) exports() (all []exportStatus) {
+	for _, d := range t.set.current() {
+		x := exportStatus{Name: d.Name, Size: d.device.Info().Size, ReadOnly: d.isReadOnly(), URIs: t.in.uris(d.Name)}
+		for _, u := range t.overVIA {
+			x.URIs = append(x.URIs, withExport(u.Peer(), d.Name))
+		}
+		all = append(all, x)
 	}
-	return next, err
+	return all
+}
+
+// fillStatus adds what the target does to the state of the process.
+func (t *targetRun) fillStatus(s *processStatus) {
+	if t.in.serves() {
+		now := t.server.Status()
+		s.NBD = &now
+	}
+	disks := t.set.current()
+	s.Exports, s.Targets, s.Disks, s.Limits = t.exports(), t.remote.status(), diskReports(disks), limitReports(disks)
+}
+
+// check returns why the listeners cannot serve other disks.
+func (t *targetRun) check(c config.Config, disks []disk) error {
+	for _, uid := range guestsOf(disks) {
+		if !slices.Contains(t.guests, uid) {
+			return fmt.Errorf("uid %d is new on the lists of clients: the sockets open to it at the next start", uid)
+		}
+	}
+	return checkExposure(c, t.in, t.overVIA, disks, t.log)
+}
+
+// reload reads certificates and the configuration again.
+func (t *targetRun) reload(ctx context.Context) error {
+	failed := t.again.reload()
+	err := t.set.reload(ctx)
+	if err != nil {
+		t.log.Error("configuration not read again: exports stay as they are", "event", "configuration_kept", "error", err)
+	}
+	return errors.Join(err, failed)
+}
+
+// keep copies what a successor gets.
+func (t *targetRun) keep(by claim) (err error) {
+	if t.kept, err = t.set.keep(by, t.in, t.a.monitorListener); err == nil {
+		t.remote.announceSuccessor()
+	}
+	return err
 }
 
 // listenURIs parses the URIs, which were validated, and sorts them by protocol.
