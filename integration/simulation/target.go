@@ -138,9 +138,11 @@ func (t *targetSide) drain(after time.Duration) {
 			t.world.referee.drained.endsInOrder(life)
 		}
 		end()
-		for !t.ended {
+		for !t.ended && t.life == life {
 			p.Wait(context.Background(), time.Millisecond)
 		}
-		s.After(after, t.start)
+		if t.life == life { // else another fault has started the next one
+			s.After(after, t.start)
+		}
 	})
 }

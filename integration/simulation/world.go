@@ -109,6 +109,7 @@ func (w *World) toTheEnd() {
 	w.target.drain(time.Hour)
 	if !s.run(s.now+endLimit, func() bool { return w.target.ended && w.target.process.alive() == 0 }) {
 		if s.failure == nil {
+			w.dump()
 			s.fail("the target does not end")
 		}
 		return
@@ -118,12 +119,17 @@ func (w *World) toTheEnd() {
 	}
 }
 
-// unfinished says what keeps a run from its end.
-func (w *World) unfinished() error {
-	var errs []error
+// dump logs where the tasks are.
+func (w *World) dump() {
 	if w.output != nil {
 		_ = pprof.Lookup("goroutine").WriteTo(w.output, 1)
 	}
+}
+
+// unfinished says what keeps a run from its end.
+func (w *World) unfinished() error {
+	var errs []error
+	w.dump()
 	for _, c := range w.clients {
 		if c.left > 0 || c.process == nil || c.process.alive() > 0 {
 			errs = append(errs, fmt.Errorf("client %d has %d requests left and %d tasks, dead %v, stopped %v",
