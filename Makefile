@@ -204,7 +204,7 @@ test-page: deps
 # apply are printed with their reasons.
 test-suites: TOOLS += $(SUITES_TOOLS)
 test-suites: deps
-	CGO_ENABLED=1 $(GO) test $(SUITES) -race -v -count=1 -parallel 6 -timeout 20m ./integration/suites | \
+	CGO_ENABLED=1 $(GO) test $(SUITES) -race -v -count=1 -parallel 6 -timeout 30m ./integration/suites | \
 		grep -vE '^ *(=== |--- PASS)'
 
 test-ceph: TOOLS += $(CEPH_TOOLS)
