@@ -109,7 +109,7 @@ func (s *service) awaitDrain(ctx context.Context) error {
 func (s *service) handleDrain(mux *http.ServeMux) {
 	waiting := make(chan struct{}, maximumDrainCalls)
 	mux.HandleFunc("POST /v1/drain", func(w http.ResponseWriter, r *http.Request) {
-		document, ok := readDocument(w, r)
+		document, ok := readDocument(w, r, maximumDocument)
 		if !ok {
 			return
 		}

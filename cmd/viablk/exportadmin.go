@@ -15,7 +15,7 @@ import (
 
 // Limits of calls that change exports.
 const (
-	maximumDocument = 64 << 10 // bytes of an export
+	maximumDocument = 64 << 10 // bytes, but for those of a successor
 	maximumRemovals = 16       // calls at a time that wait for clients
 	maximumDrain    = time.Hour
 )
@@ -90,11 +90,11 @@ func (s *exportSet) leaving() (disks []disk) {
 	return disks
 }
 
-// readDocument reads the body of a request, or refuses it.
-func readDocument(w http.ResponseWriter, r *http.Request) ([]byte, bool) {
-	document, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maximumDocument))
+// readDocument reads the body of a request of most bytes, or refuses it.
+func readDocument(w http.ResponseWriter, r *http.Request, most int64) ([]byte, bool) {
+	document, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
 	if long := (*http.MaxBytesError)(nil); errors.As(err, &long) {
-		answerError(w, http.StatusRequestEntityTooLarge, fmt.Errorf("the document is longer than %d bytes", maximumDocument))
+		answerError(w, http.StatusRequestEntityTooLarge, fmt.Errorf("the document is longer than %d bytes", most))
 		return nil, false
 	}
 	if err != nil {
@@ -124,7 +124,7 @@ func changeContext(w http.ResponseWriter, r *http.Request) (ctx context.Context,
 }
 
 func (a *exportAdmin) add(w http.ResponseWriter, r *http.Request) {
-	document, ok := readDocument(w, r)
+	document, ok := readDocument(w, r, maximumDocument)
 	if !ok {
 		return
 	}
@@ -149,7 +149,7 @@ func (a *exportAdmin) alter(w http.ResponseWriter, r *http.Request) {
 	if !namesExport(w, r) {
 		return
 	}
-	patch, ok := readDocument(w, r)
+	patch, ok := readDocument(w, r, maximumDocument)
 	if !ok {
 		return
 	}

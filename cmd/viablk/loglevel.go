@@ -58,7 +58,7 @@ func (s *service) handleLogLevel(mux *http.ServeMux) {
 	}
 	mux.HandleFunc("GET /v1/log", func(w http.ResponseWriter, _ *http.Request) { answer(w) })
 	mux.HandleFunc("PUT /v1/log", func(w http.ResponseWriter, r *http.Request) {
-		document, ok := readDocument(w, r)
+		document, ok := readDocument(w, r, maximumDocument)
 		if !ok {
 			return
 		}

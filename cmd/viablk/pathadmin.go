@@ -78,7 +78,7 @@ func (a pathAdmin) report() pathReport {
 // change makes a change of hosts. To add one that is there, or to remove one
 // that is not, is no error.
 func (a pathAdmin) change(w http.ResponseWriter, r *http.Request, do func(context.Context, pathDevice, string) error) {
-	document, ok := readDocument(w, r)
+	document, ok := readDocument(w, r, maximumDocument)
 	if !ok {
 		return
 	}

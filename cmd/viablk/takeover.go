@@ -27,6 +27,10 @@ type claim struct {
 	Exports []string `json:"exports"` // names
 }
 
+// maximumClaim bounds a claim, whose names are those of a configuration, which
+// has no more bytes.
+const maximumClaim = 8 << 20
+
 // successor is a process that takes over, and its claim.
 type successor struct {
 	*takeover.Successor
@@ -180,7 +184,7 @@ func (s *service) handleTakeover(mux *http.ServeMux) { mux.HandleFunc("POST /v1/
 
 // takeover serves a request to take over. An accepted one waits in successors.
 func (s *service) takeover(w http.ResponseWriter, r *http.Request) {
-	document, ok := readDocument(w, r)
+	document, ok := readDocument(w, r, maximumClaim)
 	if !ok {
 		return
 	}

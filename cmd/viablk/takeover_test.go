@@ -2,7 +2,13 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -67,5 +73,40 @@ func TestFlushBeforeTakeover(t *testing.T) {
 	end()
 	if plain.flushes.Load() != before {
 		t.Error("flushed amid a change")
+	}
+}
+
+// TestSuccessorOfManyExports: the claim of a target with ten thousand exports
+// is read, and what it lacks is found.
+func TestSuccessorOfManyExports(t *testing.T) {
+	s := newTestService(t, waitTimeout)
+	mux := http.NewServeMux()
+	s.handleTakeover(mux)
+	var asked claim
+	s.mayHandOver = func(by claim) error {
+		asked = by
+		return errors.New("it was asked")
+	}
+	var c config.Config
+	for i := range 10_000 {
+		c.Target.Exports = append(c.Target.Exports, config.Export{Name: fmt.Sprintf("disk-with-a-long-name-%05d", i)})
+	}
+	document, err := json.Marshal(claimOf(c))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct {
+		body string
+		want int
+	}{{string(document), http.StatusConflict}, {strings.Repeat(" ", maximumClaim+1), http.StatusRequestEntityTooLarge}} {
+		w := httptest.NewRecorder()
+		q := httptest.NewRequest(http.MethodPost, "/v1/takeover", strings.NewReader(x.body))
+		q.Header.Set("Upgrade", takeoverProtocol)
+		if mux.ServeHTTP(w, q); w.Code != x.want {
+			t.Errorf("%d bytes: got %d, want %d: %s", len(x.body), w.Code, x.want, w.Body)
+		}
+	}
+	if len(asked.Exports) != len(c.Target.Exports) {
+		t.Errorf("%d exports are known, not %d", len(asked.Exports), len(c.Target.Exports))
 	}
 }
