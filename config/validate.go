@@ -133,8 +133,8 @@ func (t Target) validateExports(bad *complaints) {
 // configuration that is not insecure.
 type BackendCheck func(spec string, insecure bool) error
 
-// UnsafeError is the error of a value that is right by itself, and would give a
-// disk away.
+// UnsafeError is the error of a valid specification of a disk that other hosts
+// could read or change: it takes a configuration that is insecure.
 type UnsafeError struct{ Message string }
 
 // Error returns the message.

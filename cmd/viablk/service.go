@@ -311,18 +311,18 @@ func (s *service) drain() error {
 // and its level.
 func (a *app) serviceLog(c config.Log) (*slog.Logger, *slog.LevelVar) {
 	a.events = events.NewRing()
-	log, level := newServiceLog(c, a.stderr)
+	log, level := newLevelLog(c, a.stderr)
 	return slog.New(events.NewHandler(log.Handler(), a.events, func(_ []string, x slog.Attr) slog.Attr { return named(x) })), level
 }
 
 // newLog returns the log of a command.
 func newLog(c config.Log, w io.Writer) *slog.Logger {
-	log, _ := newServiceLog(c, w)
+	log, _ := newLevelLog(c, w)
 	return log
 }
 
-// newServiceLog returns a log and its level.
-func newServiceLog(c config.Log, w io.Writer) (*slog.Logger, *slog.LevelVar) {
+// newLevelLog returns a log and its level, which may change.
+func newLevelLog(c config.Log, w io.Writer) (*slog.Logger, *slog.LevelVar) {
 	level := new(slog.LevelVar)
 	level.Set(levelOf(c.Level))
 	untimed := os.Getenv("JOURNAL_STREAM") != ""

@@ -11,8 +11,7 @@ import (
 const maximumStateLines = 256
 
 // routineState logs the state at SIGUSR1, also while the process drains, until
-// it ends. Signals that
-// come meanwhile are one.
+// it ends. Signals that come meanwhile are one.
 func (s *service) routineState() {
 	for {
 		select {

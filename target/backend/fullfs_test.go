@@ -1,3 +1,5 @@
+// The race detector takes seconds to look at all of a disk, as these tests do.
+
 //go:build !race
 
 package backend
@@ -14,9 +16,6 @@ import (
 	"github.com/viablk/viablk/internal/block"
 	"golang.org/x/sys/unix"
 )
-
-// The race detector takes seconds to look at all of a disk, as these tests do
-// often.
 
 // relieved is a kernel that frees room as soon as a call is answered that there
 // is none.
