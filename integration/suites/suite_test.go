@@ -70,7 +70,7 @@ var shim = sync.OnceValues(program.Build{Package: "integration/suites/shim"}.Pat
 func environment(more ...string) []string {
 	return slices.Concat(os.Environ(), []string{
 		"PATH=" + testbed.ToolPath, "LC_ALL=C", "TMPDIR=" + scratch,
-		"GORACE=halt_on_error=1 exitcode=66 log_path=" + filepath.Join(races(), "report"),
+		"GORACE=halt_on_error=1 atexit_sleep_ms=50 exitcode=66 log_path=" + filepath.Join(races(), "report"),
 	}, more)
 }
 

@@ -89,19 +89,16 @@ func disarmedLosesNothing(e *env) {
 	e.rests(e.server)
 }
 
-// rests fails the case unless an end with nothing to do can sleep. It may be
-// woken for nothing now and then, as by what the peer
-// retransmits after a loss, but not for ever.
+// rests waits until an end with nothing to do can sleep. It may be woken for
+// nothing now and then, as by what the peer retransmits after a loss, and Arm
+// may find another thread amid the end's work, but not for ever.
 func (e *env) rests(x *end) {
 	e.t.Helper()
-	for range 1000 {
+	e.untilBy(x.name+" to sleep, with nothing to do", func() bool {
 		for x.poll() != 0 {
 		}
-		if x.cq.Arm() && !e.readable(x.cq.FD()) {
-			return
-		}
-	}
-	e.t.Fatalf("%s has nothing to do and cannot sleep", x.name)
+		return x.cq.Arm() && !e.readable(x.cq.FD())
+	})
 }
 
 // wakes waits until an end that armed or arms now is woken; only the other end
