@@ -132,6 +132,9 @@ func infoExport(ctx context.Context, u config.URI) (described, error) {
 			return described{}, err
 		}
 		i, err := client.Info(ctx, c, u.Export)
+		if err != nil {
+			err = withNearExports(ctx, u, err)
+		}
 		return described{infos: []nbd.ExportInfo{i}}, err
 	}
 	d, err := discoverVIA(ctx, u)
@@ -144,7 +147,7 @@ func infoExport(ctx context.Context, u config.URI) (described, error) {
 			return d, nil
 		}
 	}
-	return d, fmt.Errorf("the target has no export %q; viablk list shows what it has", u.Export)
+	return d, fmt.Errorf("the target has no export %q%s", u.Export, nearExports(u.Export, d.infos))
 }
 
 // printInfo prints the only export of the report, or answers the question.

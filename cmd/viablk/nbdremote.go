@@ -26,9 +26,19 @@ type nbdRemote struct {
 
 // dialRemote opens the disk that a URI names. The caller closes it.
 func dialRemote(ctx context.Context, u config.URI, c config.Attach, log *slog.Logger, trace *tracer) (*remoteDisk, error) {
+	dial := dialNBDRemote
 	if u.VIA() {
-		return dialVIA(ctx, u, c, log, trace)
+		dial = dialVIA
 	}
+	remote, err := dial(ctx, u, c, log, trace)
+	if err != nil {
+		return nil, withNearExports(ctx, u, err)
+	}
+	return remote, nil
+}
+
+// dialNBDRemote is dialRemote for an NBD URI.
+func dialNBDRemote(ctx context.Context, u config.URI, c config.Attach, log *slog.Logger, _ *tracer) (*remoteDisk, error) {
 	if c.Exclusive || c.Preempt {
 		return nil, usage("%s: an NBD server reserves no disk: leave out --exclusive and --preempt", u)
 	}

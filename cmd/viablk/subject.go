@@ -1,6 +1,8 @@
 package main
 
 import (
+	"io/fs"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -25,7 +27,19 @@ func about(doing string, u config.URI, err error) error {
 	if doing != "" {
 		doing += " "
 	}
-	return &subjectError{doing + u.String() + ": " + cause(err.Error(), u), err}
+	return &subjectError{doing + u.String() + ": " + cause(err.Error(), u) + notSocket(u), err}
+}
+
+// notSocket says so of a file that stands where u has a socket: connecting to
+// it is refused, as if a process had ended.
+func notSocket(u config.URI) string {
+	if u.Socket == "" {
+		return ""
+	}
+	if file, err := os.Stat(u.Socket); err != nil || file.Mode()&fs.ModeSocket != 0 {
+		return ""
+	}
+	return ": " + u.Socket + " is no socket"
 }
 
 // operation matches the part of an error that says no more than what was done
