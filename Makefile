@@ -147,7 +147,8 @@ build-rbd: deps
 
 # Every test once: packages of the product under the race detector, the others, which
 # start programs, without it, but for chains of programs that are built with it. -short
-# cuts loops of one goroutine, in which it finds nothing; "test-plain" has them in full.
+# cuts loops of one goroutine, in which it finds nothing, and what moves most bytes;
+# "test-plain" has them in full.
 # Allocations are counted without the race detector, which allocates itself.
 # "make check" vets. Binaries are linked for packages with allocation tests alone.
 # Tests wait for half of their time: twice as many packages as processors run at once,
@@ -174,7 +175,11 @@ test: deps
 test-plain:
 	$(TEST) -run '^TestConformance(IPv4)?$$/././^GoneHandles$$' ./via/shm ./via/roce ./via/viatest/loopback $(SOME)
 	$(TEST) -run '^TestConformanceThrough(Trace|Stats)$$' ./via/hook $(SOME)
-	$(TEST) -run '^TestHistories$$|FullFileSystem$$|^TestFileSystemThatFillsUp$$' ./target/backend $(SOME)
+	$(TEST) -run '^TestHistories|FullFileSystem$$|^TestFileSystemThatFillsUp$$' ./target/backend $(SOME)
+	$(TEST) -run '^Test($(KITS))$$/^([a-z?].*|Biggest)$$/^Biggest$$' ./target/{backend,backend/backendtest,limit} ./internal/{block,nbdclient} $(SOME)
+
+# Tests that run the conformance kit of disks.
+KITS := BlockDevice|Delay|DirectFile|Engines|FaultThatNeverMatches|File|GoodDiskPasses|Kit|Map|Memory|Nbdkit|Null|Ours|Overlay|Qemu|ServedBackend|TLS|Volatile
 
 # A package of which no test runs is a failure.
 SOME := | awk '{print} /no tests to run/ {bad = 1}; END {exit bad}'

@@ -23,7 +23,7 @@ func makefileNames(t *testing.T, makefile, variable string) []string {
 func missingTests(files map[string]string, chains, scripts []string) (missing []string) {
 	tests := make(map[string]bool)
 	for name, content := range files {
-		if strings.HasPrefix(name, "integration/") && strings.HasSuffix(name, "_test.go") {
+		if strings.HasSuffix(name, "_test.go") {
 			for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(content, -1) {
 				tests[m[1]] = true
 			}
@@ -42,9 +42,9 @@ func missingTests(files map[string]string, chains, scripts []string) (missing []
 	return missing
 }
 
-// TestRaceListsExist: each test and script that the Makefile runs with programs
-// under the race detector is there.
-func TestRaceListsExist(t *testing.T) {
+// TestListsOfTestsExist: each test and script that the Makefile runs by its
+// name is there.
+func TestListsOfTestsExist(t *testing.T) {
 	text, err := os.ReadFile("Makefile")
 	if err != nil {
 		t.Fatal(err)
@@ -54,10 +54,13 @@ func TestRaceListsExist(t *testing.T) {
 		files[name] = content
 	}
 	chains, scripts := makefileNames(t, string(text), "RACE_CHAINS"), makefileNames(t, string(text), "RACE_SCRIPTS")
+	for _, name := range makefileNames(t, string(text), "KITS") {
+		chains = append(chains, "Test"+name)
+	}
 	if missing := missingTests(files, chains, scripts); len(missing) != 0 {
 		t.Errorf("the Makefile runs tests that are not there: %q", missing)
 	}
-	if got := missingTests(files, []string{"TestGone"}, []string{"gone"}); !slices.Equal(got, []string{"TestGone", "gone"}) {
+	if got := missingTests(files, []string{"TestNone"}, []string{"gone"}); !slices.Equal(got, []string{"TestNone", "gone"}) {
 		t.Errorf("names that are not there are not found: %q", got)
 	}
 }

@@ -9,6 +9,8 @@ import (
 )
 
 // pattern returns n bytes that tell where they are.
+//
+//go:norace
 func pattern(n int, first byte) []byte {
 	b := make([]byte, n)
 	for i := range b {

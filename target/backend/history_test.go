@@ -37,6 +37,9 @@ func TestHistories(t *testing.T) {
 
 // TestHistoriesFindBugs: the histories find every planted bug.
 func TestHistoriesFindBugs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: a bug that is found once is found without the race detector")
+	}
 	const most = 1000
 	for _, p := range []plant{nameAsUUID, noGeneration, lossNotCounted, lossCountedLate, failureForgotten, notMarkedUnclean, noLossCounter} {
 		t.Run(string(p), func(t *testing.T) {

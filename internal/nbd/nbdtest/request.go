@@ -276,6 +276,8 @@ func (x *peer) has(flag uint16, name string) {
 }
 
 // pattern is n bytes that are not zero.
+//
+//go:norace
 func pattern(n int, seed byte) []byte {
 	b := make([]byte, n)
 	for i := range b {

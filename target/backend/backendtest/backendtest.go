@@ -61,6 +61,10 @@ type kitCase struct {
 	run    func(*kit)
 }
 
+// longCase moves the most bytes by far. -short, for a run under the race
+// detector, leaves it out.
+const longCase = "Biggest"
+
 // cases in the order of what a reader wants to know first.
 var cases = []kitCase{
 	{"Info", false, (*kit).info},
@@ -106,6 +110,9 @@ func Run(t *testing.T, open func(testing.TB) block.Device, options Options) {
 		t.Fatalf("the kit needs a disk of 8 MiB, this one has %d bytes", info.Size)
 	}
 	for _, c := range cases {
+		if c.name == longCase && testing.Short() {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			if reason, skip := options.Skip[c.name]; skip {
 				t.Skip(reason)
