@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -74,7 +75,7 @@ func (s *service) beginDrain() error {
 // or the process ends.
 func (s *service) routineDrain() {
 	var all sync.WaitGroup
-	for _, p := range s.parts {
+	for _, p := range slices.Concat(s.parts...) {
 		if p.drain == nil || p.stays {
 			continue
 		}

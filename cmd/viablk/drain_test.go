@@ -28,7 +28,9 @@ func drainable(t *testing.T, parts ...part) (s *service, mux *http.ServeMux, end
 	s.handleDrain(mux)
 	s.handleReload(mux)
 	s.handleTakeover(mux)
-	s.start(parts...)
+	for _, p := range parts {
+		s.start(p)
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- s.wait(nil) }()
 	for !s.ready.Load() {
@@ -49,7 +51,7 @@ func TestDrainedProcessStays(t *testing.T) {
 	s, mux, end := drainable(t, watched, part{name: "end only"}, r.obedient("clients"))
 	for i := range 2 {
 		if i > 0 {
-			s.parts[2].drain = func(context.Context) error { return nil } // as servers do
+			s.parts[2][0].drain = func(context.Context) error { return nil } // as servers do
 		}
 		if code, answer := callMux(mux, http.MethodPost, "/v1/drain", ""); code != http.StatusNoContent {
 			t.Fatalf("got %d: %s", code, answer.Error.Message)

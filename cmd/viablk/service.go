@@ -35,8 +35,9 @@ type part struct {
 }
 
 // service runs parts until a signal or an error ends it. The first signal
-// drains the parts one after the other, the last started first, so that what
-// feeds others ends before them; the second one cuts everything off.
+// drains them, those that were started last first, so that what feeds others
+// ends before them, and those that were started together at the same time; the
+// second one cuts everything off.
 type service struct {
 	log       *slog.Logger
 	level     *slog.LevelVar              // of the log
@@ -74,7 +75,7 @@ type service struct {
 	draining atomic.Bool          // clients are to leave
 	report   func() processStatus // the state of the process; set by startAdmin
 
-	parts   []part // in the order of their start
+	parts   [][]part // in the order of their start
 	running sync.WaitGroup
 	failed  chan error // the first failure of a part
 
@@ -165,10 +166,10 @@ func (s *service) end(cause error) {
 	}
 }
 
-// start starts parts.
+// start starts parts of which none feeds another.
 func (s *service) start(parts ...part) {
+	s.parts = append(s.parts, parts)
 	for _, p := range parts {
-		s.parts = append(s.parts, p)
 		if p.serve == nil {
 			continue
 		}
@@ -276,15 +277,10 @@ func (s *service) drain() error {
 	finished := make(chan error, 1)
 	go func() {
 		var errs []error
-		for _, p := range slices.Backward(s.parts) {
-			if p.drain == nil {
-				continue
-			}
-			if err := p.drain(ctx); err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", p.name, err))
-			}
+		for _, together := range slices.Backward(s.parts) {
+			errs = append(errs, drainTogether(ctx, together))
 			if ctx.Err() != nil {
-				break // what this part feeds is still in use: it ends with the process
+				break // what these feed is still in use: it ends with the process
 			}
 		}
 		finished <- errors.Join(errs...)
@@ -305,6 +301,24 @@ func (s *service) drain() error {
 			return errDrainTimeout
 		}
 	}
+}
+
+// drainTogether drains parts at the same time.
+func drainTogether(ctx context.Context, parts []part) error {
+	errs := make([]error, len(parts))
+	var all sync.WaitGroup
+	for i, p := range parts {
+		if p.drain == nil {
+			continue
+		}
+		all.Go(func() {
+			if err := p.drain(ctx); err != nil {
+				errs[i] = fmt.Errorf("%s: %w", p.name, err)
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 // serviceLog returns the log of a serving command, which keeps its last lines,

@@ -106,6 +106,34 @@ func TestPartsDrainInReverseOrder(t *testing.T) {
 	}
 }
 
+// A client that does not leave one part keeps no client of another.
+func TestPartsStartedTogetherDrainTogether(t *testing.T) {
+	s := newTestService(t, waitTimeout)
+	met := make(chan struct{})
+	s.start(
+		part{name: "first", drain: func(ctx context.Context) error {
+			select {
+			case met <- struct{}{}:
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}},
+		part{name: "second", drain: func(ctx context.Context) error {
+			select {
+			case <-met:
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}},
+	)
+	s.signals <- syscall.SIGTERM
+	if err := s.wait(nil); err != nil {
+		t.Error(err)
+	}
+}
+
 // SIGHUP ends a process only if it has nothing to read again.
 func TestHangup(t *testing.T) {
 	s := newTestService(t, waitTimeout)

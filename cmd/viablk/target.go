@@ -204,8 +204,7 @@ func (t *targetRun) begin(ctx context.Context, c config.Config, from *handover) 
 	if err := from.opened(); err != nil {
 		return err
 	}
-	t.svc.start(t.remote.parts()...)
-	t.svc.start(t.in.parts(t.server)...)
+	t.svc.start(slices.Concat(t.remote.parts(), t.in.parts(t.server))...)
 	if from.resumes() {
 		err = notify(stateReady)
 	} else {
