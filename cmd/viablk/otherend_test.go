@@ -30,19 +30,37 @@ type pairOfProcesses struct {
 	stderr bytes.Buffer
 }
 
-// startPair starts a benchmark and waits until its data connection stands.
+// startPair starts a benchmark and waits until its data connection stands. The
+// second process has answered the first then: it has done more than an answer
+// takes.
 func startPair(t *testing.T, arguments ...string) *pairOfProcesses {
 	t.Helper()
 	p := newPairOfProcesses(t, arguments...)
-	eventually(t, "the second process measures", func() bool {
+	eventually(t, "the second process has the data connection", func() bool {
 		p.second = childOf(p.first.Process.Pid)
-		return p.second != 0 && measures(p.second)
+		return p.second != 0 && hasDataConnection(p.second)
 	})
+	const answer = 5 // of 10 ms
+	before := processTime(p.second)
+	eventually(t, "the second process measures", func() bool { return processTime(p.second) >= before+answer })
 	return p
 }
 
-// measures reports whether the data connection of a process stands.
-func measures(pid int) bool {
+// processTime returns the processor time that a process has had, in clock
+// ticks.
+func processTime(pid int) (ticks int) {
+	b, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	_, rest, _ := strings.Cut(string(b), ") ")
+	if fields := strings.Fields(rest); len(fields) > 12 {
+		user, _ := strconv.Atoi(fields[11])
+		system, _ := strconv.Atoi(fields[12])
+		ticks = user + system
+	}
+	return ticks
+}
+
+// hasDataConnection reports whether a process has mapped its data connection.
+func hasDataConnection(pid int) bool {
 	maps, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/maps")
 	// Two for the control connection, two for the data connection.
 	return bytes.Count(maps, []byte("viablk-segment")) >= 4
@@ -189,7 +207,7 @@ func TestBenchmarkOverNetworkEnds(t *testing.T) {
 			var family []int
 			eventually(t, "three processes measure", func() bool {
 				family = append([]int{p.first.Process.Pid}, familyOf(p.first.Process.Pid)...)
-				return len(family) == 3 && measures(family[2])
+				return len(family) == 3 && hasDataConnection(family[2])
 			})
 			p.kill(t, family[c.victim], c.signal)
 			_ = p.first.Wait() // the code says it

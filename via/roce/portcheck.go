@@ -7,8 +7,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/viablk/viablk/via/roce/wire"
 )
 
 // portChecks find out whether the hosts of peers that do not answer refuse
@@ -108,28 +106,22 @@ func (p *portChecks) routineCheck(c *portCheck, from netip.Addr, to netip.AddrPo
 // isRefused sends a packet that peers drop first, see probe, from a new socket,
 // and reports whether the kernel says that the port is closed.
 func (p *portChecks) isRefused(c *portCheck, from netip.Addr, to netip.AddrPort) bool {
-	conn, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), net.UDPAddrFromAddrPort(to))
+	probe, err := newProbe(from, to)
 	if err != nil {
 		return false
 	}
-	defer conn.Close()
+	defer probe.conn.Close()
 	p.mu.Lock()
-	c.conn = conn
+	c.conn = probe.conn
 	ended := p.ended
 	p.mu.Unlock()
 	if ended {
 		return false
 	}
-	packet := wire.Packet{
-		BTH:  wire.BTH{Opcode: wire.UDSendOnly, PKey: wire.DefaultPKey, DestQP: wire.SMI},
-		DETH: wire.DETH{QKey: wire.GSIQKey, SourceQP: wire.GSI},
-	}
-	var icrc wire.ICRC
-	icrc.Set(conn.LocalAddr().(*net.UDPAddr).AddrPort(), to)
-	_ = conn.SetReadDeadline(time.Now().Add(portCheckWait)) // else Read fails
-	if _, err = conn.Write(packet.Append(nil, &icrc, wire.Identification{})); err == nil {
+	_ = probe.conn.SetReadDeadline(time.Now().Add(portCheckWait)) // else Read fails
+	if err = probe.send(0); err == nil {
 		var b [1]byte
-		_, err = conn.Read(b[:])
+		_, err = probe.conn.Read(b[:])
 	}
 	return errors.Is(err, syscall.ECONNREFUSED)
 }

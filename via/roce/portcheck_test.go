@@ -1,10 +1,15 @@
 package roce
 
 import (
+	"encoding/binary"
 	"net"
 	"net/netip"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/viablk/viablk/via/roce/wire"
 )
 
 // udpPort returns a UDP port of this host that is open or closed.
@@ -76,6 +81,40 @@ func TestPortCheckRests(t *testing.T) {
 	}
 	p.mu.Unlock()
 	p.end()
+}
+
+// TestPortCheckIsRoCE: the packets of a check have the ICRC that their IP
+// headers ask for, so that no adapter counts them as damaged.
+func TestPortCheckIsRoCE(t *testing.T) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_UDP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 60}); err != nil {
+		t.Fatal(err)
+	}
+	l := &link{shard: newShard(nil, 1, nil), endpoint: &endpoint{local: netip.MustParseAddrPort("127.0.0.1:0")}}
+	to := udpPort(t, false)
+	var p portChecks
+	p.add(l, to, 0, clock())
+	p.all.Wait()
+	for range portCheckSockets {
+		var b [200]byte
+		n, _, err := unix.Recvfrom(fd, b[:], 0)
+		for err == nil && (n < 28 || binary.BigEndian.Uint16(b[22:]) != to.Port()) { // of another test
+			n, _, err = unix.Recvfrom(fd, b[:], 0)
+		}
+		if err != nil {
+			t.Fatalf("no packet of the check: %v", err)
+		}
+		var icrc wire.ICRC
+		icrc.Set(netip.AddrPortFrom(to.Addr(), binary.BigEndian.Uint16(b[20:])), to)
+		id := wire.Identification{ID: binary.BigEndian.Uint16(b[4:]), MayFragment: b[6]&0x40 == 0}
+		if !icrc.Verify(b[28:n], id) {
+			t.Errorf("the ICRC of %d bytes is wrong, with %+v", n-28, id)
+		}
+	}
 }
 
 // TestEndAmidPortCheck: the end of an endpoint does not wait for a silent host.

@@ -33,20 +33,28 @@ type probe struct {
 // startProbe sends the datagram. Without a socket there is no probe, and the
 // handshake relies on its timeouts.
 func startProbe(e *endpoint, to netip.AddrPort, mtu wire.MTU) *probe {
-	local := netip.AddrPortFrom(e.local.Addr(), 0)
-	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(local))
+	p, err := newProbe(e.local.Addr(), to)
 	if err != nil {
-		return nil
-	}
-	p := &probe{conn: conn, to: to, ended: make(chan struct{})}
-	p.icrc.Set(conn.LocalAddr().(*net.UDPAddr).AddrPort(), to)
-	if err := p.prepare(); err != nil {
-		_ = conn.Close()
 		return nil
 	}
 	err = p.send(mtu.Bytes())
 	go p.routineListen(e, err)
 	return p
+}
+
+// newProbe opens a socket, whose port the kernel chooses. The caller closes it.
+func newProbe(from netip.Addr, to netip.AddrPort) (*probe, error) {
+	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)))
+	if err != nil {
+		return nil, err
+	}
+	p := &probe{conn: conn, to: to, ended: make(chan struct{})}
+	p.icrc.Set(conn.LocalAddr().(*net.UDPAddr).AddrPort(), to)
+	if err := p.prepare(); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return p, nil
 }
 
 // prepare sets DF and IP_RECVERR: the socket is not connected, so that the
