@@ -50,6 +50,7 @@ func fails(t *testing.T, code int, args ...string) string {
 // shows a server's, and to one that expects another target. Each is told why at
 // once, and the disk is as it was.
 func TestInitiatorWithoutCertificate(t *testing.T) {
+	t.Parallel()
 	const listen = "via+roce://127.77.40.1/"
 	folder, elsewhere := testbed.Certificates(t, "alice"), testbed.Certificates(t, "alice")
 	at := func(name string) string { return filepath.Join(folder, name) }
@@ -91,6 +92,7 @@ func TestInitiatorWithoutCertificate(t *testing.T) {
 // TestTargetWithoutSecurity: an initiator with certificates does not use a
 // target that has none.
 func TestTargetWithoutSecurity(t *testing.T) {
+	t.Parallel()
 	const listen = "via+roce://127.77.41.1/"
 	folder := testbed.Certificates(t, "alice")
 	p := testbed.StartTarget(t, testbed.Program(t), listen, testbed.Disk{Name: "disk", Spec: "memory:1MiB"})
@@ -109,6 +111,7 @@ func TestTargetWithoutSecurity(t *testing.T) {
 // disk attached. That client is out, and its requests wait; another client does
 // not notice. With a new certificate the first is back, and nothing is lost.
 func TestRevokedInitiator(t *testing.T) {
+	t.Parallel()
 	const listen = "via+roce://127.77.42.1/"
 	folder := testbed.Certificates(t, "alice", "bob")
 	at := func(name string) string { return filepath.Join(folder, name) }
@@ -146,6 +149,7 @@ func TestRevokedInitiator(t *testing.T) {
 // the certificate that it has been given, and the other end verifies it. No
 // request notices.
 func TestRenewedAtHangup(t *testing.T) {
+	t.Parallel()
 	const listen = "via+roce://127.77.44.1/"
 	folder := testbed.Certificates(t, "alice")
 	at := func(name string) string { return filepath.Join(folder, name) }
@@ -182,6 +186,7 @@ func TestRenewedAtHangup(t *testing.T) {
 // requests wait, and none reaches the disk. When its target is back they are
 // answered, and each byte is as it was written.
 func TestImpostor(t *testing.T) {
+	t.Parallel()
 	const listen = "via+roce://127.77.43.1/"
 	folder, elsewhere := testbed.Certificates(t, "alice"), testbed.Certificates(t)
 	at := func(name string) string { return filepath.Join(folder, name) }

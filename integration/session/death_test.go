@@ -41,6 +41,7 @@ func failed(t testing.TB, c *testbed.Tool) {
 
 // TestTargetCrashesUnderLoad is about a disk that does not wait for its target.
 func TestTargetCrashesUnderLoad(t *testing.T) {
+	t.Parallel()
 	s := testbed.FailFastWay.Serve(t, testbed.Program(t), testbed.Disk{Name: "disk", Spec: "memory:16MiB"})
 	idle := s.IdleFiles(t)
 	k := testbed.Connect(t, s.URI)
@@ -75,6 +76,7 @@ func TestTargetCrashesUnderLoad(t *testing.T) {
 // TestInitiatorCrashesUnderLoad looks at what a target keeps of initiators that
 // are gone: nothing.
 func TestInitiatorCrashesUnderLoad(t *testing.T) {
+	t.Parallel()
 	for _, b := range []struct {
 		name   string
 		binary string
@@ -135,6 +137,7 @@ func TestTargetDrainsUnderLoad(t *testing.T) {
 }
 
 func TestAttachDrainsUnderLoad(t *testing.T) {
+	t.Parallel()
 	s := testbed.ChainWay.Serve(t, testbed.Program(t), testbed.Disk{Name: "disk", Spec: "memory:16MiB"})
 	c := startLoad(t, s)
 	s.Attach.Stop()

@@ -145,6 +145,7 @@ func (d *lostDisk) works(uri string) {
 // target ends, and however it ends, although the disk is well again: an NBD
 // client that reconnects looks like a new one. A person ends that.
 func TestFailedFlushStaysFailed(t *testing.T) {
+	t.Parallel()
 	for _, way := range []struct {
 		name string
 		run  func(t *testing.T, d *lostDisk, flushed, killed bool)

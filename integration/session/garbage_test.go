@@ -16,6 +16,7 @@ import (
 // TestGarbageAtVIASocket sends packets, some with file descriptors, to the
 // socket that initiators connect to.
 func TestGarbageAtVIASocket(t *testing.T) {
+	t.Parallel()
 	s := testbed.ChainWay.Serve(t, testbed.Program(t), testbed.Disk{Name: "disk", Spec: "memory:16MiB"})
 	_, path := testbed.AddressOf(t, s.Target.URI("disk", "via+shm"))
 	s.FirstClient(t)

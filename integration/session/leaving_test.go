@@ -103,6 +103,7 @@ func (l *leaver) write(fill byte) {
 // TestClientsLeaveAtReturns: every queue ends whose client leaves while the
 // target comes back, with a request in flight or without.
 func TestClientsLeaveAtReturns(t *testing.T) {
+	t.Parallel()
 	r := &replaced{
 		host: filepath.Join(t.TempDir(), "target.sock"),
 		disk: openBackend(t, "file:"+testbed.SparseFile(t, leavers*leaveUnit)),

@@ -52,6 +52,7 @@ var otherDisks = []otherDisk{
 // EIO for good, and neither the other's data nor their writes on it, whether or
 // not everything was flushed.
 func TestOtherDiskUnderTheName(t *testing.T) {
+	t.Parallel()
 	for _, c := range otherDisks {
 		for _, flushed := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s flushed %v", c.name, flushed), func(t *testing.T) {
@@ -103,6 +104,7 @@ func refusedAfterReturn(t *testing.T, spec string, flushed bool, reason string, 
 // TestLimitedDiskOutlivesItsTarget: a target with limits is killed while a
 // write is not flushed. The page cache has it, so its users go on.
 func TestLimitedDiskOutlivesItsTarget(t *testing.T) {
+	t.Parallel()
 	path := testbed.SparseFile(t, diskSize)
 	for _, front := range []string{"", "limit:iops=100000:", "delay:read=1ms:", "limit:iops=100000:fault:read=EIO@1000:"} {
 		t.Run(front, func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 // initiator has writes that were not flushed. A target that ended in order made
 // them durable; one that was killed may have lost them.
 func TestTargetMachineRestarts(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		end   func(*testbed.Process)
 		state initiator.State

@@ -12,6 +12,7 @@ import (
 // TestTargetReturnsWithoutTheExport: a target that is back and refuses is named
 // once, with its reason, and requests wait until it has the export again.
 func TestTargetReturnsWithoutTheExport(t *testing.T) {
+	t.Parallel()
 	listen := "via+shm:///?socket=" + filepath.Join(testbed.Folder(t), "v")
 	d := testbed.FileDisk(diskSize)(t)
 	p := testbed.StartTarget(t, testbed.Program(t), listen, d)
@@ -44,6 +45,7 @@ func TestTargetReturnsWithoutTheExport(t *testing.T) {
 // TestLossTimeoutIsLoggedOnce: requests fail when a target was gone for too
 // long, which the log says once, and succeed when it is back.
 func TestLossTimeoutIsLoggedOnce(t *testing.T) {
+	t.Parallel()
 	listen := "via+shm:///?socket=" + filepath.Join(testbed.Folder(t), "v")
 	d := testbed.FileDisk(diskSize)(t)
 	p := testbed.StartTarget(t, testbed.Program(t), listen, d)

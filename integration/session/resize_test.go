@@ -16,6 +16,7 @@ import (
 
 // A session of an initiator hears of the size, and its queues go by that.
 func TestSessionOfAFileThatIsResized(t *testing.T) {
+	t.Parallel()
 	image := testbed.SparseFile(t, 1<<20)
 	c := newChain(t, target.Config{KeepAlive: 700 * time.Millisecond}, target.Export{Name: "disk", Device: openBackend(t, "file:"+image)})
 	d := c.attach(t, "", nil)
@@ -55,6 +56,7 @@ func TestSessionOfAFileThatIsResized(t *testing.T) {
 
 // NBD clients of an initiator are told the size of the disk at its target.
 func TestAttachedDiskIsResized(t *testing.T) {
+	t.Parallel()
 	testbed.Requires(t, "nbdsh", "nbdinfo")
 	image := testbed.SparseFile(t, 1<<20)
 	s := testbed.ChainWay.Serve(t, testbed.Program(t), testbed.Disk{Name: "disk", Spec: "file:" + image})

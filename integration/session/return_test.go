@@ -13,6 +13,7 @@ import (
 // TestTargetReturnsUnderLoad: fio writes and reads back while the target of its
 // disk is killed, or ends, and is started again, and sees nothing of that.
 func TestTargetReturnsUnderLoad(t *testing.T) {
+	t.Parallel()
 	for i, provider := range []string{"shm", "roce"} {
 		for name, end := range map[string]func(*testbed.Process){
 			"killed":   (*testbed.Process).Crash,
@@ -64,6 +65,7 @@ func TestTargetReturnsUnderLoad(t *testing.T) {
 // TestAnotherDiskIsRefused: a disk in memory is not the same after its target
 // has been started again. Its users get errors, and the log says why.
 func TestAnotherDiskIsRefused(t *testing.T) {
+	t.Parallel()
 	listen := "via+shm:///?socket=" + filepath.Join(testbed.Folder(t), "v")
 	d := testbed.MemoryDisk("16MiB")(t)
 	p := testbed.StartTarget(t, testbed.Program(t), listen, d)

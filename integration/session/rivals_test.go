@@ -69,6 +69,7 @@ const anotherWriter = "another client wrote to the disk meanwhile"
 // session ends, and another one writes there through another provider. When the
 // first goes on, that write must not reach the disk.
 func TestLateWritesDoNotOverwrite(t *testing.T) {
+	t.Parallel()
 	host := 10
 	for _, way := range [][2]string{{"via+shm", "via+roce"}, {"via+roce", "via+shm"}} {
 		for _, policy := range []initiator.ConflictPolicy{initiator.ConflictFail, initiator.ConflictReopen} {
@@ -126,6 +127,7 @@ func TestLateWritesDoNotOverwrite(t *testing.T) {
 // TestOneWriterOnAllWays: the providers and NBD share one table of who uses a
 // disk.
 func TestOneWriterOnAllWays(t *testing.T) {
+	t.Parallel()
 	p := startShared(t, 20, "file:"+testbed.SparseFile(t, 4<<20))
 	refused := func(line, provider string, more ...string) {
 		t.Helper()
@@ -190,6 +192,7 @@ func TestOneWriterOnAllWays(t *testing.T) {
 // TestPreempt: a client that preempts gets the disk, both sides log it, and who
 // had it does not get it back.
 func TestPreempt(t *testing.T) {
+	t.Parallel()
 	p := startShared(t, 30, "file:"+testbed.SparseFile(t, 4<<20))
 	nbd := testbed.Connect(t, p.URI("disk", "nbd+unix"))
 	nbd.Ask("fill 0 4096 1", "ok")

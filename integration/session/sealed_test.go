@@ -35,6 +35,7 @@ func newSealedChain(t testing.TB, f testbed.Fabric, cfg target.Config, exports .
 
 // TestSealedDiskPassesDeviceKit runs the kit on disks of sealed sessions.
 func TestSealedDiskPassesDeviceKit(t *testing.T) {
+	t.Parallel()
 	for name, f := range testbed.Fabrics {
 		t.Run(name, func(t *testing.T) {
 			attach := func(t testing.TB, d block.Device) block.Device {
@@ -59,6 +60,7 @@ func TestSealedDiskPassesDeviceKit(t *testing.T) {
 // TestSealedLengths: every length around the limits moves over every fabric,
 // with limits of all sizes, through small pools.
 func TestSealedLengths(t *testing.T) {
+	t.Parallel()
 	for name, f := range testbed.Fabrics {
 		for _, cfg := range []target.Config{{}, {InlineMax: 512, MaxIO: 64 << 10, PoolBytes: 64 << 10, Depth: 2}, {InlineMax: 16 << 10, MaxIO: 8 << 20}} {
 			t.Run(name, func(t *testing.T) {

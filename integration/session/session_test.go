@@ -21,6 +21,7 @@ func twoDisks(t *testing.T, size string) (p *testbed.Process, uris [2]string) {
 }
 
 func TestTwoInitiatorsVerifyAtOnce(t *testing.T) {
+	t.Parallel()
 	_, uris := twoDisks(t, "32MiB")
 	var jobs [2]*testbed.Tool
 	for i, uri := range uris {
@@ -33,6 +34,7 @@ func TestTwoInitiatorsVerifyAtOnce(t *testing.T) {
 
 // TestTwoInitiatorsOnSeparateRanges writes different data to two disks at once.
 func TestTwoInitiatorsOnSeparateRanges(t *testing.T) {
+	t.Parallel()
 	_, uris := twoDisks(t, "24MiB")
 	both := testbed.RandomBytes(48 << 20)
 	data := [2][]byte{both[:24<<20], both[24<<20:]}
@@ -49,6 +51,7 @@ func TestTwoInitiatorsOnSeparateRanges(t *testing.T) {
 }
 
 func TestOneWriterPerExport(t *testing.T) {
+	t.Parallel()
 	p := testbed.StartTarget(t, testbed.Program(t), "via+shm:///?socket="+filepath.Join(testbed.Folder(t), "v"), testbed.Disk{Name: "disk", Spec: "memory:1MiB"})
 	first := testbed.AttachDisk(t, testbed.Program(t), p, "disk")
 	writer := testbed.Connect(t, first.URI("disk", "nbd+unix"))
@@ -71,6 +74,7 @@ func TestOneWriterPerExport(t *testing.T) {
 
 // TestAttachServesTCP has the system choose a port, which the ready line tells.
 func TestAttachServesTCP(t *testing.T) {
+	t.Parallel()
 	p := testbed.StartTarget(t, testbed.Program(t), "via+shm:///?socket="+filepath.Join(testbed.Folder(t), "v"), testbed.Disk{Name: "disk", Spec: "memory:8MiB"})
 	a := testbed.Start(t, "attach", p.URI("disk", "via+shm"), "--nbd", "nbd://127.0.0.1:0/mine", "--admin", filepath.Join(testbed.Folder(t), "a"))
 	testbed.Fio(t, a.URI("mine", "nbd"), testbed.WithVerify("--rw=randrw", "--bsrange=4k-256k", "--iodepth=16", "--size=8m")...)
@@ -78,6 +82,7 @@ func TestAttachServesTCP(t *testing.T) {
 
 // TestInitiatorsComeAndGo attaches again and again.
 func TestInitiatorsComeAndGo(t *testing.T) {
+	t.Parallel()
 	p := testbed.StartTarget(t, testbed.Program(t), "via+shm:///?socket="+filepath.Join(testbed.Folder(t), "v"), testbed.Disk{Name: "disk", Spec: "memory:1MiB"})
 	for range 10 {
 		a := testbed.AttachDisk(t, testbed.Program(t), p, "disk")

@@ -156,6 +156,7 @@ func socketOf(uri string) string {
 // TestTakeoverOfInheritedSockets: a target that was started with its sockets,
 // as by systemd, hands them over, and goes on with them if its successor dies.
 func TestTakeoverOfInheritedSockets(t *testing.T) {
+	t.Parallel()
 	folder := testbed.Folder(t)
 	image, socket, admin := testbed.SparseFile(t, 1<<20), filepath.Join(folder, "n"), filepath.Join(folder, "a")
 	l, err := net.Listen("unix", socket)
@@ -193,6 +194,7 @@ func TestTakeoverOfInheritedSockets(t *testing.T) {
 // TestTakeoverTakesEveryExport: a target with an export that was added at run
 // time is taken over by one that has it in its configuration, and by no other.
 func TestTakeoverTakesEveryExport(t *testing.T) {
+	t.Parallel()
 	late := "late=file:" + testbed.SparseFile(t, 1<<20)
 	s := newSuccession(t, "--listen", listenAt(t, "shm"), "--export", "disk=file:"+testbed.SparseFile(t, 1<<20))
 	tool := func(args ...string) *testbed.Tool {
@@ -218,6 +220,7 @@ func TestTakeoverTakesEveryExport(t *testing.T) {
 // TestTakeoverIsRefused: a disk that ends with its process is not taken over,
 // and the target serves on.
 func TestTakeoverIsRefused(t *testing.T) {
+	t.Parallel()
 	for spec, reason := range map[string]string{
 		"memory:1MiB": "keeps no identity",
 		"file:" + testbed.SparseFile(t, 1<<20) + "?identity=0": "keeps no identity",

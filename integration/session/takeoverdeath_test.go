@@ -31,6 +31,7 @@ var successorPhases = []string{"asked", "committed", "received", "opened", "told
 
 // TestSuccessor is the successor.
 func TestSuccessor(t *testing.T) {
+	t.Parallel()
 	phase, admin, found := strings.Cut(os.Getenv(successorPhase), " ")
 	if !found {
 		return // of a usual run
@@ -92,6 +93,7 @@ func dieAsSuccessor(t *testing.T, phase, admin string) {
 // the disks, the locks and the sockets that it had, and its clients notice
 // nothing but a pause. At no time is a socket without a listener.
 func TestSuccessorDies(t *testing.T) {
+	t.Parallel()
 	image, socket := testbed.SparseFile(t, 16<<20), filepath.Join(testbed.Folder(t), "n")
 	s := newSuccession(t, "--listen", listenAt(t, "shm"), "--listen", "nbd+unix:///?socket="+socket, "--export", "disk=file:"+image)
 	a := testbed.AttachURIAt(t, testbed.StartCommand, testbed.Program(t), s.target.URI("disk", "via+shm"), "disk", "--log-level", "debug")
@@ -139,6 +141,7 @@ var predecessorPhases = []string{"asked", "committed", "an item", "all items", "
 // TestPredecessorDies: a successor whose predecessor dies in any phase serves
 // what it got, and opens the rest.
 func TestPredecessorDies(t *testing.T) {
+	t.Parallel()
 	for _, phase := range predecessorPhases {
 		t.Run(phase, func(t *testing.T) {
 			image, folder := testbed.SparseFile(t, 1<<20), testbed.Folder(t)

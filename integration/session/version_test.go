@@ -14,6 +14,7 @@ const differentVersion = 76
 // TestTwoVersionsMeet has an older build of an initiator meet a target, and a
 // newer one: who reads the refusal knows which of both to upgrade.
 func TestTwoVersionsMeet(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name, target, initiator, line string
 	}{
