@@ -78,6 +78,15 @@ func runtimeFolder() string {
 	return "/run/viablk"
 }
 
+// runtimeHint says what to do about a runtime folder that is another user's.
+func runtimeHint(err error) string {
+	if !errors.Is(err, fs.ErrPermission) || os.Getenv("XDG_RUNTIME_DIR") != "" {
+		return ""
+	}
+	return ": set XDG_RUNTIME_DIR to a folder of this user, such as /run/user/" + strconv.Itoa(os.Getuid()) +
+		", for the processes that it starts, or be root for those of root"
+}
+
 // listenAdmin opens the status socket that the admin key asks for. The listener
 // is nil if there is none: because it is not wanted, or because its usual place
 // cannot be used, which reason then tells.
@@ -268,7 +277,7 @@ func adminSockets() ([]string, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("find running processes: %w", err)
+		return nil, fmt.Errorf("find running processes: %w%s", err, runtimeHint(err))
 	}
 	var paths []string
 	for _, e := range entries {

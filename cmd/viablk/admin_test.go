@@ -8,11 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 	"unicode"
@@ -219,4 +221,19 @@ func FuzzStatus(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A user without a folder for sockets learns what to set.
+func TestRuntimeHint(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", "")
+	if got := runtimeHint(&fs.PathError{Op: "open", Path: "/run/viablk", Err: syscall.EACCES}); !strings.Contains(got, "set XDG_RUNTIME_DIR") {
+		t.Errorf("got %q", got)
+	}
+	if got := runtimeHint(syscall.ENOTDIR); got != "" {
+		t.Errorf("got %q", got)
+	}
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	if got := runtimeHint(syscall.EACCES); got != "" {
+		t.Errorf("got %q", got)
+	}
 }

@@ -57,7 +57,8 @@ func (s *service) startAdmin(ctx context.Context, c config.Config, status proces
 	}
 	if l == nil {
 		if reason != nil {
-			s.log.Warn("no status socket: name another with --admin PATH", "event", "admin_unavailable", "error", reason)
+			s.log.Warn("no status socket: set XDG_RUNTIME_DIR to a folder of this user, or name another with --admin PATH",
+				"event", "admin_unavailable", "error", reason)
 		}
 		return "", nil
 	}
