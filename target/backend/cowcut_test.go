@@ -204,6 +204,36 @@ func TestOverlayLosesPower(t *testing.T) {
 	t.Logf("%d power cuts", cuts)
 }
 
+// A power cut after a flush that failed: the header that says so may be torn,
+// and the one before is whole.
+func TestOverlayLosesPowerAfterFailedFlush(t *testing.T) {
+	for seed := *cutSeed; seed < *cutSeed+8; seed++ {
+		d := newCutDisk(t, seed)
+		d.lives1()
+		device, err := d.open(seed, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.kernel.fails = true
+		disk, err := block.NewDisk(device)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := disk.Sync(); err == nil {
+			t.Fatal("the flush does not fail")
+		}
+		if err := disk.Close(); err != nil {
+			t.Fatal(err)
+		}
+		d.cut(device)
+		if device, err = d.open(seed, 0); err != nil {
+			t.Fatalf("%v; replay it with -cow.seed %d", err, seed)
+		}
+		d.check(device, powerCut)
+		d.cut(device)
+	}
+}
+
 // A process that ends amid every system call of a life of an overlay, while the
 // machine goes on: every write that was answered is there.
 func TestOverlayIsKilled(t *testing.T) {

@@ -24,6 +24,7 @@ type cutKernel struct {
 	calls int // that change something, so far
 	cutAt int // the call amid which the power is cut; 0 for none
 	off   bool
+	fails bool                // nothing becomes durable on demand
 	files map[uint64]*cutFile // by inode
 }
 
@@ -145,7 +146,7 @@ func (k *cutKernel) fdatasync(fd int) error {
 	switch {
 	case err != nil:
 		return err
-	case k.off:
+	case k.off, k.fails:
 		return unix.EIO
 	}
 	clear(f.durable)
