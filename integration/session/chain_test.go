@@ -98,7 +98,6 @@ func openBackend(t testing.TB, spec string) block.Device {
 // TestRemoteDiskPassesDeviceKit runs the kit that every backend passes on disks
 // with a whole target behind them.
 func TestRemoteDiskPassesDeviceKit(t *testing.T) {
-	t.Parallel()
 	specs := map[string]func(testing.TB) string{
 		"memory": func(testing.TB) string { return "memory:16MiB" },
 		"file":   func(t testing.TB) string { return "file:" + testbed.SparseFile(t, 16<<20) },

@@ -35,7 +35,6 @@ func newSealedChain(t testing.TB, f testbed.Fabric, cfg target.Config, exports .
 
 // TestSealedDiskPassesDeviceKit runs the kit on disks of sealed sessions.
 func TestSealedDiskPassesDeviceKit(t *testing.T) {
-	t.Parallel()
 	for name, f := range testbed.Fabrics {
 		t.Run(name, func(t *testing.T) {
 			attach := func(t testing.TB, d block.Device) block.Device {
