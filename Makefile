@@ -162,8 +162,8 @@ PROGRAMS := /integration/|/cmd/viablk(/internal/(bench|compare|regbench))?$$|via
 RACE_SCRIPTS := admingroup|attach|clients|export|health|identity|limit|metrics|path|reload|reservation|sealed|session|top
 RACE_CHAINS := TestExactlyOnce|TestExactlyOnceOverTwoCables|TestHistoryIsLinearizable|TestInitiatorsComeAndGo|TestTargetReturnsUnderLoad|TestTakeoverUnderLoad|TestManyConnections|TestRotation|TestReloadUnderLoad|TestShutdownWhileNegotiating
 test: deps
-	$(TEST) -p $(AT_ONCE) ./integration/{session,roce} $$($(GO) list ./... | grep -E '$(PROGRAMS)')
-	$(RACE_TEST) -short -p $(AT_ONCE) ./via/roce ./target/backend $$($(GO) list ./... | grep -vE '$(PROGRAMS)')
+	$(TEST) -p $(AT_ONCE) ./integration/{session,roce} ./cmd/viablk ./integration/nbd ./cmd/viablk/internal/{compare,bench} $$($(GO) list ./... | grep -E '$(PROGRAMS)')
+	$(RACE_TEST) -short -p $(AT_ONCE) ./via/roce ./target/backend ./initiator ./internal/{nbd,nbdclient} ./target ./via/hook $$($(GO) list ./... | grep -vE '$(PROGRAMS)')
 	$(RACE_TEST) -p $(AT_ONCE) -run '^($(RACE_CHAINS)|TestRaceDetectorIsOn)$$' . ./integration/{session,roce,nbd,attack}
 	$(RACE_TEST) -run '^TestScript$$/^($(RACE_SCRIPTS))$$' ./cmd/viablk
 	$(RACE_TEST) -tags $(VERBS) -run 'TestHost|TestTimeout' ./via/verbs # the others take a device
