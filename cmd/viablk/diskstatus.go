@@ -7,6 +7,7 @@ import (
 
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/target/backend"
 	"github.com/viablk/viablk/target/reserve"
 )
 
@@ -19,6 +20,8 @@ type diskStatus struct {
 	Generation uint64           `json:"writer_generation"` // advances with each other writer
 	Rule       reserve.Rule     `json:"reservation"`
 	Clients    []reserve.Client `json:"clients"` // over VIA and NBD
+
+	CorruptBlocks *uint64 `json:"corrupt_blocks,omitempty"` // reads that met one; of a disk with checksums
 }
 
 // diskReports returns the state of those disks that this process reserves.
@@ -29,10 +32,14 @@ func diskReports(disks []disk) (reports []diskStatus) {
 		}
 		id := d.reservations.Identity()
 		kind, _, _ := strings.Cut(d.Backend, ":")
-		reports = append(reports, diskStatus{
+		r := diskStatus{
 			Name: d.Name, Backend: kind, UUID: block.FormatUUID(id.UUID()), Persistent: id.Persistent(), Generation: id.Writer().Generation,
 			Rule: d.reservations.Rule(), Clients: d.reservations.Clients(),
-		})
+		}
+		if n, ok := backend.CorruptBlocks(d.opened); ok {
+			r.CorruptBlocks = &n
+		}
+		reports = append(reports, r)
 	}
 	return reports
 }

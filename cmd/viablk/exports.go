@@ -22,6 +22,7 @@ type disk struct {
 	config.Export
 	device block.Device
 	limits *limit.Export // the device, if it is limited; else nil
+	opened block.Device  // as its backend opened it; nil of a remote disk
 
 	// reservations are those of every face of the target. It is nil of a remote
 	// disk, which its target reserves.
@@ -109,7 +110,7 @@ func openDisk(x config.Export, state string, held *backend.Held, wait time.Durat
 	if err != nil {
 		return disk{}, errors.Join(&exit{exitUsage, err}, adjusted.Close())
 	}
-	d.reservations = reserve.New(d.device, nil)
+	d.opened, d.reservations = device, reserve.New(d.device, nil)
 	return d, nil
 }
 

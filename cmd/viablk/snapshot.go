@@ -65,7 +65,7 @@ func (p *processStatus) exportMetrics() []metrics.Export {
 	}
 	for _, d := range p.Disks {
 		if i, ok := place[d.Name]; ok && i >= len(p.Initiators) {
-			all[i].Backend, all[i].UUID = d.Backend, d.UUID
+			all[i].Backend, all[i].UUID, all[i].CorruptBlocks = d.Backend, d.UUID, d.CorruptBlocks
 		}
 	}
 	for _, l := range p.Limits {

@@ -23,7 +23,7 @@ func (a *app) targetCommand() *cobra.Command {
 		Long: `Serve disks over VIA and NBD until SIGTERM.
 
 Every disk is served at every URI. BACKEND is memory:SIZE, file:PATH, mmap:PATH,
-cow:BASE,OVERLAY, null:SIZE, the URI of an NBD server, run:[COMMAND ...] that starts one,
+cow:BASE,OVERLAY, crc:DISK,SUMS, null:SIZE, the URI of an NBD server, run:[COMMAND ...] that starts one,
 rbd:POOL/IMAGE of Ceph, or one of the
 wrappers delay:, fault: and volatile:. In front of it
 limit:iops=N,bandwidth=SIZE,burst=TIME: limits the requests per second of the

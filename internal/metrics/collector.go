@@ -158,6 +158,9 @@ func (s *series) addExport(x *Export) {
 	}
 	s.count(throttled, x.Throttled, name)
 	s.add(throttledSeconds, x.ThrottledSeconds, name)
+	if x.CorruptBlocks != nil {
+		s.count(corruptBlocks, *x.CorruptBlocks, name)
+	}
 }
 
 func (s *series) addFace(f *Face) {

@@ -52,8 +52,9 @@ func fullSnapshot(names ...string) *Snapshot {
 		}
 		s.Faces = append(s.Faces, f)
 	}
+	corrupt := uint64(2)
 	for _, x := range names {
-		s.Exports = append(s.Exports, Export{Name: x, Backend: "memory", UUID: "u", Size: 1 << 20, State: "waiting", Throttled: 1, ThrottledSeconds: 0.5})
+		s.Exports = append(s.Exports, Export{Name: x, Backend: "memory", UUID: "u", Size: 1 << 20, State: "waiting", Throttled: 1, ThrottledSeconds: 0.5, CorruptBlocks: &corrupt})
 		s.Remotes = append(s.Remotes, Remote{Export: x, Provider: "shm", Losses: 1, DisconnectedSeconds: 2, Waits: []Wait{{"credit", 1}}, QuarantinedBytes: 4096, Paths: []Path{{"a", true}, {"b", false}}})
 	}
 	return s

@@ -47,6 +47,7 @@ var (
 	diskState        = gauge("disk_state", "Whether the disk has the state: requests are answered, wait for a lost target, or fail.", "export", "state")
 	throttled        = counter("throttled_requests_total", "Requests that waited for limits of the export.", "export")
 	throttledSeconds = counter("throttled_seconds_total", "Time that requests waited for limits of the export.", "export")
+	corruptBlocks    = counter("corrupt_blocks_total", "Reads of blocks that are not what was written, by their checksums.", "export")
 )
 
 // Requests by face: nbd, device or via+PROVIDER.

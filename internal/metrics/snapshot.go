@@ -43,6 +43,8 @@ type Export struct {
 
 	Throttled        uint64 // requests that waited for limits
 	ThrottledSeconds float64
+
+	CorruptBlocks *uint64 // reads of blocks that are not what was written; nil without checksums
 }
 
 // States are those of an export.

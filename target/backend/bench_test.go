@@ -52,6 +52,57 @@ func BenchmarkEngines(b *testing.B) {
 	}
 }
 
+// BenchmarkChecksums measures disks with checksums beside those without, from
+// and to the page cache and past it. cpu-ns is processor time of the process.
+func BenchmarkChecksums(b *testing.B) {
+	for _, options := range []string{"", "direct=1"} {
+		for _, op := range []block.Op{block.Read, block.Write} {
+			for _, size := range []int64{4 << 10, 128 << 10} {
+				for _, kind := range []string{"file", "crc"} {
+					b.Run(fmt.Sprintf("%s/%v/%dKiB/%s", options, op, size>>10, kind), func(b *testing.B) {
+						d := benchDisk(b, kind, options)
+						defer d.Close()
+						began := processorTime(b)
+						benchQueueAt(b, d, op, size, 16, benchOffset)
+						b.ReportMetric(float64(processorTime(b)-began)/float64(b.N), "cpu-ns/op")
+					})
+				}
+			}
+		}
+	}
+}
+
+// BenchmarkFirstWrites measures writes of 128 KiB in sequence, which mark the
+// regions of a disk with checksums. With 4096 iterations each part is written
+// once, and the disk has its blocks.
+func BenchmarkFirstWrites(b *testing.B) {
+	const size, length = 512 << 20, 128 << 10
+	for _, kind := range []string{"file", "crc"} {
+		b.Run(kind, func(b *testing.B) {
+			path := newFile(b, size)
+			if err := openDense(b, "file:"+path).Close(); err != nil {
+				b.Fatal(err)
+			}
+			spec := "file:" + path
+			if kind == "crc" {
+				spec = "crc:" + spec + "," + path + ".sums"
+			}
+			d := mustOpen(b, spec, Options{})
+			defer d.Close()
+			benchQueueAt(b, d, block.Write, length, 16, func(i int64) int64 { return i * length % size })
+		})
+	}
+}
+
+// processorTime returns what the process has used, in ns.
+func processorTime(b *testing.B) int64 {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return u.Utime.Nano() + u.Stime.Nano()
+}
+
 // benchDisk opens a disk of 64 MiB that has been written.
 func benchDisk(b *testing.B, kind string, options ...string) block.Device {
 	const size = 64 << 20
@@ -59,6 +110,8 @@ func benchDisk(b *testing.B, kind string, options ...string) block.Device {
 	switch kind {
 	case "file":
 		spec = "file:" + newFile(b, size) + "?" + strings.Join(options, "&")
+	case "crc":
+		spec = "crc:file:" + newFile(b, size) + "?" + strings.Join(options, "&") + "," + filepath.Join(b.TempDir(), "sums")
 	case "cow":
 		spec = "cow:" + newFile(b, size) + "," + filepath.Join(b.TempDir(), "overlay") + "?create=1"
 	}
@@ -92,7 +145,7 @@ func BenchmarkRandomWrite(b *testing.B) {
 				d := c.open(b, "file:"+newFile(b, c.size)+"?"+options)
 				defer d.Close()
 				const step = 40503 // odd: every block of a power of two comes once
-				benchQueueAt(b, d, block.Write, 4096, func(i int64) int64 { return i * step * 4096 % c.size })
+				benchQueueAt(b, d, block.Write, 4096, benchDepth, func(i int64) int64 { return i * step * 4096 % c.size })
 			})
 		}
 	}
@@ -121,13 +174,18 @@ func openDense(t testing.TB, spec string) block.Device {
 }
 
 func benchQueue(b *testing.B, d block.Device, op block.Op, size int64) {
-	benchQueueAt(b, d, op, size, func(i int64) int64 { return i * 7919 * 4096 % (32 << 20) })
+	benchQueueAt(b, d, op, size, benchDepth, benchOffset)
 }
+
+// benchDepth is the depth of most benchmarks.
+const benchDepth = 32
+
+// benchOffset spreads requests over the first half of a disk.
+func benchOffset(i int64) int64 { return i * 7919 * 4096 % (32 << 20) }
 
 // benchQueueAt measures a queue with memory of the queue; the offset of request
 // i is at(i).
-func benchQueueAt(b *testing.B, d block.Device, op block.Op, size int64, at func(i int64) int64) {
-	const depth = 32
+func benchQueueAt(b *testing.B, d block.Device, op block.Op, size int64, depth int, at func(i int64) int64) {
 	q, err := d.NewQueue(depth)
 	if err != nil {
 		b.Fatal(err)
@@ -138,7 +196,7 @@ func benchQueueAt(b *testing.B, d block.Device, op block.Op, size int64, at func
 	for i := range requests {
 		free = append(free, &requests[i])
 	}
-	var dst [depth]*block.Request
+	dst := make([]*block.Request, depth)
 	fds := []unix.PollFd{{Fd: int32(q.FD()), Events: unix.POLLIN}}
 	timeout := new(unix.Timespec)
 	b.SetBytes(size)
@@ -154,7 +212,7 @@ func benchQueueAt(b *testing.B, d block.Device, op block.Op, size int64, at func
 			}
 		}
 		q.Kick()
-		n := q.Reap(dst[:])
+		n := q.Reap(dst)
 		for _, r := range dst[:n] {
 			if r.Err != nil {
 				b.Fatal(r.Err)

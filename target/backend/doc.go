@@ -9,6 +9,7 @@
 //	file:PATH[?OPTION=VALUE&…]       a regular file or a block device
 //	mmap:PATH[?OPTION=VALUE&…]       a file, read from the page cache
 //	cow:BASE,OVERLAY[?OPTION=…]      a base and the writes over it
+//	crc:SPEC,SUMS[?lock=0]           SPEC with a checksum of each block
 //	nbd://HOST/EXPORT, …             an export, by Options.NBD
 //	run:[COMMAND …]                  a server that the disk starts, same
 //	rbd:POOL/IMAGE[@SNAPSHOT][?…]    an image of Ceph, see package rbd

@@ -217,3 +217,30 @@ func TestNewOverlayOfAFullFileSystem(t *testing.T) {
 	d.modify(0, 0)
 	d.check()
 }
+
+// The file system of checksums is full: a write of a region without a mark is
+// refused, every other one and each flush succeeds.
+func TestChecksumsOnAFullFileSystem(t *testing.T) {
+	folder := smallExt4(t)
+	d := mustOpen(t, "crc:file:"+newFile(t, diskSize)+","+filepath.Join(folder, "sums"), Options{})
+	disk := viewOf(t, d)
+	write := func(off int64, want unix.Errno) {
+		t.Helper()
+		_, err := disk.WriteAt(fill(8192, byte(off>>20)), off)
+		wantErrno(t, "write", err, want)
+		if err := disk.Sync(); err != nil {
+			t.Errorf("flush: %v", err)
+		}
+	}
+	write(0, 0)
+	free := ballast(t, folder)
+	write(40<<20, unix.ENOSPC)
+	wantErrno(t, "zeroes", disk.WriteZeroes(40<<20, 8192, 0), unix.ENOSPC)
+	write(1<<20, 0)
+	free()
+	write(40<<20, 0)
+	p := make([]byte, 8192)
+	if _, err := disk.ReadAt(p, 40<<20); err != nil || !bytes.Equal(p, fill(8192, 40)) {
+		t.Errorf("read: %v", err)
+	}
+}

@@ -60,6 +60,8 @@ func parseLocked(spec string, options Options) (path string, o fileOptions, err 
 		return path, o.with(options), err
 	case "cow":
 		return "", o, fmt.Errorf("%w: %q has its identity with its overlay: give the path of that", ErrUsage, spec)
+	case "crc":
+		return "", o, fmt.Errorf("%w: %q has the identity of the disk inside: give that", ErrUsage, spec)
 	case "memory", "null", "delay", "fault", "volatile", "limit":
 		return "", o, fmt.Errorf("%w: %q is neither a file nor a block device, and only those keep an identity", ErrUsage, spec)
 	}

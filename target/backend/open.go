@@ -45,7 +45,7 @@ type Options struct {
 const depthOfSpec = 16
 
 // schemes are the kinds of disks, for the message about an unknown one.
-const schemes = "memory:, file:, mmap:, cow:, null:, nbd:, run:, rbd:, delay:, fault: and volatile:"
+const schemes = "memory:, file:, mmap:, cow:, crc:, null:, nbd:, run:, rbd:, delay:, fault: and volatile:"
 
 // An Opener opens the disk of a specification that was parsed. The caller calls
 // it at most once: the disk has what it was parsed into.
@@ -90,6 +90,8 @@ func parse(spec string, nbd func(spec string) (Opener, error), nested int) (Open
 		return parseMap(rest)
 	case "cow":
 		return parseCow(rest)
+	case "crc":
+		return parseCrc(rest, nbd, nested)
 	case "delay", "fault", "volatile":
 		return parseWrapper(scheme, rest, nbd, nested)
 	case "rbd":
