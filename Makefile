@@ -179,7 +179,7 @@ test-plain:
 	$(TEST) -run '^Test($(KITS))$$/^([a-z?].*|Biggest)$$/^Biggest$$' ./target/{backend,backend/backendtest,limit} ./internal/{block,nbdclient} $(SOME)
 
 # Tests that run the conformance kit of disks.
-KITS := BlockDevice|Delay|DirectFile|Engines|FaultThatNeverMatches|File|GoodDiskPasses|Kit|Map|Memory|Nbdkit|Null|Ours|Overlay|Qemu|ServedBackend|TLS|Volatile
+KITS := BlockDevice|Checksums|ChecksumsOfOneConnection|Delay|DirectFile|Engines|FaultThatNeverMatches|File|GoodDiskPasses|Kit|Map|Memory|Nbdkit|Null|Ours|Overlay|Qemu|ServedBackend|TLS|Volatile
 
 # A package of which no test runs is a failure.
 SOME := | awk '{print} /no tests to run/ {bad = 1}; END {exit bad}'
