@@ -75,11 +75,16 @@ func TestCommandIsGivenLittle(t *testing.T) {
 	must(t, err)
 	defer func() { must(t, c.Close()) }()
 	proc := "/proc/" + strconv.Itoa(c.process.Pid)
-	for { // until the shell has become the program
+	var variables []byte
+	for { // until the shell has become the program, which has its name first
 		line, err := os.ReadFile(proc + "/comm")
 		must(t, err)
 		if string(line) == "sleep\n" {
-			break
+			variables, err = os.ReadFile(proc + "/environ")
+			must(t, err)
+			if len(variables) > 0 {
+				break
+			}
 		}
 		runtime.Gosched()
 	}
@@ -94,10 +99,8 @@ func TestCommandIsGivenLittle(t *testing.T) {
 	if err != nil || !strings.HasPrefix(socket, "socket:") {
 		t.Errorf("descriptor 3 is %q, %v", socket, err)
 	}
-	text, err := os.ReadFile(proc + "/environ")
-	must(t, err)
 	var given []string
-	for _, v := range strings.Split(string(text), "\x00") {
+	for _, v := range strings.Split(string(variables), "\x00") {
 		name, _, _ := strings.Cut(v, "=")
 		given = append(given, name)
 	}
