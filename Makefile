@@ -188,9 +188,13 @@ SOME := | awk '{print} /no tests to run/ {bad = 1}; END {exit bad}'
 test-race: deps
 	$(RACE_TEST) -p $(AT_ONCE) ./...
 
+# "make test-vm SHORT=" and "make test-suites SHORT=" run what repeats cases: the kit at
+# a level that an adapter does as another one, and a suite in both ways.
+SHORT ?= -short
+
 # One package at a time: a machine needs both processors of a small host.
 test-vm: deps
-	CGO_ENABLED=1 $(GO) test $(VM) -race -shuffle=on -count=1 -timeout 30m -p 1 ./integration/vm/...
+	CGO_ENABLED=1 $(GO) test $(VM) -race $(SHORT) -shuffle=on -count=1 -timeout 30m -p 1 ./integration/vm/...
 
 test-vm-next:
 	VIABLK_VM_KERNEL=linux-image-6.12-amd64 $(MAKE) test-vm
@@ -209,7 +213,7 @@ test-page: deps
 # apply are printed with their reasons.
 test-suites: TOOLS += $(SUITES_TOOLS)
 test-suites: deps
-	CGO_ENABLED=1 $(GO) test $(SUITES) -race -v -count=1 -parallel 6 -timeout 30m ./integration/suites | \
+	CGO_ENABLED=1 $(GO) test $(SUITES) -race $(SHORT) -v -count=1 -parallel 6 -timeout 30m ./integration/suites | \
 		grep -vE '^ *(=== |--- PASS)'
 
 test-ceph: TOOLS += $(CEPH_TOOLS)

@@ -15,7 +15,7 @@ import (
 
 var (
 	historySeed  = flag.Uint64("identity.seed", 0, "the history of this seed alone")
-	historyCount = flag.Uint64("identity.histories", 2000, "random histories of a disk, its target and its clients")
+	historyCount = flag.Uint64("identity.histories", 1000, "random histories of a disk, its target and its clients")
 )
 
 // TestHistories: whatever happens to a disk while its client is away, the
