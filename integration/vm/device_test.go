@@ -457,7 +457,8 @@ func (b *deviceBed) testForeignClient(t *testing.T) {
 }
 
 // testLinks has udev make links to a device that /etc/nbdtab describes, and to
-// its partition.
+// its partition. A device can be attached as soon as it was detached, although
+// udev looks at each that changes.
 func (b *deviceBed) testLinks(t *testing.T) {
 	b.script(t, "/usr/lib/systemd/systemd-udevd --daemon --resolve-names=never && echo 'nbd0 /run/t.sock small _viablk_transport=shm,bs=4096' > /etc/nbdtab")
 	c, err := b.Start(b.ctx, "viablk", "attach", "nbd0")
@@ -474,4 +475,5 @@ func (b *deviceBed) testLinks(t *testing.T) {
 	b.script(t, "umount /mnt")
 	b.detach(t, c)
 	b.await(t, "gone", "sh", "-c", "[ -e /dev/disk/by-viablk/small ] || echo gone")
+	b.script(t, "worker latency -uri '"+diskURI("small")+"' -rounds 10")
 }

@@ -93,6 +93,27 @@ func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
+// freeLimit is how long an end waits for programs that look at a device after
+// its disconnect.
+const freeLimit = 5 * time.Second
+
+// awaitFree waits until the kernel has given up a device that was disconnected
+// and is not claimed, so that it can be attached again: it keeps one that a
+// program has open. udev opens each that changes, for some milliseconds.
+func (n Node) awaitFree(ctx context.Context, root string) {
+	ctx, done := context.WithTimeout(ctx, freeLimit)
+	defer done()
+	for ctx.Err() == nil {
+		if state, err := n.state(root); err != nil || !state.Attached {
+			return
+		}
+		select {
+		case <-time.After(lockPause):
+		case <-ctx.Done():
+		}
+	}
+}
+
 // Detach takes a device from the process that serves it, and waits until that
 // has ended. The kernel writes its cache of the device first. The
 // error wraps [ErrBusy] if the device is in use, unless force is set: then it
@@ -102,19 +123,12 @@ func (d *Driver) Detach(ctx context.Context, n Node, force bool) error {
 	if err != nil {
 		return err
 	}
-	if !force {
-		claim, err := n.Claim()
-		if err != nil {
-			return err
-		}
-		defer claim.Release()
-		if pid != 0 { // else it would wait for a process that serves it
-			if err := claim.Flush(); err != nil {
-				return err
-			}
-		}
+	if force {
+		err = d.Disconnect(n)
+	} else {
+		err = d.detachUnused(n, pid)
 	}
-	if err := d.Disconnect(n); err != nil {
+	if err != nil {
 		return err
 	}
 	for pid != 0 && err == nil {
@@ -125,5 +139,24 @@ func (d *Driver) Detach(ctx context.Context, n Node, force bool) error {
 			return fmt.Errorf("%s is detached, and process %d that served it has not ended yet: %w", n, pid, context.Cause(ctx))
 		}
 	}
+	if !force {
+		n.awaitFree(ctx, sysfs)
+	}
 	return err
+}
+
+// detachUnused disconnects a device that no program uses. pid serves it, or is
+// 0.
+func (d *Driver) detachUnused(n Node, pid int) error {
+	claim, err := n.Claim()
+	if err != nil {
+		return err
+	}
+	defer claim.Release()
+	if pid != 0 { // else it would wait for a process that serves it
+		if err := claim.Flush(); err != nil {
+			return err
+		}
+	}
+	return d.Disconnect(n)
 }

@@ -124,7 +124,16 @@ func (a *Attachment) End(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer claim.Release()
+	err = a.disconnect(ctx, claim)
+	claim.Release()
+	if err == nil {
+		a.Node().awaitFree(ctx, a.cfg.Device.sysfs)
+	}
+	return err
+}
+
+// disconnect disconnects a device that is claimed.
+func (a *Attachment) disconnect(ctx context.Context, claim *Claim) error {
 	if err := claim.Flush(); err != nil {
 		return err
 	}
