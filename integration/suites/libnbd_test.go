@@ -17,7 +17,7 @@ import (
 )
 
 // libnbdLimit bounds a case of libnbd's suite.
-const libnbdLimit = 5 * time.Minute
+const libnbdLimit = 10 * time.Minute
 
 // libnbdFolders are those of libnbd with tests that start servers.
 var libnbdFolders = []string{"tests", "interop", "info", "copy", "dump", "sh"}

@@ -13,7 +13,7 @@ import (
 )
 
 // iotestLimit bounds a case of QEMU's suite.
-const iotestLimit = 3 * time.Minute
+const iotestLimit = 10 * time.Minute
 
 // iotests are the cases of QEMU's suite for raw images over NBD that are not
 // about QEMU's own server.

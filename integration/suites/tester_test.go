@@ -14,7 +14,7 @@ import (
 )
 
 // testerLimit bounds a run of nbd-tester-client.
-const testerLimit = 3 * time.Minute
+const testerLimit = 10 * time.Minute
 
 // nbdSource returns a folder with nbd-tester-client and nbd-client. Two things
 // differ from what its own build makes: the client speaks TLS 1.3 in place of
