@@ -60,7 +60,7 @@ GOFUMPT := v0.12.0
 STATICCHECK := v0.8.2
 # From v2.46 on nfpm needs modules for formats that are not made here.
 NFPM := v2.45.2
-FUZZ_RUNS ?= 2000
+FUZZ_RUNS ?= 1000
 
 # The tag of the tests in virtual machines; it adds files and takes none away.
 VM := -tags vm
