@@ -94,22 +94,24 @@ func TestPortCheckIsRoCE(t *testing.T) {
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 60}); err != nil {
 		t.Fatal(err)
 	}
-	l := &link{shard: newShard(nil, 1, nil), endpoint: &endpoint{local: netip.MustParseAddrPort("127.0.0.1:0")}}
-	to := udpPort(t, false)
+	// An address of its own keeps the packets of other tests out of the socket.
+	to := netip.AddrPortFrom(netip.MustParseAddr("127.77.0.2"), udpPort(t, false).Port())
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: to.Addr().As4()}); err != nil {
+		t.Fatal(err)
+	}
+	from := netip.MustParseAddrPort("127.77.0.1:0")
+	l := &link{shard: newShard(nil, 1, nil), endpoint: &endpoint{local: from}}
 	var p portChecks
 	p.add(l, to, 0, clock())
 	p.all.Wait()
 	for range portCheckSockets {
 		var b [200]byte
 		n, _, err := unix.Recvfrom(fd, b[:], 0)
-		for err == nil && (n < 28 || binary.BigEndian.Uint16(b[22:]) != to.Port()) { // of another test
-			n, _, err = unix.Recvfrom(fd, b[:], 0)
-		}
-		if err != nil {
-			t.Fatalf("no packet of the check: %v", err)
+		if err != nil || n < 28 || binary.BigEndian.Uint16(b[22:]) != to.Port() {
+			t.Fatalf("no packet of the check, but %d bytes: %v", n, err)
 		}
 		var icrc wire.ICRC
-		icrc.Set(netip.AddrPortFrom(to.Addr(), binary.BigEndian.Uint16(b[20:])), to)
+		icrc.Set(netip.AddrPortFrom(from.Addr(), binary.BigEndian.Uint16(b[20:])), to)
 		id := wire.Identification{ID: binary.BigEndian.Uint16(b[4:]), MayFragment: b[6]&0x40 == 0}
 		if !icrc.Verify(b[28:n], id) {
 			t.Errorf("the ICRC of %d bytes is wrong, with %+v", n-28, id)
