@@ -89,6 +89,21 @@ func newSumsBed(t testing.TB, size int64) *sumsBed {
 	return &sumsBed{t, path, path + ".sums"}
 }
 
+// openOn opens the disk on a kernel.
+func (b *sumsBed) openOn(k kernel) *crc {
+	b.t.Helper()
+	o := fileOptions{lock: true, identity: true, io: ioThreads}
+	inner, err := openFile(b.path, o, k)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	d, err := openCrc(inner, b.sums, o, k)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return d.(*crc)
+}
+
 // spec returns the specification of the disk.
 func (b *sumsBed) spec(options string) string {
 	return "crc:file:" + b.path + options + "," + b.sums

@@ -46,20 +46,13 @@ func TestChecksumsAfterFailedFlush(t *testing.T) {
 		for _, durable := range []bool{false, true} {
 			b := usedSums(t, 9<<20)
 			k := &syncFailing{path: filepath.Join(filepath.Dir(b.path), fails)}
-			o := fileOptions{lock: true, identity: true, io: ioThreads}
-			inner, err := openFile(b.path, o, k)
-			if err != nil {
-				t.Fatal(err)
-			}
-			d, err := openCrc(inner, b.sums, o, k)
-			if err != nil {
-				t.Fatal(err)
-			}
+			d := b.openOn(k)
 			disk := viewOf(t, d)
 			if _, err := disk.WriteAt(fill(4096, 2), 8192); err != nil {
 				t.Fatal(err)
 			}
 			k.failing.Store(true)
+			var err error
 			if durable {
 				_, err = disk.WriteAtFUA(fill(4096, 3), 8192)
 			} else {
@@ -149,18 +142,9 @@ func (a *amidFlush) fdatasync(fd int) error {
 func TestWriteAmidFlushOfChecksums(t *testing.T) {
 	b := newSumsBed(t, 40<<20)
 	k := &amidFlush{syncFailing: syncFailing{path: b.path}}
-	o := fileOptions{lock: true, identity: true, io: ioThreads}
-	inner, err := openFile(b.path, o, k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d, err := openCrc(inner, b.sums, o, k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := d.(*crc)
+	c := b.openOn(k)
 	c.idle = 0
-	disk := viewOf(t, d)
+	disk := viewOf(t, c)
 	write := func(write func([]byte, int64) (int, error), off int64) {
 		if _, err := write(fill(4096, 1), off); err != nil {
 			t.Error(err)
