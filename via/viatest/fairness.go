@@ -23,7 +23,8 @@ type flooding struct {
 	client       *via.VI
 	server       *via.VI
 	sends, recvs []*via.Descriptor
-	sent, got    int
+
+	sent, done, got int // messages: posted, completed at the client, received
 }
 
 // newFlooding connects flooding VIs on completion queues of both ends.
@@ -49,7 +50,7 @@ func newFlooding(e *env, client, server *via.CQ) *flooding {
 // feed keeps the flooding VI's messages in flight.
 func (f *flooding) feed(src, room buf) {
 	f.e.t.Helper()
-	for ; f.sent < f.got+floodDepth; f.sent++ {
+	for ; f.sent < min(f.done, f.got)+floodDepth; f.sent++ { // an acknowledgement may be late
 		d := f.sends[f.sent%queueDepth]
 		f.e.client.postSend(f.client, build(d, via.OpSend, nil, []buf{src}))
 		r := f.recvs[(f.sent+floodDepth)%queueDepth]
@@ -68,7 +69,10 @@ func (f *flooding) sip(x *end, cq *via.CQ, modest *via.VI, recv bool) bool {
 		if c.Status.Failed() {
 			f.e.t.Fatalf("%s: completed with %v", x.name, c.Status)
 		}
-		if c.VI == f.server && c.Recv {
+		switch c.VI {
+		case f.client:
+			f.done++
+		case f.server:
 			f.got++
 		}
 		found = found || c.VI == modest && c.Recv == recv
