@@ -148,7 +148,8 @@ func forbidden(op wire.Opcode, attrs via.MemAttributes) func(*session) error {
 // TestBlockStatus: the answer has as many extents as fit inside a message, and
 // what it says is true.
 func TestBlockStatus(t *testing.T) {
-	r := newRig(t, target.Config{InlineMax: 512}, disk(t, "good"), disk(t, "bad"), fileDisk(t, "file"))
+	memory := target.Export{Name: "bad", Device: openDevice(t, "memory:16MiB")}
+	r := newRig(t, target.Config{InlineMax: 512}, disk(t, "good"), memory, fileDisk(t, "file"))
 	for _, export := range []string{"bad", "file"} {
 		t.Run(export, func(t *testing.T) {
 			s := r.attach(t, export)

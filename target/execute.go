@@ -63,7 +63,7 @@ func (x *executor) start(r *request, alone bool) error {
 	case cmd.InlineLength > 0:
 		r.block.Data = x.carrier.Receive(r.receive).Data[:cmd.InlineLength]
 		return x.submit(r)
-	case cmd.Opcode <= wire.OpWrite && r.handle.queue.direct != nil && x.startDirect(r):
+	case cmd.Opcode <= wire.OpWrite && r.handle.queue.disk != nil && x.startDirect(r):
 		return nil
 	case cmd.Opcode == wire.OpRead && r.handle.queue.mapping != nil && x.startMapped(r, alone):
 		return nil
@@ -86,14 +86,19 @@ func (x *executor) start(r *request, alone bool) error {
 // has to go through the queue.
 func (x *executor) startDirect(r *request) bool {
 	q := r.handle.queue
-	if r.command.Opcode == wire.OpWrite && !q.pullsWhole(&r.command) || !x.held.acquire(r) {
+	write := r.command.Opcode == wire.OpWrite
+	if write && !q.pullsWhole(&r.command) || !x.held.acquire(r) {
+		return false
+	}
+	if !q.disk.Access(r.block.Offset, r.block.Length, write) {
+		x.held.release(r)
 		return false
 	}
 	q.counts.Count(r.block.Op, uint64(r.command.Length))
 	r.local = carrier.Span{Addr: q.direct.Addr() + r.command.Offset, Handle: q.direct.Handle(), Length: r.command.Length}
-	r.status, r.state = wire.StatusOK, awaitPull
-	if r.command.Opcode == wire.OpRead {
-		r.state = awaitAnswer
+	r.status, r.state = wire.StatusOK, awaitAnswer
+	if write {
+		r.state = awaitPull
 	}
 	return true
 }

@@ -26,7 +26,8 @@ type handle struct {
 type exportQueue struct {
 	export  *exported
 	queue   block.Queue
-	direct  *via.Memory  // the disk itself, if it is memory; else nil
+	disk    block.Mapped // if it is memory that is registered; else nil
+	direct  *via.Memory  // that memory
 	mapping *connMapping // of a disk that is mapped; else nil
 	ranges  *block.Ranges
 	copies  bool // the provider copies when a work request is posted
@@ -178,9 +179,10 @@ func (t *handleTable) client() string {
 }
 
 // openQueue opens a queue of an export. A disk that is memory is registered,
-// for local use, so that data moves from and to it directly; if that is
-// refused, data moves through the pool. The table has the queue from its first
-// moment, so that it is closed whatever happens.
+// for local use, so that data moves from and to it directly. If that is
+// refused, data moves through the pool, and if the NIC pins memory: it would
+// not see that the disk gives pages back. The table has the queue from its
+// first moment, so that it is closed whatever happens.
 func (t *handleTable) openQueue(x *exported) (*exportQueue, error) {
 	queue, err := block.NewQueueFor(x.Device, t.client(), t.slots)
 	if err != nil {
@@ -192,10 +194,11 @@ func (t *handleTable) openQueue(x *exported) (*exportQueue, error) {
 	if t.carrier.Sealed() {
 		return q, nil // payload is opened and sealed in the pool
 	}
-	if m, ok := x.Device.(block.Mapped); ok {
+	if m, ok := x.Device.(block.Mapped); ok && !t.server.cfg.NIC.Limits().PinsMemory {
 		q.ranges = m.Ranges()
-		q.direct, err = t.server.cfg.NIC.RegisterMem(m.Memory(), via.MemAttributes{Ptag: t.carrier.Tag()})
-		if err != nil && !x.copied.Swap(true) {
+		if q.direct, err = t.server.cfg.NIC.RegisterMem(m.Memory(), via.MemAttributes{Ptag: t.carrier.Tag()}); err == nil {
+			q.disk = m
+		} else if !x.copied.Swap(true) {
 			t.log.Warn("a disk in memory is not registered: its data is copied", "event", "registration_refused", "export", x.Name, "error", err)
 		}
 	}

@@ -19,12 +19,13 @@ var lifetime = func() uint64 {
 }()
 
 // lifeOf returns what a disk adds to the write verifier of its identity: that
-// of a disk whose answered writes end with the process ends with it too.
+// of a disk whose answered writes end with the process ends with it too. The
+// identity of a volatile disk ends with its data.
 func lifeOf(d block.Device) uint64 {
-	if block.DurabilityOf(d) == block.OutlivesProcess {
-		return 0
+	if block.DurabilityOf(d) == block.FlushedOnly {
+		return lifetime
 	}
-	return lifetime
+	return 0
 }
 
 // verifier returns the write verifier of the disk.

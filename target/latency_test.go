@@ -33,7 +33,7 @@ func TestLatency(t *testing.T) {
 				{transfer(wire.OpRead, 16<<20, m.segment(0, 4096)), wire.StatusInvalid},
 				{transfer(wire.OpWrite, 0, m.segment(0, 4096)), wire.StatusOK},
 				{wire.Command{Opcode: wire.OpFlush}, wire.StatusOK},
-				{wire.Command{Opcode: wire.OpTrim, Length: 4096}, wire.StatusOK},
+				{wire.Command{Opcode: wire.OpTrim, Offset: 1 << 20, Length: 4096}, wire.StatusOK},
 			} {
 				_, err := s.run(c.cmd, nil, c.want)
 				must(t, err)

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -338,4 +339,31 @@ func TestReadsOfWhatIsNotResident(t *testing.T) {
 	if s := r.server.Status().Stats.Mappings.Choice; s.Hits != 0 || s.Misses != 1 {
 		t.Errorf("%+v: what is not resident is no hit", s)
 	}
+}
+
+// TestReadsOfHolesGoToTheQueue: RDMA reads memory that is the disk where the
+// disk says that it holds data, and nowhere else. Here memory without data has
+// bytes, which no client may get.
+func TestReadsOfHolesGoToTheQueue(t *testing.T) {
+	d := openDevice(t, "memory:16MiB")
+	scatter(d.(block.Mapped).Memory()[:1<<20], 7)
+	r := newRig(t, target.Config{}, target.Export{Name: "disk", Device: d})
+	p := r.reader(t, "disk")
+	check := func(off uint64, n int, want []byte) {
+		t.Helper()
+		got, err := p.read(off, n, wire.StatusOK)
+		must(t, err)
+		if !bytes.Equal(got, want) {
+			t.Errorf("%d bytes at %d differ", n, off)
+		}
+	}
+	check(0, 1<<20, make([]byte, 1<<20))
+	data := make([]byte, 4096)
+	scatter(data, 8)
+	copy(p.mem.Bytes(), data)
+	_, err := p.s.run(transfer(wire.OpWrite, 4096, p.mem.segment(0, 4096)), nil, wire.StatusOK)
+	must(t, err)
+	check(4096, 4096, data)
+	check(0, 12288, slices.Concat(make([]byte, 4096), data, make([]byte, 4096)))
+	must(t, p.s.close())
 }

@@ -194,6 +194,10 @@ type panickyMemory struct {
 func (d panickyMemory) Memory() []byte        { return d.mapped.Memory() }
 func (d panickyMemory) Ranges() *block.Ranges { return d.mapped.Ranges() }
 
+func (d panickyMemory) Access(off, length int64, write bool) bool {
+	return d.mapped.Access(off, length, write)
+}
+
 // A connection that panics while a peer moves data from and to the disk gives
 // back the ranges that it holds for that.
 func TestPanicWhileRangesAreHeld(t *testing.T) {

@@ -80,10 +80,13 @@ func openNIC(t testing.TB) *via.NIC {
 	return nic
 }
 
-// disk is an export of memory, where data moves by RDMA to and from the disk.
+// disk is an export of memory, where data moves by RDMA to and from the disk:
+// no part of it is a hole.
 func disk(t testing.TB, name string) target.Export {
 	t.Helper()
-	return target.Export{Name: name, Device: openDevice(t, "memory:16MiB")}
+	d := openDevice(t, "memory:16MiB")
+	d.(block.Mapped).Access(0, 16<<20, true)
+	return target.Export{Name: name, Device: d}
 }
 
 // fileDisk is an export of a file, where data moves through the pool.

@@ -61,6 +61,7 @@ type Limits struct {
 	RdmaReadLevels         ReliabilityLevel // bits: levels at which RDMA Read works
 	PostsCopy              bool             // only the goroutine that drives the VI touches memory, see CopyStep
 	NamesRegions           bool             // handles of regions are the device's, see [Memory.Name]
+	PinsMemory             bool             // pages that the owner of a region gives back stay the device's
 }
 
 // CopyStep is what a provider with PostsCopy moves of an RDMA operation at a

@@ -97,7 +97,7 @@ func sameBacking(err error, x config.Export, disks []disk) error {
 func openDisk(x config.Export, state string, held *backend.Held, wait time.Duration, insecure bool, log *slog.Logger) (disk, error) {
 	log = log.With("export", x.Name)
 	device, err := backend.Open(x.Backend, backend.Options{
-		ReadOnly: x.ReadOnly, StateFolder: state, Held: held, LockWait: wait, Log: log, NBD: parseNBD(insecure),
+		ReadOnly: x.ReadOnly, StateFolder: state, Held: held, Export: x.Name, LockWait: wait, Log: log, NBD: parseNBD(insecure),
 	})
 	if err != nil {
 		return disk{}, err

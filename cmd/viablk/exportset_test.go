@@ -434,19 +434,24 @@ func TestKeepForSuccessor(t *testing.T) {
 	if set.held, err = backend.NewHeld(nil); err != nil {
 		t.Fatal(err)
 	}
-	by := claim{[]string{"other", "file", "late"}}
+	by := claim{Exports: []string{"other", "file", "late"}}
 	if err := set.mayHandOver(by); err != nil {
 		t.Fatal(err)
 	}
-	if err := set.mayHandOver(claim{[]string{"other"}}); err == nil || !strings.Contains(err.Error(), "file") {
+	if err := set.mayHandOver(claim{Exports: []string{"other"}}); err == nil || !strings.Contains(err.Error(), "file") {
 		t.Errorf("a successor that does not export the disk: %v", err)
 	}
 	if _, err := set.add(t.Context(), memoryExport("late")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := set.keep(by, new(nbdListeners), nil); err == nil || !strings.Contains(err.Error(), "late") {
+		t.Errorf("a disk in memory, to a version that does not know of it: %v", err)
+	}
+	by.Memory = true
+	if err := set.mayHandOver(by); err != nil {
 		t.Errorf("a disk in memory: %v", err)
 	}
+	by.Memory = false
 	if err := set.remove(t.Context(), "late", removal{}); err != nil {
 		t.Fatal(err)
 	}

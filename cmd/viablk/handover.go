@@ -9,11 +9,13 @@ import (
 
 	"github.com/viablk/viablk/internal/nbd"
 	"github.com/viablk/viablk/internal/takeover"
+	"github.com/viablk/viablk/target/backend"
 )
 
 // How the items of a takeover are called.
 const (
 	itemDisk   = "disk"
+	itemMemory = "memory " // and the name of the export whose memory it is
 	itemSHM    = "shm"     // a listener for VIA over shared memory
 	itemURI    = "uri "    // and the URI of a listener that the configuration names
 	itemSocket = "socket " // and the name that the service manager gave a listener
@@ -44,6 +46,24 @@ func (h *handover) lockWait() time.Duration {
 		return 0
 	}
 	return askTimeout
+}
+
+// disks returns the descriptors of disks. The caller owns them.
+func (h *handover) disks() (all []backend.Descriptor) {
+	for _, fd := range h.descriptors(itemDisk) {
+		all = append(all, backend.Descriptor{FD: fd})
+	}
+	if h == nil {
+		return all
+	}
+	for i := range h.items {
+		x := &h.items[i]
+		if export, ok := strings.CutPrefix(x.Name, itemMemory); ok && x.FD >= 0 {
+			all = append(all, backend.Descriptor{FD: x.FD, Memory: true, Export: export})
+			x.FD = -1
+		}
+	}
+	return all
 }
 
 // descriptors returns those of all items of a name: files and block devices,

@@ -25,6 +25,7 @@ const takeoverProtocol = "viablk-takeover/1"
 // claim is what a successor says of itself.
 type claim struct {
 	Exports []string `json:"exports"` // names
+	Memory  bool     `json:"memory"`  // it takes disks in memory
 }
 
 // maximumClaim bounds a claim, whose names are those of a configuration, which
@@ -99,12 +100,16 @@ func (s *exportSet) keep(by claim, in *nbdListeners, monitor net.Listener) (item
 	if err := s.mayHandOver(by); err != nil { // disks may have come since the successor asked
 		return nil, err
 	}
-	fds, err := s.held.Copy()
+	held, err := s.held.Copy()
 	if err != nil {
 		return nil, err
 	}
-	for _, fd := range fds {
-		items = append(items, takeover.Item{Name: itemDisk, FD: fd})
+	for _, d := range held {
+		name := itemDisk
+		if d.Memory {
+			name = itemMemory + d.Export
+		}
+		items = append(items, takeover.Item{Name: name, FD: d.FD})
 	}
 	endpoints := in.endpoints
 	if monitor != nil {
@@ -121,7 +126,7 @@ func (s *exportSet) keep(by claim, in *nbdListeners, monitor net.Listener) (item
 		}
 		items = append(items, takeover.Item{Name: name, FD: fd})
 	}
-	fds, err = s.sockets.HandOver()
+	fds, err := s.sockets.HandOver()
 	if err != nil {
 		(&handover{items: items}).close()
 		return nil, err
@@ -172,9 +177,9 @@ func (s *exportSet) mayHandOver(to claim) error {
 		if block.IdentityOf(d.device) == nil {
 			return fmt.Errorf("export %q keeps no identity, and its clients would not find it again: restart the target without it first", d.Name)
 		}
-		if block.DurabilityOf(d.device) == block.Volatile {
-			return fmt.Errorf("export %q ends with its process: restart the target without it first", d.Name)
-		}
+	}
+	if export, ok := s.held.HasMemory(); ok && !to.Memory {
+		return fmt.Errorf("export %q is in memory, which the version of the new target cannot take: remove it first", export)
 	}
 	return nil
 }
@@ -255,6 +260,7 @@ func (s *service) switchProtocol(w http.ResponseWriter) (*takeover.Successor, er
 
 // claimOf returns what a target with a configuration says of itself.
 func claimOf(c config.Config) (x claim) {
+	x.Memory = true
 	for _, e := range c.Target.Exports {
 		x.Exports = append(x.Exports, e.Name)
 	}

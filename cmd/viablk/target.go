@@ -104,7 +104,7 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 	if err := from.receive(); err != nil {
 		return nil, err
 	}
-	held, err := backend.NewHeld(from.descriptors(itemDisk))
+	held, err := backend.NewHeld(from.disks())
 	if err != nil {
 		return nil, err
 	}
@@ -117,6 +117,9 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 	disks, err := openDisks(e, held, from.lockWait(), log)
 	if err != nil {
 		return nil, err
+	}
+	if export, left := held.MemoryLeft(); left {
+		return nil, errors.Join(usage("export %q of the target before is in memory, which would end: configure it as memory: with its size, or remove it from that target first", export), closeDisks(disks))
 	}
 	set := newExportSet(log, e, disks, svc.ending)
 	set.load, set.held, set.level, set.sockets = load, held, level, sockets

@@ -67,9 +67,14 @@ func listenAt(t *testing.T, provider string) string {
 // target after the other takes over. No request fails, no byte is lost, and no
 // session is refused.
 func TestTakeoverUnderLoad(t *testing.T) {
-	for _, provider := range []string{"shm", "roce"} {
-		t.Run(provider, func(t *testing.T) {
-			s := newSuccession(t, "--listen", listenAt(t, provider), "--export", "disk=file:"+testbed.SparseFile(t, 16<<20))
+	for name, memory := range map[string]bool{"shm": false, "roce": false, "shm, memory": true} {
+		t.Run(name, func(t *testing.T) {
+			provider, _, _ := strings.Cut(name, ",")
+			spec := "memory:16MiB"
+			if !memory {
+				spec = "file:" + testbed.SparseFile(t, 16<<20)
+			}
+			s := newSuccession(t, "--listen", listenAt(t, provider), "--export", "disk="+spec)
 			a := testbed.AttachURIAt(t, testbed.StartCommand, testbed.Program(t), s.target.URI("disk", "via+"+provider), "disk")
 			z := backendtest.NewZones(block.Info{Size: 16 << 20, MinimumBlock: 1, MaximumPayload: block.PayloadLimit})
 			path := socketOf(a.URI("disk", "nbd+unix"))
@@ -89,7 +94,7 @@ func TestTakeoverUnderLoad(t *testing.T) {
 				t.Errorf("nbd: %d errors; initiator: %+v", st.NBD.Total.Errors, i)
 			}
 			slices.Sort(pauses)
-			t.Logf("%s: longest request in each of %d takeovers: p50 %v, p99 %v, longest %v", provider, len(pauses),
+			t.Logf("%s: longest request in each of %d takeovers: p50 %v, p99 %v, longest %v", name, len(pauses),
 				pauses[len(pauses)/2], pauses[(len(pauses)*99+99)/100-1], pauses[len(pauses)-1])
 			a.Stop()
 			s.target.Stop()
@@ -218,23 +223,38 @@ func TestTakeoverTakesEveryExport(t *testing.T) {
 }
 
 // TestTakeoverIsRefused: a disk that ends with its process is not taken over,
-// and the target serves on.
+// nor memory by a target that has another disk in its place; and the target
+// serves on with what was written.
 func TestTakeoverIsRefused(t *testing.T) {
 	t.Parallel()
-	for spec, reason := range map[string]string{
-		"memory:1MiB": "keeps no identity",
-		"file:" + testbed.SparseFile(t, 1<<20) + "?identity=0": "keeps no identity",
+	memory, plain := "memory:1MiB", "file:"+testbed.SparseFile(t, 1<<20)
+	for _, c := range []struct {
+		spec, next string
+		code       int
+		reason     string
+	}{
+		{"null:1MiB", "null:1MiB", 75, "keeps no identity"},
+		{plain + "?identity=0", plain + "?identity=0", 75, "keeps no identity"},
+		{memory, "memory:2MiB", 64, "give it the same size"},
+		{memory, plain, 64, `export "disk" of the target before is in memory`},
 	} {
-		s := newSuccession(t, "--listen", listenAt(t, "shm"), "--export", "disk="+spec)
-		p := testbed.StartPath(t, nil, testbed.Program(t), slices.Concat([]string{"target", "--takeover", s.admin, "--admin", "none"}, s.args)...)
-		if code := p.Wait(t, testbed.ToolLimit); code == 0 || !strings.Contains(p.Output(), reason) {
-			t.Errorf("%s: exit code %d\n%s", spec, code, p.Output())
-		}
-		a := testbed.AttachDisk(t, testbed.Program(t), s.target, "disk")
-		k := testbed.Connect(t, a.URI("disk", "nbd+unix"))
-		k.Ask("write 0 4096", "ok")
-		k.Disconnect()
-		a.Stop()
-		s.target.Stop()
+		t.Run(c.spec+", "+c.next, func(t *testing.T) {
+			s := newSuccession(t, "--listen", listenAt(t, "shm"), "--export", "disk="+c.spec)
+			a := testbed.AttachDisk(t, testbed.Program(t), s.target, "disk")
+			k := testbed.Connect(t, a.URI("disk", "nbd+unix"))
+			k.Ask("fill 0 4096 5", "ok")
+			p := testbed.StartPath(t, nil, testbed.Program(t), slices.Concat([]string{"target", "--takeover", s.admin, "--admin", "none"}, s.args[:3], []string{"disk=" + c.next})...)
+			if code := p.Wait(t, testbed.ToolLimit); code != c.code || !strings.Contains(p.Output(), c.reason) {
+				t.Errorf("exit code %d\n%s", code, p.Output())
+			}
+			if c.spec != "null:1MiB" {
+				k.Ask("check 0 4096 5", "ok")
+			}
+			k.Ask("write 0 4096", "ok")
+			k.Ask("flush", "ok")
+			k.Disconnect()
+			a.Stop()
+			s.target.Stop()
+		})
 	}
 }

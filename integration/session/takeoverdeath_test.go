@@ -38,7 +38,8 @@ func TestSuccessor(t *testing.T) {
 	}
 	c, err := net.Dial("unix", admin)
 	testbed.Must(t, err)
-	_, err = fmt.Fprintf(c, "POST /v1/takeover HTTP/1.1\r\nHost: viablk\r\nConnection: Upgrade\r\nUpgrade: viablk-takeover/1\r\nContent-Length: 20\r\n\r\n{\"exports\":[\"disk\"]}")
+	const claim = `{"exports":["disk"],"memory":true}`
+	_, err = fmt.Fprintf(c, "POST /v1/takeover HTTP/1.1\r\nHost: viablk\r\nConnection: Upgrade\r\nUpgrade: viablk-takeover/1\r\nContent-Length: %d\r\n\r\n%s", len(claim), claim)
 	testbed.Must(t, err)
 	answer, err := http.ReadResponse(bufio.NewReader(c), nil)
 	testbed.Must(t, err)
@@ -94,8 +95,21 @@ func dieAsSuccessor(t *testing.T, phase, admin string) {
 // nothing but a pause. At no time is a socket without a listener.
 func TestSuccessorDies(t *testing.T) {
 	t.Parallel()
-	image, socket := testbed.SparseFile(t, 16<<20), filepath.Join(testbed.Folder(t), "n")
-	s := newSuccession(t, "--listen", listenAt(t, "shm"), "--listen", "nbd+unix:///?socket="+socket, "--export", "disk=file:"+image)
+	for _, image := range []string{testbed.SparseFile(t, 16<<20), ""} {
+		t.Run(map[bool]string{true: "memory", false: "file"}[image == ""], func(t *testing.T) {
+			t.Parallel()
+			testSuccessorDies(t, image)
+		})
+	}
+}
+
+// testSuccessorDies has a disk in memory without an image.
+func testSuccessorDies(t *testing.T, image string) {
+	spec, socket := "file:"+image, filepath.Join(testbed.Folder(t), "n")
+	if image == "" {
+		spec = "memory:16MiB"
+	}
+	s := newSuccession(t, "--listen", listenAt(t, "shm"), "--listen", "nbd+unix:///?socket="+socket, "--export", "disk="+spec)
 	a := testbed.AttachURIAt(t, testbed.StartCommand, testbed.Program(t), s.target.URI("disk", "via+shm"), "disk", "--log-level", "debug")
 	z := backendtest.NewZones(block.Info{Size: 16 << 20, MinimumBlock: 1, MaximumPayload: block.PayloadLimit})
 	path := socketOf(a.URI("disk", "nbd+unix"))
@@ -118,9 +132,11 @@ func TestSuccessorDies(t *testing.T) {
 		after, err := net.Dial("unix", socket)
 		testbed.Must(t, err)
 		testbed.Must(t, after.Close())
-		other := testbed.StartPath(t, nil, testbed.Program(t), "identity", "renew", "--yes", image)
-		if code := other.Wait(t, testbed.ToolLimit); code != 75 {
-			t.Errorf("%s: the disk is not locked: exit code %d\n%s", phase, code, other.Output())
+		if image != "" {
+			other := testbed.StartPath(t, nil, testbed.Program(t), "identity", "renew", "--yes", image)
+			if code := other.Wait(t, testbed.ToolLimit); code != 75 {
+				t.Errorf("%s: the disk is not locked: exit code %d\n%s", phase, code, other.Output())
+			}
 		}
 		if st := a.Status(); st.NBD.Total.Errors != 0 || st.Initiators[0].Error != "" {
 			t.Errorf("%s: %d errors, %q", phase, st.NBD.Total.Errors, st.Initiators[0].Error)

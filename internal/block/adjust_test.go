@@ -24,8 +24,9 @@ func (d described) Info() block.Info {
 
 type mapped struct{ described }
 
-func (mapped) Memory() []byte        { return []byte("disk") }
-func (mapped) Ranges() *block.Ranges { return nil }
+func (mapped) Memory() []byte                 { return []byte("disk") }
+func (mapped) Ranges() *block.Ranges          { return nil }
+func (mapped) Access(int64, int64, bool) bool { return true }
 
 type fileMapped struct{ described }
 

@@ -9,7 +9,7 @@ const (
 	// answered writes survive, while the machine runs: they are in the page
 	// cache
 	OutlivesProcess
-	Volatile // the data ends with the process
+	Volatile // the data ends with the process, or with the one that takes over
 )
 
 // DurabilityReporter is a Device that reports its durability. Every other

@@ -9,8 +9,14 @@ type Mapped interface {
 	Device
 
 	// Memory returns the content, Info().Size bytes outside the Go heap, valid
-	// until Close. It is accessed only while its range is held.
+	// until Close. It is accessed only while its range is held, and after
+	// Access.
 	Memory() []byte
+
+	// Access says that a range, which is held, is about to be read or written
+	// in the memory. It returns false if a read has to go to the queue, because
+	// it would allocate memory for zeroes.
+	Access(off, length int64, write bool) bool
 
 	// Ranges returns the range lock that serializes accesses to the memory and
 	// the requests of queues. A transfer that depends on a remote peer uses

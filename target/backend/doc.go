@@ -4,7 +4,7 @@
 //
 // [Open] turns a specification, one line of text, into a [block.Device]:
 //
-//	memory:SIZE                      private memory, gone when closed
+//	memory:SIZE                      memory, gone when closed, or taken over
 //	null:SIZE                        reads zeroes, forgets writes
 //	file:PATH[?OPTION=VALUE&…]       a regular file or a block device
 //	mmap:PATH[?OPTION=VALUE&…]       a file, read from the page cache

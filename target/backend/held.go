@@ -9,9 +9,10 @@ import (
 )
 
 // Held are the files and block devices that the disks of a process have open
-// for writing, with their locks. A process that takes over from another one
-// opens its disks with the descriptors of that one: at no time is a disk
-// without its lock. Its methods are safe for concurrent use.
+// for writing, with their locks, and the memory of disks in memory. A process
+// that takes over from another one opens its disks with the descriptors of that
+// one: at no time is a disk without its lock, and memory keeps its bytes. Its
+// methods are safe for concurrent use.
 type Held struct {
 	mu sync.Mutex
 	// +checklocks:mu
@@ -20,27 +21,39 @@ type Held struct {
 	given map[heldKey]int // descriptors of the process before
 }
 
-// heldKey tells a file or device from every other.
+// heldKey tells a file, device or memory from every other.
 type heldKey struct {
 	device bool
 	a, b   uint64 // device and inode, or number of the device
+	memory bool
+	export string // whose memory it is
+}
+
+// Descriptor is a descriptor of a file or block device, or of memory.
+type Descriptor struct {
+	FD     int
+	Memory bool
+	Export string // the name of the export whose memory it is
 }
 
 // NewHeld returns what a process holds that starts with descriptors of another
 // one. It owns them, also if there is an error.
-func NewHeld(given []int) (*Held, error) {
+func NewHeld(given []Descriptor) (*Held, error) {
 	h := &Held{open: make(map[heldKey]int), given: make(map[heldKey]int)}
 	var errs []error
-	for _, fd := range given {
-		key, err := keyOf(fd)
+	for _, d := range given {
+		key, err := heldKey{memory: true, export: d.Export}, error(nil)
+		if !d.Memory {
+			key, err = keyOf(d.FD)
+		}
 		if err != nil {
-			errs = append(errs, err, unix.Close(fd))
+			errs = append(errs, err, unix.Close(d.FD))
 			continue
 		}
 		if before, ok := h.given[key]; ok {
 			_ = unix.Close(before)
 		}
-		h.given[key] = fd
+		h.given[key] = d.FD
 	}
 	if len(errs) > 0 {
 		h.Forget()
@@ -73,14 +86,27 @@ func (h *Held) claim(path string) (fd int, device bool) {
 		return -1, false
 	}
 	key := keyOfStat(&st)
+	return h.acquire(key), key.device
+}
+
+// claimMemory returns the descriptor that was given of the memory of an export,
+// -1 without one. The caller owns it.
+func (h *Held) claimMemory(export string) int {
+	if h == nil {
+		return -1
+	}
+	return h.acquire(heldKey{memory: true, export: export})
+}
+
+func (h *Held) acquire(key heldKey) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	fd, ok := h.given[key]
 	if !ok {
-		return -1, false
+		return -1
 	}
 	delete(h.given, key)
-	return fd, key.device
+	return fd
 }
 
 // add notes the descriptor of an open disk.
@@ -89,10 +115,21 @@ func (h *Held) add(fd int) {
 		return
 	}
 	if key, err := keyOf(fd); err == nil {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.open[key] = fd
+		h.put(key, fd)
 	}
+}
+
+// addMemory notes the memory of an export.
+func (h *Held) addMemory(export string, fd int) {
+	if h != nil {
+		h.put(heldKey{memory: true, export: export}, fd)
+	}
+}
+
+func (h *Held) put(key heldKey, fd int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.open[key] = fd
 }
 
 // remove forgets the descriptor of a disk that is about to be closed.
@@ -109,22 +146,50 @@ func (h *Held) remove(fd int) {
 	}
 }
 
-// Copy returns further descriptors of the files and devices of all open disks.
-// The caller owns them. They keep the locks when the disks are closed.
-func (h *Held) Copy() (fds []int, err error) {
+// Copy returns further descriptors of what all open disks have open. The caller
+// owns them. They keep locks and memory when the disks are closed.
+func (h *Held) Copy() (all []Descriptor, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, fd := range h.open {
+	for key, fd := range h.open {
 		copied, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 		if err != nil {
-			for _, fd := range fds {
-				_ = unix.Close(fd)
+			for _, d := range all {
+				_ = unix.Close(d.FD)
 			}
 			return nil, fmt.Errorf("copy the descriptor of a disk: %w", err)
 		}
-		fds = append(fds, copied)
+		all = append(all, Descriptor{FD: copied, Memory: key.memory, Export: key.export})
 	}
-	return fds, nil
+	return all, nil
+}
+
+// HasMemory returns an export whose disk in memory is open.
+func (h *Held) HasMemory() (export string, ok bool) {
+	if h == nil {
+		return "", false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return memoryIn(h.open)
+}
+
+// memoryIn returns an export whose memory is among descriptors.
+func memoryIn(all map[heldKey]int) (export string, ok bool) {
+	for key := range all {
+		if key.memory {
+			return key.export, true
+		}
+	}
+	return "", false
+}
+
+// MemoryLeft returns an export whose memory the process before gave, and no
+// disk was opened with: it would end with its last descriptor.
+func (h *Held) MemoryLeft() (export string, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return memoryIn(h.given)
 }
 
 // Forget closes the descriptors of the process before that no disk was opened

@@ -10,7 +10,7 @@ import (
 )
 
 // holds opens disks that another process takes over.
-func holds(t *testing.T, given ...int) *Held {
+func holds(t *testing.T, given ...Descriptor) *Held {
 	t.Helper()
 	h, err := NewHeld(given)
 	if err != nil {
@@ -103,7 +103,7 @@ func TestHeldIsTheSameFile(t *testing.T) {
 
 // TestHeldRefusesNoDescriptor: what is no descriptor is an error.
 func TestHeldRefusesNoDescriptor(t *testing.T) {
-	if h, err := NewHeld([]int{1 << 20}); err == nil {
+	if h, err := NewHeld([]Descriptor{{FD: 1 << 20}}); err == nil {
 		t.Errorf("%v", h)
 	}
 }

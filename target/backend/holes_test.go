@@ -125,7 +125,7 @@ func TestUnknownHoles(t *testing.T) {
 	}
 }
 
-// Status of a memory disk looks at a bounded number of pages.
+// Status of a memory disk looks at a bounded number of units.
 func TestStatusIsBounded(t *testing.T) {
 	d := mustOpen(t, fmt.Sprintf("memory:%d", int64(1)<<34), Options{})
 	defer d.Close()
@@ -137,7 +137,7 @@ func TestStatusIsBounded(t *testing.T) {
 	r := block.Request{Op: block.Status, Length: 1 << 34, Extents: make([]block.Extent, 0, 1)}
 	q.Submit(&r)
 	q.Reap(make([]*block.Request, 1))
-	if got := r.Covered(); r.Err != nil || got != pagesPerStatus*4096 {
+	if got := r.Covered(); r.Err != nil || got != unitsPerStatus*memoryUnit {
 		t.Errorf("%d bytes, %v", got, r.Err)
 	}
 }

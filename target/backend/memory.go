@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memory is a disk of private, anonymous, sparse memory: `memory:SIZE`.
+// memory is a disk of sparse memory: `memory:SIZE`. It ends with its process,
+// unless that hands it over to a successor ([Held]).
 //
 // Requests run in Submit and are one copy. Requests of different queues run in
 // parallel. Those that overlap are kept apart by block.Ranges, 4 KiB by 4 KiB:
@@ -18,9 +19,8 @@ import (
 // give whole pages back to the kernel.
 type memory struct {
 	info     block.Info
-	bytes    []byte
-	page     int64     // bytes
-	pages    *pageView // nil where the kernel does not tell
+	file     *memoryFile
+	held     *Held
 	ranges   *block.Ranges
 	executor *block.Executor
 }
@@ -29,26 +29,35 @@ type memory struct {
 const memoryFeatures = block.CanFlush | block.CanFUA | block.CanTrim |
 	block.CanWriteZeroes | block.CanFastZero | block.CanMultiConn
 
-func openMemory(size int64, readOnly bool) (block.Device, error) {
-	bytes, err := unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE,
-		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+// openMemory opens the disk of an export, or makes it.
+func openMemory(size int64, readOnly bool, export string, held *Held) (block.Device, error) {
+	file, err := claimOrCreateMemory(size, export, held)
 	if err != nil {
-		return nil, fmt.Errorf("map a disk of %d bytes: %w", size, err)
-	}
-	features := memoryFeatures | block.CanPrefetch
-	pages, err := newPageView(bytes)
-	if err == nil {
-		features |= block.CanStatus
+		return nil, fmt.Errorf("disk of %d bytes in memory: %w", size, err)
 	}
 	m := &memory{
-		info:  plainInfo(size, features, readOnly),
-		bytes: bytes,
-		page:  int64(unix.Getpagesize()),
-		pages: pages,
+		info: plainInfo(size, memoryFeatures|block.CanPrefetch|block.CanStatus, readOnly),
+		file: file,
+		held: held,
 	}
 	m.executor = block.NewExecutor(m, 0)
 	m.guard(block.NewRanges())
+	held.addMemory(export, file.fd)
 	return m, nil
+}
+
+// claimOrCreateMemory returns the memory of the process before, or new memory.
+func claimOrCreateMemory(size int64, export string, held *Held) (*memoryFile, error) {
+	fd := held.claimMemory(export)
+	if fd < 0 {
+		return createMemory(size)
+	}
+	f, err := adoptMemory(fd, size)
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("memory of the target before: %w", err)
+	}
+	return f, nil
 }
 
 // machineMemory returns the size of the machine's memory in bytes, or 0 if the
@@ -97,8 +106,20 @@ func (m *memory) Info() block.Info { return m.info }
 // Durability implements [block.DurabilityReporter].
 func (m *memory) Durability() block.Durability { return block.Volatile }
 
+// Identity implements [block.Identified].
+func (m *memory) Identity() block.Identity { return m.file }
+
 // Memory is [block.Mapped].
-func (m *memory) Memory() []byte { return m.bytes }
+func (m *memory) Memory() []byte { return m.file.disk }
+
+// Access is [block.Mapped].
+func (m *memory) Access(off, length int64, write bool) bool {
+	if write {
+		m.file.occupy(off, length)
+		return true
+	}
+	return m.file.full(off, length)
+}
 
 // Ranges is [block.Mapped].
 func (m *memory) Ranges() *block.Ranges { return m.ranges }
@@ -108,17 +129,9 @@ func (m *memory) NewQueue(depth int) (block.Queue, error) {
 }
 
 func (m *memory) Close() error {
-	if m.bytes == nil {
-		return nil
-	}
 	m.executor.Close()
-	err := unix.Munmap(m.bytes)
-	m.bytes = nil
-	m.pages.close()
-	if err != nil {
-		return fmt.Errorf("unmap a disk: %w", err)
-	}
-	return nil
+	m.held.remove(m.file.fd)
+	return m.file.close()
 }
 
 // rangeAttempts is how often Attempt tries to acquire its range: longer than
@@ -156,40 +169,18 @@ func (m *memory) acquire(r *block.Request) bool {
 func (m *memory) Execute(r *block.Request) error {
 	switch r.Op {
 	case block.Read:
-		copy(r.Data, m.bytes[r.Offset:r.Offset+r.Length])
+		m.file.read(r.Data, r.Offset)
 	case block.Write:
-		copy(m.bytes[r.Offset:r.Offset+r.Length], r.Data)
+		m.file.write(r.Data, r.Offset)
 	case block.Trim:
-		m.zero(r.Offset, r.Length, false)
+		m.file.zero(r.Offset, r.Length, false)
 	case block.WriteZeroes:
-		m.zero(r.Offset, r.Length, r.Flags&block.NoHole != 0)
+		m.file.zero(r.Offset, r.Length, r.Flags&block.NoHole != 0)
 	case block.Status:
-		return m.pages.status(r)
+		m.file.status(r)
 	case block.Flush, block.Prefetch:
 	default:
 		return unix.EINVAL
 	}
 	return nil
-}
-
-// zero clears a range. Whole pages go back to the kernel unless keep is set.
-func (m *memory) zero(off, length int64, keep bool) {
-	end := off + length
-	first := (off + m.page - 1) &^ (m.page - 1)
-	last := end &^ (m.page - 1)
-	if end == int64(len(m.bytes)) {
-		last = (end + m.page - 1) &^ (m.page - 1) // nothing lives behind the end
-	}
-	if keep || first >= last {
-		clear(m.bytes[off:end])
-		return
-	}
-	clear(m.bytes[off:first])
-	whole := m.bytes[first:min(last, int64(len(m.bytes)))]
-	if unix.Madvise(whole, unix.MADV_DONTNEED) != nil {
-		clear(whole)
-	}
-	if last < end {
-		clear(m.bytes[last:end])
-	}
 }

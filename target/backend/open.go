@@ -24,9 +24,12 @@ type Options struct {
 	// locked, such as one that is still exiting. 0 means not to wait.
 	LockWait time.Duration
 
-	// Held, if not nil, are the files and devices that the process has open, and
-	// what it got of the process before.
+	// Held, if not nil, are the files, devices and memory that the process has
+	// open, and what it got of the process before.
 	Held *Held
+
+	// Export is the name of the disk in the process, by which Held knows memory.
+	Export string
 
 	// StateFolder is where the identities of disks are kept that have no
 	// extended attributes. "" means that such a disk cannot be opened for
@@ -129,7 +132,7 @@ func parseSized(scheme, rest string) (Opener, error) {
 			return openNull(size, readOnly || options.ReadOnly)
 		}
 		warnOfSize(size, machineMemory(), options.Log)
-		return openMemory(size, readOnly || options.ReadOnly)
+		return openMemory(size, readOnly || options.ReadOnly, options.Export, options.Held)
 	}, nil
 }
 

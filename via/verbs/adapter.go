@@ -136,6 +136,7 @@ func (a *adapter) Limits() via.Limits {
 		ReliabilityLevels:      via.ReliableDelivery | via.ReliableReception,
 		RdmaReadLevels:         via.ReliableDelivery | via.ReliableReception,
 		NamesRegions:           true,
+		PinsMemory:             l.on_demand == 0,
 	}
 }
 

@@ -64,7 +64,9 @@ func openRig(p via.Provider, at Address) (r *rig, err error) {
 	if r.disk, err = backend.Open(fmt.Sprintf("memory:%d", diskSize), backend.Options{}); err != nil {
 		return r, err
 	}
-	mem := r.disk.(block.Mapped).Memory()
+	disk := r.disk.(block.Mapped)
+	disk.Access(0, diskSize, true)
+	mem := disk.Memory()
 	for i := 0; i < len(mem); i += 4096 {
 		mem[i] = 1
 	}
