@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
 
 	"github.com/viablk/viablk/config"
+	"github.com/viablk/viablk/initiator"
 	"github.com/viablk/viablk/internal/nbdkernel"
 )
 
@@ -13,7 +15,8 @@ import (
 type deviceReport struct {
 	Schema      string `json:"schema"` // viablk.device/v1
 	Path        string `json:"path"`
-	State       string `json:"state"`       // served, waiting for --reattach, or detached
+	State       string `json:"state"`       // served, failed, waiting for --reattach, or detached
+	Reason      string `json:"reason"`      // why its disk is not connected; else empty
 	PID         int    `json:"pid"`         // of the process that serves it; else 0
 	Size        int64  `json:"size"`        // bytes
 	ReadOnly    bool   `json:"read_only"`   //
@@ -29,8 +32,9 @@ const (
 )
 
 // printDevice prints what is known of a device of the kernel. The exit code
-// says whether it is served.
-func (a *app) printDevice(argument string) error {
+// says whether it is served. The process that serves it is asked for the state
+// of the disk, unless it is for udev, which waits for no process.
+func (a *app) printDevice(ctx context.Context, c config.Config, argument string) error {
 	n, err := nbdkernel.ParseNode(argument)
 	if err != nil {
 		return usage("%w", err)
@@ -50,6 +54,9 @@ func (a *app) printDevice(argument string) error {
 		if r.State = stateWaiting; r.PID != 0 || state.Backend == "" { // others say nothing
 			r.State = stateServed
 		}
+		if r.PID != 0 && a.output != "udev" {
+			r.addDisk(ctx, c)
+		}
 	}
 	switch a.output {
 	case "udev":
@@ -61,11 +68,34 @@ func (a *app) printDevice(argument string) error {
 			{"DEVICE", "STATE", "PID", "SIZE", "CONNECTIONS", "DISK"},
 			{r.Path, r.State, strconv.Itoa(r.PID), config.Size(r.Size).String(), strconv.Itoa(r.Connections), r.Backend},
 		})
+		if err == nil && r.Reason != "" {
+			if _, err = fmt.Fprintf(a.stdout, "%s: %s\n", r.Path, visible(r.Reason)); err != nil {
+				err = fmt.Errorf("print: %w", err)
+			}
+		}
 	}
 	if err == nil && r.State != stateServed {
 		err = &exit{code: exitFalse}
 	}
 	return err
+}
+
+// addDisk adds the state of the disk, as the process says that serves the
+// device. Users who may not ask it see none.
+func (r *deviceReport) addDisk(ctx context.Context, c config.Config) {
+	processes, _ := findStatus(ctx, c)
+	for i := range processes {
+		p := &processes[i]
+		if p.Device == nil || p.Device.Path != r.Path {
+			continue
+		}
+		for _, f := range p.faces() {
+			if r.Reason = f.Reason; f.State == string(initiator.StateFailed) {
+				r.State = f.State
+			}
+			return
+		}
+	}
 }
 
 // orphans returns the devices of the kernel that viablk attached and whose

@@ -54,21 +54,21 @@ everything, such as the names of the peers, until when their certificates are va
 and the generation of keys.
 
 Of a block device of the kernel, /dev/nbdN, show what it is attached to and which
-process serves it. The exit code is 2 if none does. With -o udev, print properties for
+process serves it. The exit code is 2 if none does, or if its disk has failed. With -o udev, print properties for
 a rule of udev.`,
 		Annotations: map[string]string{moreOutputs: "wide latency udev"},
 	}
 	options := addOptions(cmd, adminOption)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if len(args) == 1 {
-			return a.printDevice(args[0])
-		}
-		if a.output == "udev" {
+		if len(args) == 0 && a.output == "udev" {
 			return usage("--output udev is for a device: name it")
 		}
 		e, err := a.load(options.file, options.given())
 		if err != nil {
 			return err
+		}
+		if len(args) == 1 {
+			return a.printDevice(cmd.Context(), e.Config, args[0])
 		}
 		r := statusReport{Schema: "viablk.status/v1"}
 		if e.Config.Admin == "" {

@@ -48,6 +48,7 @@ func TestDevice(t *testing.T) {
 		{"target killed", b.testTargetKilled},
 		{"target returns", b.testTargetReturns},
 		{"nbd-client", b.testForeignClient},
+		{"nbdkit", b.testForeignServer},
 		{"links", b.testLinks},
 		{"restarts", b.testRestarts},
 		{"attach latency", b.testAttachLatency},
@@ -91,7 +92,7 @@ func bootDevices(t *testing.T, kernel string) *deviceBed {
 		Limit:   limit + waitLimit,
 		Modules: []string{"nbd nbds_max=4", "ext4", "xfs"},
 		Tools: []string{
-			"e2fsprogs/mkfs.ext4", "e2fsprogs/e2fsck", "e2fsprogs/resize2fs", "nbd-client/nbd-client", "fio/fio", "xfsprogs/mkfs.xfs", "xfsprogs/xfs_repair", "util-linux/fstrim", "util-linux/setpriv", "util-linux/blockdev",
+			"e2fsprogs/mkfs.ext4", "e2fsprogs/e2fsck", "e2fsprogs/resize2fs", "nbd-client/nbd-client", "nbdkit/nbdkit", "nbdkit/usr/lib/*/nbdkit/plugins/nbdkit-file-plugin.so", "fio/fio", "xfsprogs/mkfs.xfs", "xfsprogs/xfs_repair", "util-linux/fstrim", "util-linux/setpriv", "util-linux/blockdev",
 			"udev/lib/systemd/systemd-udevd", "udev/udevadm", "udev/lib/udev/rules.d/50-udev-default.rules",
 		},
 		Files: map[string]string{

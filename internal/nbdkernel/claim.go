@@ -36,7 +36,7 @@ func (n Node) Claim() (*Claim, error) {
 // Flush has the kernel write what it holds of the device in its cache.
 func (c *Claim) Flush() error {
 	if err := unix.Fsync(c.fd); err != nil {
-		return fmt.Errorf("write the cache of %s: %w", c.node, err)
+		return fmt.Errorf("write the cache of %s: %w: --force gives up what it holds", c.node, err)
 	}
 	return nil
 }
