@@ -56,6 +56,7 @@ var wrapped = map[string]struct {
 	"block.adjustedMapped":     {nil, ""}, // as adjusted, of an interface that only disks have
 	"block.adjustedFileMapped": {nil, ""},
 	"backend.wrapper":          {nil, ""}, // made of text: TestWrappersOfText
+	"backend.crc":              {nil, ""}, // likewise
 	"backend.Volatile": {func(_ *testing.T, d block.Device) block.Device {
 		return backend.NewVolatile(d)
 	}, "DurabilityReporter"}, // its cache ends with the process
@@ -104,8 +105,9 @@ func TestWrappersForward(t *testing.T) {
 // has everything.
 func TestWrappersOfText(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "disk")
-	for _, spec := range []string{"delay:read=1us:", "fault:read=EIO:", "delay:read=1us:fault:read=EIO:"} {
-		d, err := backend.Open(spec+"file:"+path+"?create=1M", backend.Options{})
+	file := "file:" + path + "?create=1M"
+	for _, spec := range []string{"delay:read=1us:" + file, "fault:read=EIO:" + file, "delay:read=1us:fault:read=EIO:" + file, "crc:" + file + "," + path + ".sums"} {
+		d, err := backend.Open(spec, backend.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
