@@ -19,6 +19,7 @@ var roles = map[string]func(*flag.FlagSet) func() error{
 	"log-check":   logCheck,
 	"client":      plainClientFlags,
 	"latency":     latencyFlags,
+	"zeroes":      zeroesFlags,
 }
 
 func main() {
