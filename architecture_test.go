@@ -112,7 +112,7 @@ var arrows = map[string][]string{
 	"target/identity":            {"internal/block"},
 	"target/reserve":             {"internal/block", "internal/contain", "internal/sched"},
 	"target/limit":               {"internal/block", "internal/contain", "internal/eventfd"},
-	"target/backend":             {"internal/block", "internal/blockdev", "internal/bytesize", "internal/eventfd", "internal/ratelog", "target/backend/checksum", "target/backend/overlay", "target/backend/rbd", "target/backend/uring", "target/identity"},
+	"target/backend":             {"internal/block", "internal/blockdev", "internal/bytesize", "internal/contain", "internal/eventfd", "internal/ratelog", "target/backend/checksum", "target/backend/overlay", "target/backend/rbd", "target/backend/uring", "target/identity"},
 	"target/backend/backendtest": {"internal/block"},
 	"target/backend/uring":       {},
 	"target/backend/overlay":     {},

@@ -46,6 +46,7 @@ type crc struct {
 	latch    block.Latch
 	identity block.Identity // nil: the disk has none
 	idle     time.Duration  // after which the mark of a region is cleared
+	scrubs   scrubs
 
 	log        *slog.Logger
 	alarms     ratelog.Log
@@ -73,6 +74,7 @@ type region struct {
 	sums  atomic.Pointer[checksum.Sums]
 
 	stale  atomic.Bool // marked by a process that did not end well: sum it
+	lost   atomic.Bool // its sums cannot be read
 	dirty  atomic.Bool // sums have changed, and are not stored
 	failed atomic.Bool // a write failed: it stays marked
 
@@ -96,16 +98,26 @@ func (g *region) endWrite() { g.state.Add(^uint32(0)) }
 // CorruptBlocks returns how many reads of a disk, as [Open] returned it, met a
 // block that is not what was written, and whether it has checksums at all.
 func CorruptBlocks(d block.Device) (n uint64, ok bool) {
+	c := checked(d)
+	if c == nil {
+		return 0, false
+	}
+	return c.mismatches.Load(), true
+}
+
+// checked returns the disk with checksums in a disk, as [Open] returned it, or
+// nil.
+func checked(d block.Device) *crc {
 	for {
 		switch inside := d.(type) {
 		case *crc:
-			return inside.mismatches.Load(), true
+			return inside
 		case *wrapper:
 			d = inside.inner
 		case *Volatile:
 			d = inside.inner
 		default:
-			return 0, false
+			return nil
 		}
 	}
 }
@@ -145,16 +157,27 @@ func (c *crc) whole(off, n int64) bool {
 func (c *crc) check(p []byte, off int64) error {
 	for len(p) > 0 {
 		n := c.blockAt(off)
-		want := c.sum(off).Load()
-		if want != checksum.None && want != checksum.Of(p[:n]) {
-			count := c.mismatches.Add(1)
-			c.alarms.Warn(c.log, "a block of the disk is not what was written: reads of it fail", "event", "block_corrupt",
-				"sums", c.file.path, "offset", off, "blocks", count)
-			return fmt.Errorf("the block at %d is not what was written: %w", off, unix.EIO)
+		if !isOf(c.sum(off), p[:n]) {
+			return c.corrupt(off)
 		}
 		off, p = off+n, p[n:]
 	}
 	return nil
+}
+
+// isOf reports whether a block is what its sum says.
+func isOf(sum *atomic.Uint32, p []byte) bool {
+	want := sum.Load()
+	return want == checksum.None || want == checksum.Of(p)
+}
+
+// corrupt counts the block at off, which is not what was written, and returns
+// the error of its read.
+func (c *crc) corrupt(off int64) error {
+	count := c.mismatches.Add(1)
+	c.alarms.Warn(c.log, "a block of the disk is not what was written: reads of it fail", "event", "block_corrupt",
+		"sums", c.file.path, "offset", off, "blocks", count)
+	return fmt.Errorf("the block at %d is not what was written: %w", off, unix.EIO)
 }
 
 // keep keeps the sums of whole blocks that were written.

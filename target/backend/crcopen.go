@@ -84,6 +84,11 @@ func openCrc(inner block.Device, path string, o fileOptions, k kernel) (block.De
 	if i := block.IdentityOf(inner); i != nil {
 		c.identity = crcIdentity{i, c}
 	}
+	last := ScrubResult{Corrupt: c.header.Corrupt, Unreadable: c.header.Unreadable}
+	if c.header.Scrubbed != 0 {
+		last.Ended = time.Unix(c.header.Scrubbed, 0)
+	}
+	c.scrubs.open(last)
 	c.executor = block.NewExecutor(c, o.workers)
 	c.executor.OnLost(func(cause error) { _ = c.latch.Fail(cause) })
 	c.executor.Guard(c.ranges)

@@ -43,15 +43,23 @@ func (c *crc) loadRegion(i int64) {
 	case g.stale.Load():
 		c.sumRegion(i, s)
 	default:
-		if err := s.Load(overlayFile{c.file}, c.header, i); err != nil {
-			c.log.Error("checksums cannot be read: their blocks are not checked until they are written",
-				"event", "checksums_lost", "sums", c.file.path, "offset", i*checksum.RegionSize, "error", err)
-		}
+		c.readRegion(i, s)
 	}
 	g.sums.Store(s)
 	if g.stale.Load() && !readOnly {
 		c.soil(i, i)
 		g.stale.Store(false)
+	}
+}
+
+// readRegion reads the sums of a region from the file.
+//
+// The caller has the token of loading, and no request has the sums in memory.
+func (c *crc) readRegion(i int64, s *checksum.Sums) {
+	err := s.Load(overlayFile{c.file}, c.header, i)
+	if c.regions[i].lost.Store(err != nil); err != nil {
+		c.log.Error("checksums cannot be read: their blocks are not checked until they are written",
+			"event", "checksums_lost", "sums", c.file.path, "offset", i*checksum.RegionSize, "error", err)
 	}
 }
 

@@ -75,11 +75,30 @@ func (c *crc) expect(generation uint64) error {
 	})
 }
 
-// Close makes durable what was written, clears all marks, and closes the disk.
+// keepScrub keeps what a scrub of the whole disk has found, durably.
+func (c *crc) keepScrub(r ScrubResult) error {
+	if c.info.Features&block.ReadOnly != 0 {
+		return nil
+	}
+	return token(c.marking, func() error {
+		if err := c.latch.Err(); err != nil {
+			return err
+		}
+		c.header.Scrubbed, c.header.Corrupt, c.header.Unreadable = r.Ended.Unix(), r.Corrupt, r.Unreadable
+		if err := c.storeHeader(); err != nil {
+			return fmt.Errorf("keep the scrub in checksums %q: %w", c.file.path, err)
+		}
+		return nil
+	})
+}
+
+// Close ends a scrub, makes durable what was written, clears all marks, and
+// closes the disk.
 func (c *crc) Close() error {
 	if c.file.fd < 0 {
 		return nil
 	}
+	c.scrubs.close()
 	c.executor.Close()
 	err := c.end()
 	for _, close := range []func() error{c.disk.Close, c.inner.Close} {

@@ -38,7 +38,7 @@ func (m memoryFile) WriteAt(p []byte, off int64) error {
 }
 
 func testHeader() *Header {
-	h := &Header{Size: 300 << 30, Generation: 5, Opens: 7}
+	h := &Header{Size: 300 << 30, Generation: 5, Opens: 7, Scrubbed: 1700000000, Corrupt: 3, Unreadable: 4}
 	for i := range 16 {
 		h.ID[i], h.Disk[i] = byte(i), byte(i+32)
 	}

@@ -18,6 +18,12 @@ type Header struct {
 
 	Opens uint64 // times it was opened for writing
 
+	// Scrubbed is when the last scrub of the whole disk ended, in seconds since
+	// 1970, 0 if there was none. It found Corrupt blocks that are not what was
+	// written, and Unreadable ones.
+	Scrubbed            int64
+	Corrupt, Unreadable uint64
+
 	sequence uint64 // advances with each stored header
 }
 
@@ -43,7 +49,10 @@ const (
 	atSize       = 64
 	atGeneration = 72
 	atOpens      = 80
-	atFieldsEnd  = 88
+	atScrubbed   = 88
+	atCorrupt    = 96
+	atUnreadable = 104
+	atFieldsEnd  = 112
 	atSum        = copySize - 4
 )
 
@@ -60,6 +69,9 @@ func (h *Header) encode() []byte {
 	le.PutUint64(b[atSize:], uint64(h.Size))
 	le.PutUint64(b[atGeneration:], h.Generation)
 	le.PutUint64(b[atOpens:], h.Opens)
+	le.PutUint64(b[atScrubbed:], uint64(h.Scrubbed))
+	le.PutUint64(b[atCorrupt:], h.Corrupt)
+	le.PutUint64(b[atUnreadable:], h.Unreadable)
 	le.PutUint32(b[atSum:], crc32.Checksum(b[:atSum], castagnoli))
 	return b
 }
@@ -77,6 +89,7 @@ func decode(b []byte) (h Header, err error) {
 	h = Header{
 		ID: [16]byte(b[atID:]), Disk: [16]byte(b[atDisk:]), Size: int64(le.Uint64(b[atSize:])),
 		Generation: le.Uint64(b[atGeneration:]), Opens: le.Uint64(b[atOpens:]), sequence: le.Uint64(b[atSequence:]),
+		Scrubbed: int64(le.Uint64(b[atScrubbed:])), Corrupt: le.Uint64(b[atCorrupt:]), Unreadable: le.Uint64(b[atUnreadable:]),
 	}
 	if le.Uint32(b[atVersion:]) == 0 || le.Uint32(b[atBlockSize:]) != BlockSize || le.Uint32(b[atRegion:]) != RegionBlocks {
 		return h, fmt.Errorf("%w: its header has values that no viablk writes", ErrDamaged)
