@@ -21,7 +21,9 @@ type diskStatus struct {
 	Rule       reserve.Rule     `json:"reservation"`
 	Clients    []reserve.Client `json:"clients"` // over VIA and NBD
 
-	CorruptBlocks *uint64 `json:"corrupt_blocks,omitempty"` // reads that met one; of a disk with checksums
+	// Of a disk with checksums.
+	CorruptBlocks *uint64              `json:"corrupt_blocks,omitempty"` // reads that met one
+	Scrub         *backend.ScrubStatus `json:"scrub,omitempty"`
 }
 
 // diskReports returns the state of those disks that this process reserves.
@@ -38,6 +40,9 @@ func diskReports(disks []disk) (reports []diskStatus) {
 		}
 		if n, ok := backend.CorruptBlocks(d.opened); ok {
 			r.CorruptBlocks = &n
+		}
+		if s, ok := backend.ScrubOf(d.opened); ok {
+			r.Scrub = &s
 		}
 		reports = append(reports, r)
 	}

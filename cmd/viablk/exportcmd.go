@@ -29,18 +29,27 @@ func (a *app) exportCommand() *cobra.Command {
 
 // targetOf returns the status socket of the running target.
 func (a *app) targetOf(ctx context.Context, options *optionSet) (socket string, err error) {
-	processes, err := a.runningProcesses(ctx, options)
+	p, err := a.runningTarget(ctx, options)
 	if err != nil {
 		return "", err
+	}
+	return p.socket, nil
+}
+
+// runningTarget returns the status of the running target.
+func (a *app) runningTarget(ctx context.Context, options *optionSet) (*processStatus, error) {
+	processes, err := a.runningProcesses(ctx, options)
+	if err != nil {
+		return nil, err
 	}
 	processes = slices.DeleteFunc(processes, func(p processStatus) bool { return p.Command != "target" })
 	switch len(processes) {
 	case 1:
-		return processes[0].socket, nil
+		return &processes[0], nil
 	case 0:
-		return "", &exit{exitTryAgain, errors.New("no target of this user runs; name its socket with --admin PATH")}
+		return nil, &exit{exitTryAgain, errors.New("no target of this user runs; name its socket with --admin PATH")}
 	}
-	return "", usage("%d targets run: name the socket of one with --admin PATH", len(processes))
+	return nil, usage("%d targets run: name the socket of one with --admin PATH", len(processes))
 }
 
 // listedExport is what the table has of an export.

@@ -9,6 +9,7 @@ import (
 	"github.com/viablk/viablk/internal/nbd"
 	"github.com/viablk/viablk/regcache"
 	"github.com/viablk/viablk/target"
+	"github.com/viablk/viablk/target/backend"
 )
 
 // newSnapshot translates the status of the process for package metrics.
@@ -65,7 +66,7 @@ func (p *processStatus) exportMetrics() []metrics.Export {
 	}
 	for _, d := range p.Disks {
 		if i, ok := place[d.Name]; ok && i >= len(p.Initiators) {
-			all[i].Backend, all[i].UUID, all[i].CorruptBlocks = d.Backend, d.UUID, d.CorruptBlocks
+			all[i].Backend, all[i].UUID, all[i].CorruptBlocks, all[i].Scrub = d.Backend, d.UUID, d.CorruptBlocks, scrubMetrics(d.Scrub)
 		}
 	}
 	for _, l := range p.Limits {
@@ -74,6 +75,18 @@ func (p *processStatus) exportMetrics() []metrics.Export {
 		}
 	}
 	return all
+}
+
+// scrubMetrics describes the scrubs of a disk, nil of one without checksums.
+func scrubMetrics(s *backend.ScrubStatus) *metrics.Scrub {
+	if s == nil {
+		return nil
+	}
+	m := &metrics.Scrub{Running: s.State == backend.ScrubRunning, Corrupt: s.Last.Corrupt, Unreadable: s.Last.Unreadable, Ended: s.Last.Ended}
+	if m.Running {
+		m.Progress = float64(s.Offset) / float64(s.Size)
+	}
+	return m
 }
 
 // nbdMetrics describes what NBD clients and the kernel did.

@@ -40,9 +40,9 @@ via+PROVIDER. STATE is
              disk is lost for good
   draining   requests in flight finish, and no client is taken
 
-Lines below the table say why a disk waits or has failed, and which of several
-paths to a target is not up. A device of the kernel
-whose process is gone has a line too.
+Lines below the table say why a disk waits or has failed, which of several paths to a
+target is not up, how far a scrub is, and that the last one found something. A device of
+the kernel whose process is gone has a line too.
 
 The exit code is 2 if a disk waits or has failed, and 75 if no process is there. With
 -o wide there are the exact counters, the command of the process, the URIs, THROTTLED:
@@ -225,6 +225,13 @@ func (r *statusReport) notes() (lines []string) {
 			lines = append(lines, fmt.Sprintf("%s %s: in quarantine: %s", processID(pid), show.Text(f.Export), f.Quarantine))
 		}
 	})
+	for i := range r.Processes {
+		for _, d := range r.Processes[i].Disks {
+			if note := scrubNote(d.Scrub); note != "" {
+				lines = append(lines, fmt.Sprintf("%s %s: %s", processID(r.Processes[i].PID), show.Text(d.Name), note))
+			}
+		}
+	}
 	return lines
 }
 

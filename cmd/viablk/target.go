@@ -191,7 +191,7 @@ func (t *targetRun) begin(ctx context.Context, c config.Config, from *handover) 
 	if t.in.client == nil {
 		t.svc.mayHandOver, t.svc.mayDrain, t.svc.flush = t.set.mayHandOver, true, t.set.flush
 	}
-	admin, err := t.svc.startAdmin(ctx, c, status, sessionEnder{t.server, t.remote}, t.fillStatus, newExportAdmin(t.set, t.exports).handle)
+	admin, err := t.svc.startAdmin(ctx, c, status, sessionEnder{t.server, t.remote}, t.fillStatus, newExportAdmin(t.set, t.exports).handle, scrubAdmin{t.set}.handle)
 	if err != nil {
 		return err
 	}

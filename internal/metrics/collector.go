@@ -161,6 +161,24 @@ func (s *series) addExport(x *Export) {
 	if x.CorruptBlocks != nil {
 		s.count(corruptBlocks, *x.CorruptBlocks, name)
 	}
+	if x.Scrub != nil {
+		s.addScrub(x.Scrub, name)
+	}
+}
+
+func (s *series) addScrub(x *Scrub, name string) {
+	s.add(scrubRunning, truth(x.Running), name)
+	s.add(scrubCorrupt, float64(x.Corrupt), name)
+	s.add(scrubUnreadable, float64(x.Unreadable), name)
+	if name == Others {
+		return // times and ratios have no sum
+	}
+	s.add(scrubProgress, x.Progress, name)
+	ended := 0.0
+	if !x.Ended.IsZero() {
+		ended = seconds(x.Ended)
+	}
+	s.add(scrubEnd, ended, name)
 }
 
 func (s *series) addFace(f *Face) {

@@ -53,8 +53,9 @@ func fullSnapshot(names ...string) *Snapshot {
 		s.Faces = append(s.Faces, f)
 	}
 	corrupt := uint64(2)
+	scrub := &Scrub{Running: true, Progress: 0.25, Corrupt: 3, Unreadable: 1, Ended: time.Unix(1700000002, 0)}
 	for _, x := range names {
-		s.Exports = append(s.Exports, Export{Name: x, Backend: "memory", UUID: "u", Size: 1 << 20, State: "waiting", Throttled: 1, ThrottledSeconds: 0.5, CorruptBlocks: &corrupt})
+		s.Exports = append(s.Exports, Export{Name: x, Backend: "memory", UUID: "u", Size: 1 << 20, State: "waiting", Throttled: 1, ThrottledSeconds: 0.5, CorruptBlocks: &corrupt, Scrub: scrub})
 		s.Remotes = append(s.Remotes, Remote{Export: x, Provider: "shm", Losses: 1, DisconnectedSeconds: 2, Waits: []Wait{{"credit", 1}}, QuarantinedBytes: 4096, Paths: []Path{{"a", true}, {"b", false}}})
 	}
 	return s
@@ -148,13 +149,37 @@ func TestSeriesAreBounded(t *testing.T) {
 	for family, want := range map[string]float64{
 		"viablk_export_size_bytes": MaximumExports << 20, "viablk_connections": 2 * MaximumExports,
 		"viablk_request_errors_total": 2 * MaximumExports, "viablk_disk_state": MaximumExports,
-		"viablk_target_losses_total": MaximumExports,
+		"viablk_target_losses_total": MaximumExports, "viablk_scrub_running": MaximumExports, "viablk_scrub_corrupt_blocks": 3 * MaximumExports,
 	} {
 		if got := value(all[family], "export", Others); got != want {
 			t.Errorf("%s of the others is %v, not %v", family, got, want)
 		}
 		if got, want := value(all[family], "export", "disk7"), want/MaximumExports; got != want {
 			t.Errorf("%s of the selected export is %v, not %v", family, got, want)
+		}
+	}
+}
+
+// The last scrub is a time, of which there is no sum: 0 stands for none.
+func TestScrubs(t *testing.T) {
+	s := fullSnapshot("a", "b")
+	s.Exports[1].Scrub = &Scrub{}
+	all := gather(t, s)
+	for name, want := range map[string][2]float64{
+		"viablk_scrub_last_end_timestamp_seconds": {1700000002, 0}, "viablk_scrub_progress_ratio": {0.25, 0},
+		"viablk_scrub_unreadable_blocks": {1, 0}, "viablk_scrub_running": {1, 0},
+	} {
+		if a, b := value(all[name], "export", "a"), value(all[name], "export", "b"); a != want[0] || b != want[1] || len(all[name].GetMetric()) != 2 {
+			t.Errorf("%s is %v and %v, not %v", name, a, b, want)
+		}
+	}
+	names := []string{"a"}
+	for i := range MaximumExports {
+		names = append(names, fmt.Sprint(i))
+	}
+	for _, name := range []string{"viablk_scrub_last_end_timestamp_seconds", "viablk_scrub_progress_ratio"} {
+		if f := gather(t, fullSnapshot(names...), "a")[name]; len(f.GetMetric()) != 1 {
+			t.Errorf("%s has %d series", name, len(f.GetMetric()))
 		}
 	}
 }

@@ -50,6 +50,15 @@ var (
 	corruptBlocks    = counter("corrupt_blocks_total", "Reads of blocks that are not what was written, by their checksums.", "export")
 )
 
+// Scrubs of exports with checksums.
+var (
+	scrubRunning    = gauge("scrub_running", "Whether a scrub of the disk runs.", "export")
+	scrubProgress   = gauge("scrub_progress_ratio", "Part of the disk that the running scrub has passed, 0 if none runs.", "export")
+	scrubCorrupt    = gauge("scrub_corrupt_blocks", "Blocks that the last scrub of the whole disk found not to be what was written.", "export")
+	scrubUnreadable = gauge("scrub_unreadable_blocks", "Blocks that the last scrub of the whole disk could not read.", "export")
+	scrubEnd        = gauge("scrub_last_end_timestamp_seconds", "Unix time at which the last scrub of the whole disk ended, 0 if there was none.", "export")
+)
+
 // Requests by face: nbd, device or via+PROVIDER.
 var (
 	requests    = counter("requests_total", "Requests answered.", "face", "export", "op")

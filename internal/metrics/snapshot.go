@@ -44,7 +44,19 @@ type Export struct {
 	Throttled        uint64 // requests that waited for limits
 	ThrottledSeconds float64
 
-	CorruptBlocks *uint64 // reads of blocks that are not what was written; nil without checksums
+	// Of a disk with checksums; nil without.
+	CorruptBlocks *uint64 // reads of blocks that are not what was written
+	Scrub         *Scrub
+}
+
+// Scrub is the scrubs of a disk.
+type Scrub struct {
+	Running  bool
+	Progress float64 // of the running one, 0 to 1
+
+	// Of the last one of the whole disk.
+	Corrupt, Unreadable uint64    // blocks
+	Ended               time.Time // zero: there was none
 }
 
 // States are those of an export.
