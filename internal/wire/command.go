@@ -12,7 +12,7 @@ const (
 	FlagNoHole                              // write zeroes, keep the range allocated
 	FlagFastZero                            // fail unless faster than writing
 	FlagReplay                              // sent before, on a path now fenced
-	FlagDataDigest                          // Write: DataCRC is set. Read: ask for it
+	FlagDataDigest                          // Write: DataCRC is set. Else: of the reply's data
 	FlagNoDeadline                          // exempt from the target's own time limit
 	flagsKnown     = 1<<iota - 1
 )
@@ -61,8 +61,8 @@ type Command struct {
 // Offsets of a command. Segments after the first follow the header.
 const (
 	commandAtOpcode = 0
-	// 1 FUA, 2 no hole, 4 fast zero, 8 replay, 16 data digest (Read and Write
-	// only), 32 no deadline
+	// 1 FUA, 2 no hole, 4 fast zero, 8 replay, 16 data digest (read, write and
+	// block-status only), 32 no deadline
 	commandAtFlags         = 1
 	commandAtMode          = 2  // 0 none, 1 inline, 3 pull, 4 place
 	commandAtNumSegments   = 3  // 1 to 4 with pull and place, else 0
@@ -259,7 +259,7 @@ func (c *Command) checkShape(payload uint64) error {
 		if c.DataCRC != 0 {
 			return errDigestUnasked
 		}
-		if c.Flags&FlagDataDigest != 0 && c.Opcode != OpRead {
+		if c.Flags&FlagDataDigest != 0 && c.Mode == ModeNone {
 			return errDigestNoData
 		}
 	}

@@ -75,6 +75,8 @@ var capsuleDamage = []damage{
 	{"command-read-inline", errDigestUnasked, false, put(commandAtDataCRC, 1)},
 	{"command-write-pull", errDigestUnasked, false, put(commandAtDataCRC, 1)},
 	{"command-flush", errDigestNoData, false, put(commandAtFlags, byte(FlagDataDigest))},
+	{"command-write-zeroes", errDigestNoData, false, put(commandAtFlags, byte(FlagDataDigest))},
+	{"command-block-status", errDigestUnasked, false, put(commandAtDataCRC, 1)},
 	{"command-flush", errSegmentsUnfit, false, put(commandAtNumSegments, 1)},
 	{"command-read-inline", errSegmentReserved, false, put(commandAtSegmentHandle, 1)},
 	{"command-read-inline", errHeaderLength, true, func(b []byte) []byte {
@@ -121,6 +123,7 @@ var capsuleDamage = []damage{
 	{"reply-error", errReplyRetryFlags, false, put(replyAtFlags, byte(ReplyRetry|ReplyDNR))},
 	{"reply-error", errReplyPayload, false, put(replyAtLength, 1)},
 	{"reply-error", errReplyPayload, false, put(replyAtInlineLength, 1)},
+	{"reply-error", errReplyPayload, false, put(replyAtFlags, byte(ReplyRetry|ReplyDataDigest))},
 	{"reply-error", errReplyRetryOK, false, put(replyAtStatus, 0)},
 	{"reply-ok-inline", errReplyRetryOK, false, put(replyAtFlags, byte(ReplyDNR|ReplyDataDigest))},
 	{"reply-ok-inline", errDigestUnasked, false, put(replyAtFlags, 0)},

@@ -26,7 +26,7 @@ type Reply struct {
 	InlineLength  uint32 // bytes of payload after the header: 0 or Length
 	Verifier      uint64 // the export's write verifier
 	RetryAfter    uint32 // ms to wait before a retry; 0 none; 0 with StatusOK
-	DataCRC       uint32 // DataCRC of a Read's payload; 0 without its flag
+	DataCRC       uint32 // DataCRC of the data read, or the extents; 0 without its flag
 	QueueMicros   uint32 // µs between receipt and start; 0 not measured
 	BackendMicros uint32 // µs in the backing store; 0 not measured
 }
@@ -35,7 +35,7 @@ type Reply struct {
 const (
 	replyAtOpcode = 0 // 0x80
 	// 1 dup, 2 retry, 4 do not retry, 8 fenced, 16 data digest; 2 and 4 never
-	// together nor with ok
+	// together nor with ok, 16 with ok only
 	replyAtFlags         = 1
 	replyAtStatus        = 2  // see below
 	replyAtSlot          = 4  // of the command
@@ -46,7 +46,7 @@ const (
 	replyAtLength        = 24 // bytes of payload moved; 0 unless ok
 	replyAtInlineLength  = 28 // 0, or Length, ≤ MaxInline
 	replyAtRetryAfter    = 32 // ms; 0 with ok
-	replyAtDataCRC       = 36 // CRC32C of a read's payload with flag 16, else 0
+	replyAtDataCRC       = 36 // CRC32C of a read's data, or of extents, with flag 16, else 0
 	replyAtQueueMicros   = 40 // µs from receipt to start; 0 not measured
 	replyAtBackendMicros = 44 // µs in the backing store; 0 not measured
 	replyAtReserved      = 48
@@ -59,7 +59,7 @@ const (
 var (
 	errReplyRetryFlags = refusal(ErrMalformed, "retry and do-not-retry together")
 	errReplyRetryOK    = refusal(ErrMalformed, "success with a wish to retry")
-	errReplyPayload    = refusal(ErrMalformed, "failure with a length or payload")
+	errReplyPayload    = refusal(ErrMalformed, "failure with a length, payload or digest")
 	errReplyInline     = refusal(ErrMalformed, "inline length differs from the length")
 )
 
@@ -157,7 +157,7 @@ func (r *Reply) check(payload uint64) error {
 			return errUnknownStatus
 		case r.Flags&ReplyRetry != 0 && r.Flags&ReplyDNR != 0:
 			return errReplyRetryFlags
-		case r.Length|r.InlineLength != 0:
+		case r.Length|r.InlineLength != 0 || r.Flags&ReplyDataDigest != 0:
 			return errReplyPayload
 		}
 	} else if r.RetryAfter != 0 || r.Flags&(ReplyRetry|ReplyDNR) != 0 {

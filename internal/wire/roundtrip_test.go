@@ -146,7 +146,7 @@ func makeValidCommand(t *rapid.T, m *inlineCommand) {
 	case OpFlush:
 		c.Offset, c.Length = 0, 0
 	}
-	if c.Opcode > OpWrite {
+	if c.Mode == ModeNone {
 		c.Flags &^= FlagDataDigest
 	}
 	if c.Opcode != OpWrite || c.Flags&FlagDataDigest == 0 {
@@ -179,6 +179,9 @@ func makeValidCommand(t *rapid.T, m *inlineCommand) {
 
 func makeValidReply(m *inlineReply) {
 	r := &m.Reply
+	if r.Status != StatusOK {
+		r.Flags &^= ReplyDataDigest
+	}
 	if r.Flags&ReplyDataDigest == 0 {
 		r.DataCRC = 0
 	}
