@@ -88,6 +88,7 @@ func TestFaultyAnswers(t *testing.T) {
 		"data long":       {inline(513), []string{"small read"}, "not fit"},
 		"data missing":    {reply(func(r *wire.Reply) int { return int(r.InlineLength) - 1 }), []string{"small read"}, "length"},
 		"data too long":   {inline(8192), []string{"small read"}, "length error"},
+		"digest unasked":  {reply(func(r *wire.Reply) int { r.Flags, r.DataCRC = wire.ReplyDataDigest, 7; return good(r) }), any, "not fit"},
 		"free slot, four": {imm(wire.ImmOK, func(c *wire.Command) { c.Slot += 2 }), any, "no command"},
 		"stale sequence, four": {
 			imm(wire.ImmOK, func(c *wire.Command) { c.Seq-- }),

@@ -225,10 +225,16 @@ func (q *Queue) reply(rc *carrier.Receive, length uint32) error {
 		if r.Op == block.Flush {
 			q.device.logFlush(reply.Status.Errno())
 		}
+		if reply.Status == wire.StatusDigest && r.Op == block.Write && q.payload.limits.digest {
+			return q.corrupt(rc, sl, at)
+		}
 		return q.finishReply(rc, sl, at, reply.Status.Errno())
 	}
-	if err := sl.checkReply(&reply, r.Op, q.payload.limits.immediates); err != nil {
+	if err := sl.checkReply(&reply, r.Op, &q.payload.limits); err != nil {
 		return err
+	}
+	if reply.Flags&wire.ReplyDataDigest != 0 && !q.intact(&reply, rc, sl) {
+		return q.corrupt(rc, sl, at)
 	}
 	if q.carrier.Sealed() {
 		if err := q.openReply(r, sl, tags); err != nil {

@@ -3,6 +3,7 @@ package initiator_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"syscall"
@@ -17,13 +18,14 @@ import (
 )
 
 // TestCopyModes reads back the written data in every copy mode, memory, offset
-// and length.
+// and length, with and without data digests.
 func TestCopyModes(t *testing.T) {
 	const size = 32 << 20
-	for _, mode := range regcache.CopyModes() {
-		t.Run(string(mode), func(t *testing.T) {
+	for i, mode := range append(regcache.CopyModes(), regcache.CopyModes()...) {
+		digest := i >= len(regcache.CopyModes())
+		t.Run(fmt.Sprintf("%s, digest %v", mode, digest), func(t *testing.T) {
 			r := newRemote(t, target.Config{}, "memory:32MiB")
-			d := r.dial(t, "a", func(c *initiator.Config) { c.CopyMode, c.RegisterMax = mode, 8<<20 })
+			d := r.dial(t, "a", func(c *initiator.Config) { c.CopyMode, c.RegisterMax, c.Digest = mode, 8<<20, digest })
 			model := make([]byte, size)
 			arena, err := d.Alloc(12 << 20)
 			must(t, err)
@@ -56,6 +58,9 @@ func TestCopyModes(t *testing.T) {
 				}
 			}
 			checkChoice(t, d, mode)
+			if n := d.Status().Stats.DigestErrors + r.server.Status().Stats.DigestErrors; n != 0 {
+				t.Errorf("%d digests do not fit", n)
+			}
 		})
 	}
 }

@@ -65,7 +65,7 @@ func TestTargetForgotSession(t *testing.T) {
 			nic.ErrorCallback(func(via.AsyncError) {})
 			t.Cleanup(func() { must(t, nic.Close()) })
 			cfg := initiator.Config{
-				NIC: nic, Host: r.host, Export: "a", Log: slog.New(slog.DiscardHandler), ReconnectDelay: time.Millisecond, LossTimeout: initiator.Forever,
+				NIC: nic, Host: r.host, Export: "a", Digest: r.digest, Log: slog.New(slog.DiscardHandler), ReconnectDelay: time.Millisecond, LossTimeout: initiator.Forever,
 			}
 			if r.folder != "" {
 				cfg.Security = initiatorSecurity(r.folder, "alice", targetName)

@@ -77,6 +77,11 @@ type Config struct {
 	// bounce.
 	Security func() (handshake.Config, error)
 
+	// Digest has a CRC32C travel with the payload of each request, which the end
+	// that gets the payload compares. In a sealed session it does nothing: the
+	// seal protects more.
+	Digest bool
+
 	targets *hosts // from Host and OtherHosts on; shared by copies
 
 	RekeyInterval time.Duration // of the keys of a sealed session; 24 h
@@ -170,7 +175,7 @@ func (c Config) withDefaults() (Config, error) {
 		if c.CopyMode == regcache.CopyZero {
 			return c, errors.New("copy mode zerocopy in a sealed session, whose payload is sealed in place of a copy: use auto or bounce")
 		}
-		c.CopyMode = regcache.CopyBounce
+		c.CopyMode, c.Digest = regcache.CopyBounce, false
 	}
 	if c.Timeout == 0 {
 		c.Timeout = defaultTimeout
@@ -222,6 +227,7 @@ type Device struct {
 	ranges      *block.Ranges // of requests without an answer; nil without a reconnector
 	durable     atomic.Uint64 // writes that a Flush covered
 	flushes     ratelog.Log   // of those that the target failed
+	corrupt     ratelog.Log   // of payload that its digest refused
 
 	mu sync.Mutex
 	// +checklocks:mu

@@ -15,6 +15,7 @@ type limits struct {
 	block  int64  // commands of one request end on multiples of it
 
 	immediates bool // answer commands that succeed without data in the message
+	digest     bool // travels with payload
 }
 
 // newLimits takes the limits from a login response, for a disk with blocks of
@@ -22,7 +23,7 @@ type limits struct {
 func newLimits(a *wire.LoginResponse, minimum uint32) (limits, error) {
 	// A command ends on a block; an inline payload is one command.
 	l := limits{maxIO: a.MaxIO &^ (max(minimum, 1) - 1), block: max(int64(minimum), block.AtomicUnit)}
-	l.immediates = a.Features&wire.FeatureImmediate != 0
+	l.immediates, l.digest = a.Features&wire.FeatureImmediate != 0, a.Digest != wire.DigestNone
 	l.inline = min(a.InlineMax, l.maxIO)
 	if l.maxIO < 4096 {
 		return l, fmt.Errorf("the target takes %d bytes a command, for blocks of %d", a.MaxIO, minimum)

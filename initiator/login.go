@@ -132,11 +132,14 @@ func (p *path) loginRequest(role wire.Role, index uint16, depth int) wire.LoginR
 		Depth: uint16(depth), InlineMax: uint32(s.cfg.InlineMax), MaxIO: uint32(s.cfg.MaxIO),
 		DataModes: wire.ModesInline | wire.ModesPull | wire.ModesPlace, Features: wire.FeatureImmediate | wire.FeatureEvents,
 	}
-	if s.cfg.sealed() {
+	switch {
+	case s.cfg.sealed():
 		q.Features = wire.FeatureEvents | wire.FeatureRekey // an immediate has no tag
+	case s.cfg.Digest:
+		q.Features, q.Digest = wire.FeatureEvents, wire.DigestCRC32C // nor a checksum
 	}
 	if role == wire.RoleDiscover {
-		q.SessionID = [16]byte{}
+		q.SessionID, q.Digest = [16]byte{}, wire.DigestNone
 	}
 	return q
 }
@@ -164,6 +167,9 @@ func (p *path) tryLogIn(ctx context.Context, c *carrier.Carrier, q wire.LoginReq
 	}
 	switch a.Status {
 	case wire.StatusOK:
+		if err := checkDigest(&q, &a); err != nil {
+			return a, err
+		}
 		if q.Role != wire.RoleDiscover {
 			p.addConnection(c.VI())
 		}

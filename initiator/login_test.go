@@ -48,6 +48,7 @@ func TestFaultyLogins(t *testing.T) {
 			e.sendControl(&wire.OpenResponse{ID: q.ID, PathEpoch: 1, MinimumBlock: 1, PreferredBlock: 1})
 			return true
 		}, "another kind of message", wire.ErrMalformed},
+		"digest unasked": {with(func(a *wire.LoginResponse) { a.Digest = wire.DigestCRC32C }), "not offered", nil},
 		"not understood": {func(e *end, q *wire.LoginRequest, _ *wire.LoginResponse) bool {
 			e.sendControl(&wire.Refused{ID: q.ID, PathEpoch: 1, Status: wire.StatusNotSupported, Request: wire.OpLogin, Text: "what"})
 			return true

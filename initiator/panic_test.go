@@ -73,7 +73,7 @@ func panicky(t *testing.T, r *remote) (*panickyProvider, *book, initiator.Config
 	nic.ErrorCallback(func(via.AsyncError) {})
 	t.Cleanup(func() { must(t, nic.Close()) }) // fails if a connection is left
 	log := new(book)
-	cfg := initiator.Config{NIC: nic, Host: r.host, Export: "a", Log: slog.New(slog.NewTextHandler(log, nil)), ReconnectDelay: time.Millisecond}
+	cfg := initiator.Config{NIC: nic, Host: r.host, Export: "a", Digest: r.digest, Log: slog.New(slog.NewTextHandler(log, nil)), ReconnectDelay: time.Millisecond}
 	if r.folder != "" {
 		cfg.Security = initiatorSecurity(r.folder, "alice", targetName)
 	}

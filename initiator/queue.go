@@ -92,6 +92,9 @@ func (q *Queue) accept(a *wire.LoginResponse, commands int) error {
 		a.MaxIO = min(a.MaxIO, seal.MaxPayload)
 		a.Features &^= wire.FeatureImmediate // which any peer of the fabric could send
 	}
+	if a.Digest != wire.DigestNone {
+		a.Features &^= wire.FeatureImmediate // which has no checksum
+	}
 	l, err := newLimits(a, q.device.info.MinimumBlock)
 	if err != nil {
 		return err

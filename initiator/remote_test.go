@@ -26,6 +26,7 @@ type remote struct {
 	nic    *via.NIC
 	cfg    target.Config
 	folder string // of certificates; "" is sessions in clear
+	digest bool   // of payload
 	server *target.Server
 	stop   func()
 }
@@ -34,6 +35,13 @@ type remote struct {
 func newRemote(t testing.TB, cfg target.Config, specs ...string) *remote {
 	t.Helper()
 	return serveRemote(t, &remote{host: filepath.Join(t.TempDir(), "target.sock"), nic: openNIC(t), cfg: cfg}, specs...)
+}
+
+// newDigestRemote serves disks in sessions with data digests only.
+func newDigestRemote(t testing.TB, cfg target.Config, specs ...string) *remote {
+	t.Helper()
+	cfg.RequireDigest = true
+	return serveRemote(t, &remote{host: filepath.Join(t.TempDir(), "target.sock"), nic: openNIC(t), cfg: cfg, digest: true}, specs...)
 }
 
 // newSealedRemote serves disks in sealed sessions only.
@@ -87,7 +95,7 @@ func (r *remote) start(t testing.TB) {
 // dial attaches; the device is closed with the test.
 func (r *remote) dial(t testing.TB, export string, change func(*initiator.Config)) *initiator.Device {
 	t.Helper()
-	cfg := initiator.Config{NIC: r.nic, Host: r.host, Export: export, Log: slog.New(slog.DiscardHandler)}
+	cfg := initiator.Config{NIC: r.nic, Host: r.host, Export: export, Digest: r.digest, Log: slog.New(slog.DiscardHandler)}
 	if r.folder != "" {
 		cfg.Security = initiatorSecurity(r.folder, "alice", targetName)
 	}
@@ -160,8 +168,8 @@ func readsAndWrites(t *testing.T, r *remote) {
 		if n, err := d.WriteAt(b, d.Size()-100); n != 0 || block.Errno(err) != syscall.ENOSPC {
 			t.Errorf("write over the end: %d, %v", n, err)
 		}
-		if st := d.Status(); !st.Connected || st.Queues == 0 || st.Stats.Reads == 0 || st.Stats.Errors+st.Stats.Forged != 0 ||
-			(r.folder != "") != (st.Stats.SealedBytes > 140<<20) {
+		if st := d.Status(); !st.Connected || st.Queues == 0 || st.Stats.Reads == 0 || st.Stats.Errors+st.Stats.Forged+st.Stats.DigestErrors != 0 ||
+			st.DataDigest != r.digest || (r.folder != "") != (st.Stats.SealedBytes > 140<<20) {
 			t.Errorf("status %+v", st)
 		}
 		must(t, d.Close())
@@ -283,7 +291,9 @@ func TestNoAllocations(t *testing.T) {
 }
 
 // serves are the ways to serve disks.
-var serves = map[string]func(testing.TB, target.Config, ...string) *remote{"plain": newRemote, "sealed": newSealedRemote}
+var serves = map[string]func(testing.TB, target.Config, ...string) *remote{
+	"plain": newRemote, "digest": newDigestRemote, "sealed": newSealedRemote,
+}
 
 func allocatesNothing(t *testing.T, r *remote) {
 	for _, export := range []string{"a", "b"} {
@@ -322,6 +332,7 @@ func allocatesNothing(t *testing.T, r *remote) {
 // BenchmarkQueue is one request at a time, through both ends.
 func BenchmarkQueue(b *testing.B) {
 	b.Run("plain", func(b *testing.B) { benchmarkQueue(b, newRemote(b, target.Config{}, "memory:16MiB")) })
+	b.Run("digest", func(b *testing.B) { benchmarkQueue(b, newDigestRemote(b, target.Config{}, "memory:16MiB")) })
 	b.Run("sealed", func(b *testing.B) { benchmarkQueue(b, newSealedRemote(b, target.Config{}, "memory:16MiB")) })
 }
 

@@ -25,6 +25,7 @@ type op struct {
 	again   bool   // a command was refused because the target goes down
 	mark    uint64 // of a Flush: writes that it covers
 	barred  int    // commands whose memory is detained
+	corrupt int    // times that a digest refused payload of it
 
 	// For a request in memory of the caller's.
 	piece  int64 // end of the range that choice is for
@@ -159,7 +160,7 @@ func (t *requestTable) requeue() {
 		if o := &t.ops[i]; o.request != nil && !t.overlaps.waiting(uint16(i)) {
 			r := o.request
 			r.Extents = r.Extents[:0]
-			*o = op{request: r, base: o.base, end: o.end, cut: o.base, mark: o.mark, barred: o.barred, err: o.failed()}
+			*o = op{request: r, base: o.base, end: o.end, cut: o.base, mark: o.mark, barred: o.barred, corrupt: o.corrupt, err: o.failed()}
 			if o.barred == 0 {
 				t.waiting.Push(uint16(i))
 			}

@@ -59,8 +59,11 @@ func (sl *slot) inline(op block.Op) bool { return op == block.Read && sl.mode ==
 // checkReply checks that the reply of a success fits the slot's command. With
 // immediates, no reply answers a Read in place: it does not show what was
 // placed.
-func (sl *slot) checkReply(reply *wire.Reply, op block.Op, immediates bool) error {
-	if immediates && sl.mode == wire.ModePlace {
+func (sl *slot) checkReply(reply *wire.Reply, op block.Op, l *limits) error {
+	if l.immediates && sl.mode == wire.ModePlace {
+		return errAnswer
+	}
+	if digest := l.digest && (op == block.Read || op == block.Status); digest != (reply.Flags&wire.ReplyDataDigest != 0) {
 		return errAnswer
 	}
 	moved := uint32(0)

@@ -102,6 +102,7 @@ type Status struct {
 	SessionLosses       uint64     `json:"session_losses"`                 // sessions that were lost
 	InlineMax           uint32     `json:"inline_max"`                     // bytes
 	MaxIO               uint32     `json:"max_io"`                         // bytes
+	DataDigest          bool       `json:"data_digest"`                    // travels with payload
 	Queues              int        `json:"queues"`
 	Registrations       uint64     `json:"registrations"` // of memory, ever; steady state adds none
 	Stats               QueueStats `json:"stats"`         // of all queues ever
@@ -134,7 +135,7 @@ func (d *Device) Status() Status {
 		Export: d.export.Name, Description: d.export.Description, UUID: block.FormatUUID(d.export.ExportUUID),
 		Size: d.Size(), ReadOnly: d.info.Features&block.ReadOnly != 0,
 		Provider: s.cfg.NIC.Name(), Target: hex.EncodeToString(s.login.TargetID[:]), Session: hex.EncodeToString(s.id[:]),
-		State: StateConnected, Connected: true, InlineMax: s.login.InlineMax, MaxIO: s.login.MaxIO,
+		State: StateConnected, Connected: true, InlineMax: s.login.InlineMax, MaxIO: s.login.MaxIO, DataDigest: s.cfg.Digest,
 		Registrations: s.cfg.NIC.Agent().Registrations.Load(),
 	}
 	if err := s.err(); err != nil {

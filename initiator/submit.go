@@ -155,6 +155,9 @@ func (q *Queue) command(o *op, sl *slot, at uint16, s *carrier.Send, n int64) er
 		payload = q.payload.expose(&cmd, o, &sl.mapping)
 	}
 	sl.mode = cmd.Mode
+	if q.payload.limits.digest && cmd.Mode != wire.ModeNone {
+		q.payload.digest(&cmd, o, &sl.mapping)
+	}
 	if cmd.NumSegments > 0 {
 		sl.lastWrite = cmd.Segments[cmd.NumSegments-1].Length
 	}

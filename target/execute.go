@@ -21,11 +21,13 @@ import (
 //     use the disk's own memory (startDirect, startMapped) or 2
 //  2. acquire  gets memory of the pool, or the request waits for resume
 //  3. fill     a Write's payload has to be pulled into it; pulled comes after
-//  4. submit   gives the request to the backend's queue
+//  4. submit   gives the request to the backend's queue, a Write by write,
+//     which compares its digest
 //  5. reap     starts what was submitted and takes what is finished
 //  6. finish   takes the backend's result: the request can be answered
 //  7. releaseMemory
 type executor struct {
+	conn        *conn
 	carrier     *carrier.Carrier
 	log         *slog.Logger
 	pool        *regcache.Pool // nil unless the connection is for I/O
@@ -62,7 +64,7 @@ func (x *executor) start(r *request, alone bool) error {
 	switch {
 	case cmd.InlineLength > 0:
 		r.block.Data = x.carrier.Receive(r.receive).Data[:cmd.InlineLength]
-		return x.submit(r)
+		return x.write(r)
 	case cmd.Opcode <= wire.OpWrite && r.handle.queue.disk != nil && x.startDirect(r):
 		return nil
 	case cmd.Opcode == wire.OpRead && r.handle.queue.mapping != nil && x.startMapped(r, alone):
@@ -160,7 +162,7 @@ func (x *executor) pulled(r *request) error {
 			}
 			x.carrier.CountSealed(len(r.memory.Data))
 		}
-		return x.submit(r)
+		return x.write(r)
 	}
 	x.held.release(r)
 	r.status, r.state = wire.StatusOK, awaitAnswer

@@ -191,8 +191,8 @@ func (t *handleTable) openQueue(x *exported) (*exportQueue, error) {
 	q := &exportQueue{export: x, queue: queue, age: t.server.exports.addAge(x), copies: t.server.cfg.NIC.Limits().PostsCopy}
 	q.recorder = x.latency.Acquire()
 	t.queues = append(t.queues, q)
-	if t.carrier.Sealed() {
-		return q, nil // payload is opened and sealed in the pool
+	if t.carrier.Sealed() || t.login.digest {
+		return q, nil // payload is opened and sealed, or checked, in the pool
 	}
 	if m, ok := x.Device.(block.Mapped); ok && !t.server.cfg.NIC.Limits().PinsMemory {
 		q.ranges = m.Ranges()

@@ -31,6 +31,7 @@ type login struct {
 	inline uint32 // bytes of payload inside a message
 	maxIO  uint32 // bytes of one command
 	modes  wire.DataModes
+	digest bool // commands and replies with payload have its digest
 }
 
 // logIn opens the connection for a role, or refuses it.
@@ -50,6 +51,9 @@ func (w *worker) logIn(msg []byte) error {
 	if err := w.checkAuthenticated(&q); err != nil {
 		return err
 	}
+	if w.lacksDigest(&q) {
+		return w.control.refuseLogin(&q, wire.StatusPermission, wire.ReasonDigest, digestRequired)
+	}
 	session, reason, text := w.joinSession(&q)
 	if reason != wire.ReasonNone {
 		return w.control.refuseLogin(&q, wire.StatusStale, reason, text)
@@ -64,7 +68,7 @@ func (w *worker) logIn(msg []byte) error {
 	answer := w.negotiate(&q)
 	w.setLogin(&login{
 		identity: w.login.identity, session: session, role: q.Role, index: q.Conn, path: q.PathID, epoch: q.PathEpoch, features: answer.Features,
-		base: answer.SlotBase, inline: answer.InlineMax, maxIO: answer.MaxIO, modes: answer.DataModes,
+		base: answer.SlotBase, inline: answer.InlineMax, maxIO: answer.MaxIO, modes: answer.DataModes, digest: answer.Digest != wire.DigestNone,
 	})
 	if q.Role == wire.RoleIO {
 		if err := w.equip(int(answer.Credits)); err != nil {
@@ -154,6 +158,10 @@ func (w *worker) negotiate(q *wire.LoginRequest) wire.LoginResponse {
 	}
 	features, maxIO := wire.FeatureImmediate|wire.FeatureEvents, uint32(cfg.MaxIO)
 	carries := w.carrier.VI().Attributes().MaxTransferSize
+	digest := w.digest(q)
+	if digest != wire.DigestNone {
+		features &^= wire.FeatureImmediate // which has no checksum
+	}
 	if w.carrier.Sealed() {
 		features = wire.FeatureEvents | wire.FeatureRekey // an immediate has no tag
 		maxIO = min(maxIO, seal.MaxPayload)
@@ -165,7 +173,7 @@ func (w *worker) negotiate(q *wire.LoginRequest) wire.LoginResponse {
 		InlineMax:       min(choose(q.InlineMax, uint32(cfg.InlineMax)), carries-wire.MaxHeader),
 		MaxIO:           min(choose(q.MaxIO, maxIO), carries),
 		KeepAliveMillis: uint32(cfg.KeepAlive / time.Millisecond),
-		DataModes:       modes, Features: q.Features & features,
+		DataModes:       modes, Digest: digest, Features: q.Features & features,
 		Conns: server.sessionConns(),
 	}
 	if q.Role == wire.RoleIO {

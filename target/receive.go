@@ -58,6 +58,7 @@ var (
 	errEpoch    = errors.New("command of another path epoch")
 	errTooLong  = errors.New("command longer than negotiated")
 	errFeature  = errors.New("the initiator uses what was not negotiated")
+	errDigest   = errors.New("command without the data digest that was negotiated")
 )
 
 // command decodes a command, checks it against the login and puts it into its
@@ -124,8 +125,10 @@ func (x *receiver) check(r *request, cmd *wire.Command) error {
 		return errCredits
 	case r.used && cmd.Seq != r.seq+1:
 		return errSequence
-	case cmd.Flags&(wire.FlagReplay|wire.FlagDataDigest) != 0 || cmd.Mode != wire.ModeNone && !l.modes.Has(cmd.Mode):
+	case cmd.Flags&wire.FlagReplay != 0 || cmd.Flags&wire.FlagDataDigest != 0 && !l.digest || cmd.Mode != wire.ModeNone && !l.modes.Has(cmd.Mode):
 		return errFeature
+	case l.digest && cmd.Mode != wire.ModeNone && cmd.Flags&wire.FlagDataDigest == 0:
+		return errDigest
 	case cmd.InlineLength > l.inline || cmd.Mode == wire.ModeInline && cmd.Opcode == wire.OpRead && cmd.Length > l.inline:
 		return errTooLong
 	case cmd.Opcode <= wire.OpWrite && cmd.Length > l.maxIO:

@@ -186,6 +186,7 @@ func (x *sender) reply(r *request, s *carrier.Send) error {
 			payload = r.span(0, r.extentBytes)
 		}
 	}
+	r.digest(&reply)
 	n := reply.Encode(s.Head)
 	if !x.carrier.Sealed() {
 		return staged(x.carrier.StageMessage(s, n, payload))

@@ -55,6 +55,10 @@ type Config struct {
 	// Payload is sealed in place of a copy: no disk is mapped or registered.
 	Security *handshake.Guard
 
+	// RequireDigest refuses initiators that offer no data digests, except in
+	// sealed sessions. Without it, each session has them if its initiator asks.
+	RequireDigest bool
+
 	// Scheduler is the clock, the waits and the goroutines of the server; nil is
 	// sched.Real. Another one excludes busy-polling, which reads the clock of
 	// the process.

@@ -47,7 +47,7 @@ type worker struct {
 func newWorker(c *conn) *worker {
 	w := &worker{conn: c, log: c.log, sleeper: newSleeper(c.server.cfg.Scheduler, c.server.cfg.BusyPoll)}
 	w.exports = handleTable{server: c.server, conn: c, published: &c.published, log: c.log}
-	w.execute.timer.scheduler = c.server.cfg.Scheduler
+	w.execute.conn, w.execute.timer.scheduler = c, c.server.cfg.Scheduler
 	w.stopwatch.Start(c.server.exports.clock)
 	w.exports.stopwatch, w.execute.stopwatch = &w.stopwatch, &w.stopwatch
 	w.control = controller{server: c.server, conn: c, signals: &c.signals, log: c.log}

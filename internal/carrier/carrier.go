@@ -46,6 +46,8 @@ type Carrier struct {
 	free     []uint32 // sends
 	past     Traffic  // of earlier connections
 
+	digestErrors uint64
+
 	sealable    bool
 	sealer      *seal.Sealer // nil while messages are in clear
 	opener      *seal.Opener

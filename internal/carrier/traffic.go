@@ -10,15 +10,19 @@ type Traffic struct {
 	RdmaReads        uint64 `json:"rdma_reads"`
 	Doorbells        uint64 `json:"doorbells"` // system calls that woke the peer
 	BytesCopied      uint64 `json:"bytes_copied"`
-	Stalls           uint64 `json:"stalls"`       // times the fabric had no room
-	SealedBytes      uint64 `json:"sealed_bytes"` // ciphertext, both directions
-	Forged           uint64 `json:"forged"`       // messages and payload that a seal refused
+	Stalls           uint64 `json:"stalls"`        // times the fabric had no room
+	SealedBytes      uint64 `json:"sealed_bytes"`  // ciphertext, both directions
+	Forged           uint64 `json:"forged"`        // messages and payload that a seal refused
+	DigestErrors     uint64 `json:"digest_errors"` // payload that its digest refused
 }
+
+// CountDigestError counts payload of the owner's that its digest refused.
+func (c *Carrier) CountDigestError() { c.digestErrors++ }
 
 // Traffic returns the counters of the carrier's connections.
 func (c *Carrier) Traffic() Traffic {
 	t := trafficOf(c.vi.Stats())
-	t.SealedBytes, t.Forged = c.sealedBytes, c.forged
+	t.SealedBytes, t.Forged, t.DigestErrors = c.sealedBytes, c.forged, c.digestErrors
 	t.Add(&c.past)
 	return t
 }
@@ -41,4 +45,5 @@ func (t *Traffic) Add(o *Traffic) {
 	t.Stalls += o.Stalls
 	t.SealedBytes += o.SealedBytes
 	t.Forged += o.Forged
+	t.DigestErrors += o.DigestErrors
 }
