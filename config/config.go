@@ -93,6 +93,10 @@ type Target struct {
 	// means that it sleeps at once.
 	BusyPoll time.Duration `mapstructure:"busy_poll"`
 
+	// RequireDataDigest refuses initiators without [Attach.DataDigest], except
+	// in sealed sessions.
+	RequireDataDigest bool `mapstructure:"require_data_digest"`
+
 	// StateFolder is where the identities of disks are kept that have no
 	// extended attributes. Empty means $STATE_DIRECTORY, or /var/lib/viablk for
 	// root and $XDG_STATE_HOME/viablk for users.
@@ -129,6 +133,11 @@ type Attach struct {
 	// CopyMode is auto, bounce or zerocopy: how payload outside of the bounce
 	// memory moves.
 	CopyMode string `mapstructure:"copy_mode"`
+
+	// DataDigest has a checksum travel with the payload of each request to a VIA
+	// target, which the end that gets the payload compares. A sealed session
+	// needs and has none.
+	DataDigest bool `mapstructure:"data_digest"`
 
 	// ReadOnly opens the remote export for reading only.
 	ReadOnly bool `mapstructure:"read_only"`

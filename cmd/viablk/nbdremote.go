@@ -42,6 +42,9 @@ func dialNBDRemote(ctx context.Context, u config.URI, c config.Attach, log *slog
 	if c.Exclusive || c.Preempt {
 		return nil, usage("%s: an NBD server reserves no disk: leave out --exclusive and --preempt", u)
 	}
+	if c.DataDigest {
+		return nil, usage("%s: NBD has no data digests: leave out --data-digest", u)
+	}
 	b := nbdBackend{uri: u, reconnect: c.CtrlLossTimeout, durable: c.Durable, timeout: c.Timeout}
 	device, err := b.open(ctx, c.ReadOnly, log)
 	if err != nil {

@@ -34,7 +34,7 @@ const (
 )
 
 // remotePlaceOptions are the options of remote disks that such commands have.
-var remotePlaceOptions = pickOptions("certificates", "target-name", "timeout", "durable", "ctrl-loss-tmo", "log-level", "log-format")
+var remotePlaceOptions = pickOptions("certificates", "target-name", "timeout", "data-digest", "durable", "ctrl-loss-tmo", "log-level", "log-format")
 
 // pickOptions returns options by the names of their flags.
 func pickOptions(names ...string) []option {

@@ -25,7 +25,7 @@ func newSnapshot(p *processStatus, again *certificates, draining bool) *metrics.
 	for i := range p.Targets {
 		t := &p.Targets[i]
 		s.Faces = append(s.Faces, viaMetrics(t))
-		m := metrics.Target{Provider: t.Provider, Sessions: t.Sessions, Registrations: t.Registrations, Quarantined: t.Quarantined}
+		m := metrics.Target{Provider: t.Provider, Sessions: t.Sessions, Registrations: t.Registrations, Quarantined: t.Quarantined, DigestErrors: t.Stats.DigestErrors}
 		if t.Copy != nil {
 			m.Cache = cacheMetrics(t.Copy.Cache)
 		}
@@ -158,7 +158,7 @@ func blockMetrics(c *block.Counts) []metrics.Count {
 // remoteMetrics describes the remote disk of an export.
 func remoteMetrics(i *initiator.Status, export string) metrics.Remote {
 	r := metrics.Remote{
-		Export: export, Provider: i.Provider, Connected: i.Connected, Losses: i.SessionLosses,
+		Export: export, Provider: i.Provider, Connected: i.Connected, Losses: i.SessionLosses, DigestErrors: i.Stats.DigestErrors,
 		DisconnectedSeconds: i.DisconnectedSeconds, Registrations: i.Registrations, Cache: cacheMetrics(i.Copy.Cache),
 		Waits: []metrics.Wait{{Reason: "memory", N: i.Stats.WaitsForMemory}, {Reason: "credit", N: i.Stats.WaitsForCredit}},
 	}

@@ -64,6 +64,7 @@ func dialVIA(ctx context.Context, u config.URI, c config.Attach, log *slog.Logge
 		Timeout:   c.Timeout,
 		Log:       log,
 		Security:  security,
+		Digest:    c.DataDigest,
 
 		LossTimeout:    c.CtrlLossTimeout,
 		ReconnectDelay: c.ReconnectDelay,

@@ -119,6 +119,7 @@ func targetConfig(c config.Target, nic *via.NIC, log *slog.Logger) target.Config
 		KeepAlive:      c.KeepAlive,
 		IOTimeout:      c.IOTimeout,
 		BusyPoll:       c.BusyPoll,
+		RequireDigest:  c.RequireDataDigest,
 		Log:            log,
 	}
 	if t.BusyPoll == 0 {

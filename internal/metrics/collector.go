@@ -210,6 +210,7 @@ func (s *series) addTarget(t *Target) {
 	s.add(sessions, float64(t.Sessions), t.Provider)
 	s.count(registrations, t.Registrations, t.Provider)
 	s.count(quarantined, t.Quarantined, t.Provider)
+	s.count(digestErrors, t.DigestErrors, t.Provider)
 	s.addCache(&t.Cache)
 }
 
@@ -217,6 +218,7 @@ func (s *series) addRemote(r *Remote) {
 	name := s.label(r.Export)
 	s.add(targetConnected, truth(r.Connected), name, r.Provider)
 	s.count(targetLosses, r.Losses, name, r.Provider)
+	s.count(targetDigest, r.DigestErrors, name, r.Provider)
 	s.add(targetAway, r.DisconnectedSeconds, name, r.Provider)
 	s.add(targetQuarantine, float64(r.QuarantinedBytes), name, r.Provider)
 	for _, p := range r.Paths {

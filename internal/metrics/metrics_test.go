@@ -29,7 +29,7 @@ func fullSnapshot(names ...string) *Snapshot {
 	s := &Snapshot{
 		Version: "v1", Revision: "abc", Started: time.Unix(1700000000, 0), Draining: true, Panics: 1,
 		NBD:          &NBD{Handshakes: 2, Dropped: 3},
-		Targets:      []Target{{Provider: "shm", Sessions: 2, Registrations: 3, Quarantined: 1, Cache: Cache{1, 2, 3, 4, 5}}},
+		Targets:      []Target{{Provider: "shm", Sessions: 2, Registrations: 3, Quarantined: 1, DigestErrors: 1, Cache: Cache{1, 2, 3, 4, 5}}},
 		Devices:      []Device{{Name: "/dev/nbd0", Connections: 1, Replaced: 2}},
 		Networks:     []Network{{Local: "192.0.2.1:4791", PacketsSent: 1, Dropped: []Wait{{"bad_icrc", 1}}}},
 		Certificates: []Certificate{{"server-cert.pem", time.Unix(1800000000, 0)}, {"server-cert.pem", time.Unix(1750000000, 0)}},
@@ -56,7 +56,7 @@ func fullSnapshot(names ...string) *Snapshot {
 	scrub := &Scrub{Running: true, Progress: 0.25, Corrupt: 3, Unreadable: 1, Ended: time.Unix(1700000002, 0)}
 	for _, x := range names {
 		s.Exports = append(s.Exports, Export{Name: x, Backend: "memory", UUID: "u", Size: 1 << 20, State: "waiting", Throttled: 1, ThrottledSeconds: 0.5, CorruptBlocks: &corrupt, Scrub: scrub})
-		s.Remotes = append(s.Remotes, Remote{Export: x, Provider: "shm", Losses: 1, DisconnectedSeconds: 2, Waits: []Wait{{"credit", 1}}, QuarantinedBytes: 4096, Paths: []Path{{"a", true}, {"b", false}}})
+		s.Remotes = append(s.Remotes, Remote{Export: x, Provider: "shm", Losses: 1, DigestErrors: 1, DisconnectedSeconds: 2, Waits: []Wait{{"credit", 1}}, QuarantinedBytes: 4096, Paths: []Path{{"a", true}, {"b", false}}})
 	}
 	return s
 }

@@ -106,6 +106,7 @@ type Target struct {
 	Sessions      int
 	Registrations uint64
 	Quarantined   uint64 // connections
+	DigestErrors  uint64
 	Cache         Cache
 }
 
@@ -114,6 +115,7 @@ type Remote struct {
 	Export, Provider    string
 	Connected           bool
 	Losses              uint64
+	DigestErrors        uint64
 	DisconnectedSeconds float64
 	Waits               []Wait
 	Registrations       uint64
