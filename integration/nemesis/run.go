@@ -41,6 +41,9 @@ func (r *run) startTarget() {
 	for _, u := range r.More {
 		args = append(args, "--listen", u)
 	}
+	if r.Digest {
+		args = append(args, "--require-data-digest")
+	}
 	r.target = testbed.StartBinaryAt(r.t, r.Target, testbed.Program(r.t), append(args,
 		"--admin", filepath.Join(testbed.Folder(r.t), "target"), "--export", r.Disk.Name+"="+r.Disk.Spec, "--keepalive", keepalive)...)
 	if r.uri = r.target.URI(r.Disk.Name, r.Scheme); r.Hosts != "" {
@@ -51,7 +54,11 @@ func (r *run) startTarget() {
 // startAttach starts the initiator.
 func (r *run) startAttach(more ...string) {
 	r.t.Helper()
-	r.attach = testbed.AttachURIAt(r.t, r.Attach, testbed.Program(r.t), r.uri, r.Disk.Name, append(more, "--reconnect-delay", "20ms")...)
+	more = append(more, "--reconnect-delay", "20ms")
+	if r.Digest {
+		more = append(more, "--data-digest")
+	}
+	r.attach = testbed.AttachURIAt(r.t, r.Attach, testbed.Program(r.t), r.uri, r.Disk.Name, more...)
 }
 
 // startClients connects clients and has them begin.

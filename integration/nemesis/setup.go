@@ -35,6 +35,9 @@ type Setup struct {
 	// Memory says that the disk does not survive its target.
 	Memory bool
 
+	// Digest says that sessions have data digests.
+	Digest bool
+
 	// Target and Attach are the places of both processes; nil is this one.
 	Target, Attach testbed.Place
 

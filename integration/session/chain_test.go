@@ -96,26 +96,28 @@ func openBackend(t testing.TB, spec string) block.Device {
 }
 
 // TestRemoteDiskPassesDeviceKit runs the kit that every backend passes on disks
-// with a whole target behind them.
+// with a whole target behind them, also with data digests.
 func TestRemoteDiskPassesDeviceKit(t *testing.T) {
 	specs := map[string]func(testing.TB) string{
 		"memory": func(testing.TB) string { return "memory:16MiB" },
 		"file":   func(t testing.TB) string { return "file:" + testbed.SparseFile(t, 16<<20) },
+		"digest": func(testing.TB) string { return "memory:16MiB" },
 	}
 	for name, spec := range specs {
 		t.Run(name, func(t *testing.T) {
+			digest := func(c *initiator.Config) { c.Digest = name == "digest" }
 			backendtest.Run(t, func(t testing.TB) block.Device {
 				c := newChain(t, target.Config{}, target.Export{Name: "disk", Device: openBackend(t, spec(t))})
-				return c.attach(t, "", nil)
+				return c.attach(t, "", digest)
 			}, backendtest.Options{
 				Slow: func(t testing.TB) block.Device {
 					limited, err := limit.NewExport(openBackend(t, spec(t)), limit.Rates{Requests: 4, Burst: time.Nanosecond}, limit.Rates{})
 					testbed.Must(t, err)
-					return newChain(t, target.Config{}, target.Export{Name: "disk", Device: limited}).attach(t, "", nil)
+					return newChain(t, target.Config{}, target.Export{Name: "disk", Device: limited}).attach(t, "", digest)
 				},
 				Broken: func(t testing.TB) block.Device {
 					c := newChain(t, target.Config{}, target.Export{Name: "disk", Device: openBackend(t, "fault:write=EIO:memory:16MiB")})
-					return c.attach(t, "", nil)
+					return c.attach(t, "", digest)
 				},
 			})
 		})
