@@ -47,6 +47,13 @@ func (l *lines) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
+// has reports whether a text is in it.
+func (l *lines) has(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(l.b.String(), text)
+}
+
 // count returns how many lines there are.
 func (l *lines) count() int {
 	l.mu.Lock()

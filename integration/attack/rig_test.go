@@ -46,8 +46,14 @@ type scene struct {
 	stop         func()
 }
 
-// newScene serves a disk.
+// newScene serves a disk in a file.
 func newScene(t testing.TB, f testbed.Fabric, by *attacker, sealed bool, limits seal.Limits) *scene {
+	t.Helper()
+	return newSceneOf(t, f, by, sealed, limits, "file:"+testbed.SparseFile(t, diskSize))
+}
+
+// newSceneOf serves a disk by its specification.
+func newSceneOf(t testing.TB, f testbed.Fabric, by *attacker, sealed bool, limits seal.Limits, spec string) *scene {
 	t.Helper()
 	s := &scene{fabric: f, by: by, limits: limits, host: f.Host(t)}
 	s.secure = s.security
@@ -55,7 +61,7 @@ func newScene(t testing.TB, f testbed.Fabric, by *attacker, sealed bool, limits 
 	if os.Getenv("ATTACK_LOG") != "" {
 		log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
-	d, err := backend.Open("file:"+testbed.SparseFile(t, diskSize), backend.Options{})
+	d, err := backend.Open(spec, backend.Options{})
 	testbed.Must(t, err)
 	s.cfg = target.Config{Exports: []target.Export{{Name: exportName, Device: d}}, Log: log, KeepAlive: 150 * time.Millisecond}
 	if sealed {
@@ -113,6 +119,12 @@ func (s *scene) lengthenKeepAlive(t testing.TB) {
 // dial opens the disk, for as long as it takes.
 func (s *scene) dial(t testing.TB) *initiator.Device {
 	t.Helper()
+	return s.dialAs(t, func(*initiator.Config) {})
+}
+
+// dialAs is dial with another configuration.
+func (s *scene) dialAs(t testing.TB, change func(*initiator.Config)) *initiator.Device {
+	t.Helper()
 	cfg := initiator.Config{
 		NIC: s.nic, Host: s.host, Export: exportName, Log: s.cfg.Log, Exclusive: false,
 		LossTimeout: initiator.Forever, ReconnectDelay: time.Millisecond, PoolBytes: 8 << 20,
@@ -121,6 +133,7 @@ func (s *scene) dial(t testing.TB) *initiator.Device {
 	if s.folder != "" {
 		cfg.Security = s.secure
 	}
+	change(&cfg)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for {
