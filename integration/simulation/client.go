@@ -96,7 +96,7 @@ func (c *client) session(p *Process, nic *via.NIC) {
 	d, err := initiator.Dial(context.Background(), initiator.Config{
 		NIC: nic, Host: targetHosts[0], OtherHosts: targetHosts[1:w.plan.Hosts], PathPolicy: c.Policy, Export: "disk", ReadOnly: c.ReadOnly, Exclusive: c.Alone, Preempt: c.Preempts, OnConflict: conflict,
 		Timeout: 3 * time.Second, LossTimeout: c.Timeout, ReconnectDelay: 200 * time.Millisecond,
-		CopyMode: "bounce", PoolBytes: w.plan.Pool, Chunk: 8 << 10,
+		CopyMode: "bounce", PoolBytes: w.plan.Pool, Chunk: 8 << 10, Digest: c.Digest,
 		Scheduler: p, Random: w.ids, Log: w.log(p),
 	})
 	if err != nil {

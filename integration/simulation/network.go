@@ -23,6 +23,9 @@ type Fabric struct {
 	// closed the connection. If the receiver has too, the VI's next connection
 	// gets one of them: no fabric does that, and the protocol notices it.
 	Late bool
+
+	// Flips is one of how many payloads arrives with a flipped bit; 0: none.
+	Flips int
 }
 
 // network is the fabric of a run: it connects the hosts, which are named.
@@ -52,6 +55,14 @@ func newNetwork(s *Scheduler, f Fabric, seed uint64) *network {
 // latency returns how long the next message takes.
 func (n *network) latency() time.Duration {
 	return n.Latency + time.Duration(n.random.Uint64N(uint64(n.Jitter)+1))
+}
+
+// flip flips a bit of payload that arrives, now and then.
+func (n *network) flip(b []byte) {
+	if n.Flips == 0 || len(b) == 0 || n.random.IntN(n.Flips) != 0 {
+		return
+	}
+	b[n.random.IntN(len(b))] ^= 1 << n.random.IntN(8)
 }
 
 // path is the way between two hosts.

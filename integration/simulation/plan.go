@@ -42,6 +42,7 @@ type Client struct {
 	Timeout  time.Duration // of the loss of its target
 	Idle     time.Duration // between two batches of requests, at most
 	Policy   initiator.PathPolicy
+	Digest   bool // travels with payload
 }
 
 // NewPlan returns the plan of a seed, with about so many requests.
@@ -99,7 +100,20 @@ func NewPlan(seed uint64, requests int) Plan {
 		c.Reopens = r.IntN(3) == 0
 		c.Policy = [...]initiator.PathPolicy{initiator.PathFailOver, initiator.PathRoundRobin, initiator.PathMinInflight}[r.IntN(3)]
 	}
+	digests(r, &p)
 	return p
+}
+
+// digests gives no client data digests, or some, or all: then the fabric may
+// flip bits of payload.
+func digests(r *rand.Rand, p *Plan) {
+	of := r.IntN(4)
+	for i := range p.Clients {
+		p.Clients[i].Digest = of == 3 || of == 2 && r.IntN(2) == 0
+	}
+	if of == 3 {
+		p.Fabric.Flips = [...]int{0, 30, 300}[r.IntN(3)]
+	}
 }
 
 // String is the plan as a failure shows it.
@@ -112,8 +126,8 @@ func (p *Plan) String() string {
 		if c.Timeout == initiator.Forever {
 			timeout = "none"
 		}
-		fmt.Fprintf(&b, "  client %d after %d requests: %d requests, %d in a session, leaves in one of %d waits, %d queues of depth %d, up to %d blocks, read-only %v, alone %v, preempts %v, reopens %v, loss timeout %s, idle %v, %s\n",
-			i, c.Begins, c.Requests, c.Session, c.Leaves, c.Queues, c.Depth, c.Longest, c.ReadOnly, c.Alone, c.Preempts, c.Reopens, timeout, c.Idle, c.Policy)
+		fmt.Fprintf(&b, "  client %d after %d requests: %d requests, %d in a session, leaves in one of %d waits, %d queues of depth %d, up to %d blocks, read-only %v, alone %v, preempts %v, reopens %v, loss timeout %s, idle %v, %s, digest %v\n",
+			i, c.Begins, c.Requests, c.Session, c.Leaves, c.Queues, c.Depth, c.Longest, c.ReadOnly, c.Alone, c.Preempts, c.Reopens, timeout, c.Idle, c.Policy, c.Digest)
 	}
 	for i, f := range p.Faults {
 		fmt.Fprintf(&b, "  fault %d %v\n", i, f)

@@ -151,6 +151,24 @@ var planted = []struct {
 	}
 `,
 	}}},
+	{"inline write not compared", []edit{{
+		"target/execute.go", "Data[:cmd.InlineLength]\n\t\treturn x.write(r)\n",
+		"Data[:cmd.InlineLength]\n\t\tif plantedBug == \"inline write not compared\" {\n\t\t\treturn x.submit(r)\n\t\t}\n\t\treturn x.write(r)\n",
+	}}},
+	{"pulled write not compared", []edit{{
+		"target/execute.go", "CountSealed(len(r.memory.Data))\n\t\t}\n\t\treturn x.write(r)\n",
+		"CountSealed(len(r.memory.Data))\n\t\t}\n\t\tif plantedBug == \"pulled write not compared\" {\n\t\t\treturn x.submit(r)\n\t\t}\n\t\treturn x.write(r)\n",
+	}}},
+	{"read not compared", []edit{{
+		"initiator/complete.go", "!q.intact(&reply, rc, sl) {", `!q.intact(&reply, rc, sl) && plantedBug != "read not compared" {`,
+	}}},
+	{"digest before the copy", []edit{{
+		"initiator/userbuf.go", "\t\tcopy(buffer.Data, r.Data[o.cut:])\n",
+		"\t\tif plantedBug != \"digest before the copy\" || !p.limits.digest {\n\t\t\tcopy(buffer.Data, r.Data[o.cut:])\n\t\t}\n",
+	}, {
+		"initiator/digest.go", "\tcmd.DataCRC = wire.DataCRC(data[:cmd.Length])\n",
+		"\tcmd.DataCRC = wire.DataCRC(data[:cmd.Length])\n\tif plantedBug == \"digest before the copy\" && m.copied() {\n\t\tcopy(m.buffer.Data, o.request.Data[o.cut:])\n\t}\n",
+	}}},
 }
 
 // plantedVariable names the bug that is enabled.

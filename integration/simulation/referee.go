@@ -17,6 +17,7 @@ type Referee struct {
 	since     time.Duration // of what is recorded: the last reboot
 	samples   bool          // porcupine checks the record too
 	disturbed bool          // a fault has happened
+	flips     bool          // a request may fail whose payload is corrupt each time
 	wasFull   bool
 	drained   *drained                         // nil: other things than drains happen
 	hasFailed bool                             // the disk has failed requests
@@ -202,7 +203,7 @@ func (r *Referee) explain(o *operation) {
 	switch {
 	case errno == syscall.ENOSPC && r.wasFull:
 		return
-	case errno == syscall.EIO && (r.hasFailed || d.excuse != "" || !d.forever && r.disturbed):
+	case errno == syscall.EIO && (r.hasFailed || r.flips || d.excuse != "" || !d.forever && r.disturbed):
 		return
 	}
 	r.scheduler.fail("%v of device %d failed without a reason: %v", o.request.Op, d.number, o.request.Err)

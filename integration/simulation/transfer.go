@@ -52,6 +52,9 @@ func (l *link) sendMessage(w *via.Work) {
 	for _, s := range w.Segments {
 		at += copy(body[at:], s.Bytes)
 	}
+	if len(w.Segments) > 1 { // a header, and payload
+		n.flip(body[len(w.Segments[0].Bytes):])
+	}
 	l.stats.Sends++
 	l.stats.Records++
 	l.post(message{body: body, immediate: w.Immediate, has: w.HasImmediate, length: w.Length})
@@ -247,6 +250,11 @@ func (l *link) finish(t *transfer) {
 		n.scheduler.fail("%s reused memory while %s was inside a copy", l.peer.adapter.process.name, l.adapter.process.name)
 	}
 	t.move(len(t.remote)/2, len(t.remote))
+	arrived := t.remote
+	if w.Op == via.OpRdmaRead && w.Length > 0 {
+		arrived = w.Segments[0].Bytes
+	}
+	n.flip(arrived)
 	n.scheduler.trace.add(uint64(w.Length)<<8|uint64(w.Op), uint64(n.scheduler.now))
 	l.complete(t)
 	if l.closed || l.broken {

@@ -67,6 +67,7 @@ func (r *Runner) Run(p Plan, output io.Writer) Result {
 	w.referee.drained = onlyDrains(p.Faults)
 	w.medium.applied, w.medium.flushing = w.referee.applied, w.referee.flushing
 	w.referee.samples = p.Seed%sampleSeeds == 0
+	w.referee.disturbed, w.referee.flips = p.Fabric.Flips > 0, p.Fabric.Flips > 0
 	w.target.world = w
 	if output != nil {
 		w.referee.note = w.log(s.newProcess("referee")).Info
