@@ -101,6 +101,28 @@ func TestPathsComeAndGo(t *testing.T) {
 	}
 }
 
+// TestLostPathIsHeldDown: a path that was lost is not used at once although its
+// host is there again.
+func TestLostPathIsHeldDown(t *testing.T) {
+	r, d, host := twoPaths(t, newRemote, initiator.PathFailOver)
+	q := open(t, d, 1)
+	second := func() bool {
+		use(t, q, 0, 1)
+		return states(d)[1] == initiator.PathUp
+	}
+	stop := r.second(t, host)
+	waitFor(t, "the second path", second)
+	began := time.Now()
+	stop()
+	waitFor(t, "its loss", func() bool { return !second() })
+	stop = r.second(t, host)
+	waitFor(t, "the second path again", second)
+	if away := time.Since(began); away < 500*time.Millisecond { // half of the first hold-down
+		t.Errorf("the path is used again after %v", away)
+	}
+	stop()
+}
+
 // TestLoginOverTheSecondHost: a device attaches over whichever host is there.
 func TestLoginOverTheSecondHost(t *testing.T) {
 	r := newRemote(t, target.Config{}, "memory:8MiB")
