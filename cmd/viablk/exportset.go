@@ -247,9 +247,10 @@ func (s *exportSet) setExports(disks []disk) error {
 	return nil
 }
 
-// retire has no further client get a disk, stops its scrub, and closes it when
-// no client has it.
+// retire has no further client get a disk, nor a successor its memory, stops
+// its scrub, and closes it when no client has it.
 func (s *exportSet) retire(d disk) *retiredDisk {
+	s.held.RetireMemory(d.Name)
 	_, _ = backend.StopScrub(d.opened) // of a disk without checksums none runs
 	r := &retiredDisk{d, make(chan struct{})}
 	s.mu.Lock()

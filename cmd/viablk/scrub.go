@@ -229,7 +229,7 @@ func (r *scrubReport) rows() [][]string {
 		{"unreadable blocks", blocksAt(r.Unreadable, r.UnreadableAt)},
 	}
 	if r.Unchecked > 0 {
-		rows = append(rows, []string{"unchecked regions", fmt.Sprintf("%d, whose checksums are damaged", r.Unchecked)})
+		rows = append(rows, []string{"unchecked regions", fmt.Sprintf("%d, whose checksums are damaged or of no use", r.Unchecked)})
 	}
 	return append(rows,
 		[]string{"time", r.Ended.Sub(r.Started).Round(time.Millisecond).String()},

@@ -61,12 +61,13 @@ type service struct {
 	// mayHandOver returns why another process cannot take over, nil is of a
 	// command without takeovers. flush shortens the flush at the end of a drain.
 	// keep copies what the process serves for the successor, which is set when
-	// wait returns.
-	mayHandOver func(claim) error
-	flush       func(context.Context)
-	keep        func(claim) error
-	successors  chan successor
-	successor   *successor
+	// wait returns. giveUnfinished gives it that before abandon.
+	mayHandOver    func(claim) error
+	flush          func(context.Context)
+	keep           func(claim) error
+	giveUnfinished func(*successor)
+	successors     chan successor
+	successor      *successor
 
 	phases   phases
 	mayDrain bool                 // an administrator may drain the process, which stays
@@ -162,6 +163,9 @@ func (s *service) end(cause error) {
 	select {
 	case <-ended:
 	case <-time.After(timeout):
+		if s.successor != nil {
+			s.giveUnfinished(s.successor)
+		}
 		s.abandon(cause)
 	}
 }

@@ -118,7 +118,7 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 	if err != nil {
 		return nil, err
 	}
-	if export, left := held.MemoryLeft(); left {
+	if export, left := held.MemoryLeft(); left && !from.resumes() {
 		return nil, errors.Join(usage("export %q of the target before is in memory, which would end: configure it as memory: with its size, or remove it from that target first", export), closeDisks(disks))
 	}
 	set := newExportSet(log, e, disks, svc.ending)
@@ -218,7 +218,7 @@ func (t *targetRun) begin(ctx context.Context, c config.Config, from *handover) 
 	}
 	from.serving()
 	t.again.attach(t.svc)
-	t.svc.reload, t.svc.keep = t.reload, t.keep
+	t.svc.reload, t.svc.keep, t.svc.giveUnfinished = t.reload, t.keep, t.giveUnfinished
 	return nil
 }
 
@@ -270,6 +270,14 @@ func (t *targetRun) keep(by claim) (err error) {
 		t.remote.announceSuccessor()
 	}
 	return err
+}
+
+// giveUnfinished gives the successor what was kept for it, because this process
+// ends although a disk still works: memory would end with it.
+func (t *targetRun) giveUnfinished(s *successor) {
+	if err := s.GiveUnfinished(t.kept); err != nil {
+		t.log.Error("disks in memory may be lost", "event", "takeover_failed", "error", err)
+	}
 }
 
 // listenURIs parses the URIs, which were validated, and sorts them by protocol.

@@ -258,3 +258,72 @@ func TestTakeoverIsRefused(t *testing.T) {
 		})
 	}
 }
+
+// TestTakeoverWithoutRemovedMemory: a disk in memory that was removed, and that
+// a client still has, keeps no other disk from moving, whether the successor
+// serves or dies.
+func TestTakeoverWithoutRemovedMemory(t *testing.T) {
+	t.Parallel()
+	folder := testbed.Folder(t)
+	socket, file := filepath.Join(folder, "n"), filepath.Join(folder, "viablk.yaml")
+	configure := func(exports ...string) {
+		t.Helper()
+		text := "target:\n  exports:\n"
+		for _, name := range exports {
+			text += "    - {name: " + name + ", backend: \"memory:1MiB\"}\n"
+		}
+		testbed.Must(t, os.WriteFile(file, []byte(text), 0o600))
+	}
+	configure("disk")
+	s := newSuccession(t, "--config", file, "--listen", "nbd+unix:///?socket="+socket, "--drain-timeout", "1s")
+	reload := func() {
+		t.Helper()
+		if p := testbed.StartPath(t, nil, testbed.Program(t), "reload", "--admin", s.admin); p.Wait(t, testbed.ToolLimit) != 0 {
+			t.Fatalf("%s", p.Output())
+		}
+	}
+	for i, serves := range []func(){func() { dieAsSuccessor(t, "opened", s.admin) }, s.next} {
+		configure("disk", "gone")
+		reload()
+		k := testbed.Connect(t, "nbd+unix:///disk?socket="+socket)
+		k.Ask(fmt.Sprintf("fill 0 4096 %d", i+1), "ok")
+		k.Disconnect()
+		stays := testbed.Connect(t, "nbd+unix:///gone?socket="+socket)
+		stays.Ask("fill 0 4096 9", "ok")
+		configure("disk")
+		reload()
+		stays.Ask("check 0 4096 9", "ok")
+		serves()
+		k = testbed.Connect(t, "nbd+unix:///disk?socket="+socket)
+		k.Ask(fmt.Sprintf("check 0 4096 %d", i+1), "ok")
+		k.Disconnect()
+	}
+	s.target.Stop()
+}
+
+// TestTakeoverOfAbandonedTarget: a target that gives up a disk that does not
+// answer, at the end of its time to drain, leaves its memory to the successor.
+func TestTakeoverOfAbandonedTarget(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(testbed.Folder(t), "n")
+	s := newSuccession(t, "--listen", "nbd+unix:///?socket="+socket, "--drain-timeout", "1s",
+		"--export", "disk=memory:1MiB", "--export", "slow=delay:write=1h:file:"+testbed.SparseFile(t, 1<<20))
+	k := testbed.Connect(t, "nbd+unix:///disk?socket="+socket)
+	k.Ask("fill 0 4096 7", "ok")
+	k.Disconnect()
+	writer := testbed.StartPath(t, nil, testbed.Locate("qemu-io"), "-f", "raw", "nbd+unix:///slow?socket="+socket, "-c", "write 0 4096")
+	testbed.Eventually(t, "a request in the slow disk", func() (any, bool) {
+		n := s.target.Status().NBD.InFlight
+		return n, n > 0
+	})
+	before := s.target
+	s.start("--takeover", s.admin)
+	if code := before.ExitCode(); code == 0 {
+		t.Errorf("the target that cut off a request ends with exit code 0\n%s", before.Output())
+	}
+	writer.Wait(t, testbed.ToolLimit)
+	k = testbed.Connect(t, "nbd+unix:///disk?socket="+socket)
+	k.Ask("check 0 4096 7", "ok")
+	k.Disconnect()
+	s.target.Stop()
+}

@@ -27,7 +27,7 @@ const (
 // travels with the first byte of an item.
 const (
 	headerSize = 3
-	maxText    = 4096
+	maxText    = 4096 + 64 // the longest name of an export, and what it is
 )
 
 // ErrBroken means that the other end broke the protocol.

@@ -32,7 +32,7 @@ import (
 
 // Item is a descriptor that moves, and what it is.
 type Item struct {
-	Name string // 4096 bytes at most
+	Name string // 4160 bytes at most
 	FD   int
 }
 
@@ -121,6 +121,22 @@ func (s *Successor) Give(items []Item) error {
 	}
 	_ = unix.Close(s.pid)
 	return s.c.Close()
+}
+
+// unfinishedLimit bounds GiveUnfinished: the caller is about to end.
+const unfinishedLimit = time.Second
+
+// GiveUnfinished gives the items to the successor of a process that ends
+// without having ended everything that uses them. The successor goes on with
+// them once the process has ended.
+func (s *Successor) GiveUnfinished(items []Item) error {
+	_ = s.c.SetDeadline(time.Now().Add(unfinishedLimit))
+	for _, i := range items {
+		if err := send(s.c, message{item, i.Name, i.FD}); err != nil {
+			return fmt.Errorf("give %s: %w", i.Name, err)
+		}
+	}
+	return nil
 }
 
 // Expel makes sure that the successor has ended, and returns why it had to.

@@ -244,6 +244,9 @@ func (c *crc) saveRegions(dirty []int64) (err error) {
 		if err == nil {
 			err = g.sums.Load().Save(overlayFile{c.file}, c.header, i)
 		}
+		if err == nil {
+			g.lost.Store(false) // the page is whole again
+		}
 		if err != nil {
 			c.soil(i, i)
 		}

@@ -18,7 +18,7 @@ const (
 	ScrubRunning  ScrubState = "running"
 	ScrubFinished ScrubState = "finished"
 	ScrubStopped  ScrubState = "stopped" // before the end of the disk
-	ScrubFailed   ScrubState = "failed"  // by a panic
+	ScrubFailed   ScrubState = "failed"  // by a panic, or another process has the disk
 )
 
 // ScrubOptions are how a scrub runs.
@@ -42,7 +42,7 @@ type ScrubStatus struct {
 
 	Corrupt    uint64 `json:"corrupt_blocks"`    // not what was written
 	Unreadable uint64 `json:"unreadable_blocks"` // the disk failed to read them
-	Unchecked  uint64 `json:"unchecked_regions"` // their sums cannot be read
+	Unchecked  uint64 `json:"unchecked_regions"` // their sums cannot be read, or are of no use
 
 	// Offsets of the first [maximumPlaces] of these blocks, in bytes.
 	CorruptAt    []int64 `json:"corrupt_offsets,omitempty"`

@@ -183,10 +183,9 @@ func TestScrubOfMarkedRegions(t *testing.T) {
 	corruptClosed(t, b.path, 8192)
 	corruptClosed(t, b.path, 9<<20)
 	readOnly := mustOpen(t, b.spec(""), Options{ReadOnly: true})
-	status := scrubAll(t, readOnly)
-	wantPlaces(t, status) // all three regions are marked together
-	if status.Checked != 0 {
-		t.Errorf("%d bytes are checked by sums of no use", status.Checked)
+	// All three regions are marked together.
+	if status := scrubAll(t, readOnly); status.Checked != 0 || status.Corrupt != 0 || status.Unchecked != 3 || status.Clean() {
+		t.Errorf("sums of no use: got %+v", status)
 	}
 	b.close(readOnly)
 	if again := b.open(); again.header.Scrubbed != 0 {
@@ -345,6 +344,40 @@ func TestScrubOfDamagedSums(t *testing.T) {
 			t.Errorf("got %+v", status)
 		}
 		readSome(t, d)
+	}
+	disk := viewOf(t, d)
+	if _, err := disk.WriteAt(fill(4096, 3), checksum.RegionSize); err != nil {
+		t.Fatal(err)
+	}
+	if err := disk.Sync(); err != nil { // the page is stored anew
+		t.Fatal(err)
+	}
+	if status := scrubAll(t, d); status.Unchecked != 0 {
+		t.Errorf("got %+v", status)
+	}
+}
+
+// taken is a kernel that does not read a file, which another process has.
+type taken struct{ syncFailing }
+
+func (k *taken) pread(fd int, p []byte, off int64, noWait bool) (int, error) {
+	if k.is(fd) {
+		return -1, unix.ESHUTDOWN
+	}
+	return k.linux.pread(fd, p, off, noWait)
+}
+
+// A scrub of a disk that another process took over fails, and is no result.
+func TestScrubOfTakenDisk(t *testing.T) {
+	b := usedSums(t, scrubSize)
+	d := b.openOn(&taken{syncFailing{path: b.path}})
+	defer b.close(d)
+	if err := StartScrub(d, ScrubOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	<-checked(d).scrubs.latestScrub().done
+	if status, _ := ScrubOf(d); status.State != ScrubFailed || status.Unreadable != 0 || !status.Last.Ended.IsZero() {
+		t.Errorf("got %+v", status)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/contain"
 	"github.com/viablk/viablk/target/backend/checksum"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -204,8 +205,11 @@ func (s *scrub) region(i int64) error {
 // its first request would.
 func (s *scrub) renew(i int64) error {
 	c := s.disk
-	if c.info.Features&block.ReadOnly != 0 {
-		return nil // it has none as long as the disk is open
+	if c.info.Features&block.ReadOnly != 0 { // it has none as long as the disk is open
+		s.mu.Lock()
+		s.status.Unchecked++
+		s.mu.Unlock()
+		return nil
 	}
 	if !s.pace(checksum.RegionSize) {
 		return errScrubStopped
@@ -263,8 +267,8 @@ func (s *scrub) piece(i, off, n int64) error {
 	if !s.pace(n) {
 		return errScrubStopped
 	}
-	if s.compare(i, off, n) == nil {
-		return nil
+	if err := s.compare(i, off, n); err == nil || errors.Is(err, unix.ESHUTDOWN) {
+		return err // another process has the disk
 	}
 	for end := off + n; off < end; off += checksum.BlockSize {
 		if s.isStopped() {
@@ -273,7 +277,9 @@ func (s *scrub) piece(i, off, n int64) error {
 		if sumIn(s.sumsOf(i), off).Load() == checksum.None {
 			continue
 		}
-		if s.compare(i, off, s.disk.blockAt(off)) != nil {
+		if err := s.compare(i, off, s.disk.blockAt(off)); errors.Is(err, unix.ESHUTDOWN) {
+			return err
+		} else if err != nil {
 			s.mu.Lock()
 			s.status.Unreadable++
 			s.status.UnreadableAt = addPlace(s.status.UnreadableAt, off)

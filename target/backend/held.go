@@ -164,6 +164,17 @@ func (h *Held) Copy() (all []Descriptor, err error) {
 	return all, nil
 }
 
+// RetireMemory forgets the memory of an export that was removed: no successor
+// gets it, although clients may still have its disk.
+func (h *Held) RetireMemory(export string) {
+	if h == nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.open, heldKey{memory: true, export: export})
+}
+
 // HasMemory returns an export whose disk in memory is open.
 func (h *Held) HasMemory() (export string, ok bool) {
 	if h == nil {

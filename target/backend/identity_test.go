@@ -168,3 +168,25 @@ func TestOpenChangesNothing(t *testing.T) {
 		time.Sleep(10 * time.Millisecond) // file systems count time in ticks
 	}
 }
+
+// TestVerifierOfACache: a disk whose cache was lost has another write verifier
+// and the UUID that it had, also in the same process.
+func TestVerifierOfACache(t *testing.T) {
+	path := newFile(t, 1<<20)
+	var verifiers []uint64
+	var uuids [][16]byte
+	for range 2 {
+		d := mustOpen(t, "volatile:file:"+path, Options{})
+		id := block.IdentityOf(d)
+		verifiers, uuids = append(verifiers, id.Verifier()), append(uuids, id.UUID())
+		if id.Verifier() != block.IdentityOf(d).Verifier() {
+			t.Error("the verifier of an open disk changes")
+		}
+		if err := d.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if verifiers[0] == verifiers[1] || uuids[0] != uuids[1] {
+		t.Errorf("verifiers %x, UUIDs %x", verifiers, uuids)
+	}
+}

@@ -130,8 +130,7 @@ func (m *memory) NewQueue(depth int) (block.Queue, error) {
 
 func (m *memory) Close() error {
 	m.executor.Close()
-	m.held.remove(m.file.fd)
-	return m.file.close()
+	return m.file.close(m.held)
 }
 
 // rangeAttempts is how often Attempt tries to acquire its range: longer than

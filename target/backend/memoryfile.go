@@ -136,6 +136,11 @@ func adoptMemory(fd int, size int64) (*memoryFile, error) {
 		return nil, fmt.Errorf("it has %d bytes instead of %d", st.Size, total)
 	}
 	f := &memoryFile{fd: fd, offset: offset, whole: overcommitsNever()}
+	if f.whole {
+		if err := unix.Fallocate(fd, 0, 0, total); err != nil {
+			return nil, os.NewSyscallError("allocate memory", err)
+		}
+	}
 	if err := f.mapAll(size, total); err != nil {
 		return nil, err
 	}
@@ -353,13 +358,15 @@ func (f *memoryFile) status(r *block.Request) {
 	}
 }
 
-// close unmaps and closes the file. Calls after the first do nothing.
-func (f *memoryFile) close() error {
+// close unmaps and closes the file, which held forgets before: it may be nil.
+// Calls after the first do nothing.
+func (f *memoryFile) close(held *Held) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.header == nil {
 		return nil
 	}
+	held.remove(f.fd)
 	err := errors.Join(os.NewSyscallError("unmap memory", unix.Munmap(f.mapping)), os.NewSyscallError("close memory", unix.Close(f.fd)))
 	f.mapping, f.header, f.bits, f.disk = nil, nil, nil, nil
 	return err

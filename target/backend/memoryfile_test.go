@@ -39,7 +39,7 @@ func newMemoryFile(t *testing.T, size int64) *memoryFile {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := f.close(); err != nil {
+		if err := f.close(nil); err != nil {
 			t.Error(err)
 		}
 	})
@@ -318,7 +318,7 @@ func TestMemoryOfOthersIsRefused(t *testing.T) {
 				defer unix.Close(fd)
 			}
 			if got, err := adoptMemory(fd, max(c.size, size)); err == nil {
-				t.Errorf("it is taken: %v", got.close())
+				t.Errorf("it is taken: %v", got.close(nil))
 			} else if name == "size" && !errors.Is(err, ErrUsage) {
 				t.Error(err)
 			}

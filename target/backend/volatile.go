@@ -28,7 +28,8 @@ type Volatile struct {
 	inner    block.Device
 	executor *block.Executor
 	latch    block.Latch
-	size     int64 // of the disk, in bytes: what it was at the beginning
+	size     int64  // of the disk, in bytes: what it was at the beginning
+	life     uint64 // another one of each cache
 
 	mu    sync.Mutex
 	disk  *block.Disk             // inner
@@ -38,7 +39,7 @@ type Volatile struct {
 // NewVolatile returns inner behind a volatile cache. Closing it closes inner,
 // and loses what was not flushed.
 func NewVolatile(inner block.Device) *Volatile {
-	v := &Volatile{inner: inner, size: inner.Info().Size, cache: make(map[int64]*[sector]byte)}
+	v := &Volatile{inner: inner, size: inner.Info().Size, life: block.NewIdentity().Verifier(), cache: make(map[int64]*[sector]byte)}
 	v.executor = block.NewExecutor(v, 1)
 	return v
 }
@@ -56,9 +57,27 @@ func (v *Volatile) Info() block.Info {
 	return info
 }
 
-// Identity implements [block.Identified]. The cache ends with the process, so
-// a [block.Durability] of FlushedOnly goes with it.
-func (v *Volatile) Identity() block.Identity { return block.IdentityOf(v.inner) }
+// Identity implements [block.Identified]. The write verifier is that of the
+// disk behind and of the cache, which ends when the disk is closed.
+func (v *Volatile) Identity() block.Identity {
+	id := block.IdentityOf(v.inner)
+	if id == nil {
+		return nil
+	}
+	return volatileIdentity{id, v.life}
+}
+
+// volatileIdentity is the identity of a disk behind a cache.
+type volatileIdentity struct {
+	block.Identity
+	life uint64
+}
+
+// Verifier implements [block.Identity].
+func (i volatileIdentity) Verifier() uint64 { return i.Identity.Verifier() ^ i.life }
+
+// Revoked implements [block.Revocable].
+func (i volatileIdentity) Revoked() error { return block.Revoked(i.Identity) }
 
 // NewQueue implements [block.Device].
 func (v *Volatile) NewQueue(depth int) (block.Queue, error) {

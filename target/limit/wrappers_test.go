@@ -40,8 +40,8 @@ var optional = map[string]func(t *testing.T, d block.Device){
 	"Shared":     nil, // of the outermost wrapper alone, which is Export
 }
 
-// wrapped are the wrappers around a disk, and the interfaces that one does not
-// forward because it has an answer of its own.
+// wrapped are the wrappers around a disk, and the interfaces, in one text, that
+// one does not forward because it has an answer of its own.
 var wrapped = map[string]struct {
 	wrap    func(t *testing.T, d block.Device) block.Device
 	answers string
@@ -59,7 +59,7 @@ var wrapped = map[string]struct {
 	"backend.crc":              {nil, ""}, // likewise
 	"backend.Volatile": {func(_ *testing.T, d block.Device) block.Device {
 		return backend.NewVolatile(d)
-	}, "DurabilityReporter"}, // its cache ends with the process
+	}, "DurabilityReporter Identified"}, // its cache ends with the device
 	"limit.Export": {func(t *testing.T, d block.Device) block.Device { return export(t, d) }, ""},
 	"limit.Session": {func(t *testing.T, d block.Device) block.Device {
 		return export(t, d).Session()
@@ -89,14 +89,14 @@ func TestWrappersForward(t *testing.T) {
 			continue
 		}
 		for face, check := range optional {
-			if check == nil || face == w.answers {
+			if check == nil || strings.Contains(w.answers, face) {
 				continue
 			}
 			checks++
 			t.Run(name+" "+face, func(t *testing.T) { check(t, w.wrap(t, richDisk{memory})) })
 		}
 	}
-	if checks < 7 {
+	if checks < 6 {
 		t.Errorf("only %d checks", checks)
 	}
 }
