@@ -180,7 +180,7 @@ func (f *verbsPeer) connect(local netip.AddrPort, rnrs uint8) {
 		ResponderResources: 1, InitiatorDepth: 1, RemoteTimeout: 20, LocalTimeout: 20, StartingPSN: verbsPSN,
 		RetryCount: 7, RNRRetryCount: rnrs, PKey: wire.DefaultPKey, MTU: wire.MTU1024, MaxCMRetries: 15,
 		LocalEECN: 1, // a REQ without the room of viablk peers
-		Primary:   wire.Path{LocalGID: local.Addr().As16(), RemoteGID: at.Addr().As16(), AckTimeout: 14},
+		Primary:   wire.Path{LocalGID: local.Addr().As16(), RemoteGID: at.Addr().As16(), AckTimeout: 18}, // 1 s: the test may be late
 	}
 	header := wire.CMA{SrcPort: 9, Src: local.Addr(), Dst: at.Addr()}
 	header.Encode(req.Private[:])
