@@ -50,7 +50,8 @@ func newFlooding(e *env, client, server *via.CQ) *flooding {
 // feed keeps the flooding VI's messages in flight.
 func (f *flooding) feed(src, room buf) {
 	f.e.t.Helper()
-	for ; f.sent < min(f.done, f.got)+floodDepth; f.sent++ { // an acknowledgement may be late
+	// An acknowledgement may be late: the send queue holds no more.
+	for ; f.sent < min(f.done+queueDepth, f.got+floodDepth); f.sent++ {
 		d := f.sends[f.sent%queueDepth]
 		f.e.client.postSend(f.client, build(d, via.OpSend, nil, []buf{src}))
 		r := f.recvs[(f.sent+floodDepth)%queueDepth]
