@@ -171,7 +171,8 @@ func (f *verbsPeer) tell(m wire.Message) {
 	})
 }
 
-// connect requests a connection with an RNR retry count.
+// connect requests a connection with an RNR retry count. A packet is repeated
+// after 1 s: the test may be late.
 func (f *verbsPeer) connect(local netip.AddrPort, rnrs uint8) {
 	f.t.Helper()
 	at := netip.MustParseAddrPort(f.provider)
@@ -180,7 +181,7 @@ func (f *verbsPeer) connect(local netip.AddrPort, rnrs uint8) {
 		ResponderResources: 1, InitiatorDepth: 1, RemoteTimeout: 20, LocalTimeout: 20, StartingPSN: verbsPSN,
 		RetryCount: 7, RNRRetryCount: rnrs, PKey: wire.DefaultPKey, MTU: wire.MTU1024, MaxCMRetries: 15,
 		LocalEECN: 1, // a REQ without the room of viablk peers
-		Primary:   wire.Path{LocalGID: local.Addr().As16(), RemoteGID: at.Addr().As16(), AckTimeout: 18}, // 1 s: the test may be late
+		Primary:   wire.Path{LocalGID: local.Addr().As16(), RemoteGID: at.Addr().As16(), AckTimeout: 18},
 	}
 	header := wire.CMA{SrcPort: 9, Src: local.Addr(), Dst: at.Addr()}
 	header.Encode(req.Private[:])
