@@ -118,6 +118,9 @@ func (h *handover) sockets() (all []endpoint, err error) {
 // resumes reports whether the process has served before.
 func (h *handover) resumes() bool { return h != nil && h.from == nil }
 
+// mayFail reports whether another process goes on if this one does not serve.
+func (h *handover) mayFail() bool { return h != nil && h.from != nil && !h.ended }
+
 // opened waits until the process may serve.
 func (h *handover) opened() error {
 	if h == nil || h.from == nil {

@@ -30,8 +30,9 @@ the disk, by --stop, when the export is removed, and when the target drains, end
 taken over; the next one begins from the start. "viablk status" shows it.
 
 The command waits for the end. The exit code is 2 if blocks are not what was written or
-cannot be read; then their number, and the offsets of the first 100, are printed. It is
-1 if the scrub was stopped before, and 75 if another one runs.`,
+cannot be read, whose number, and the offsets of the first 100, are printed, and if
+checksums of a region cannot be used. It is 1 if the scrub was stopped before, and 75
+if another one runs.`,
 		Example: `  viablk scrub disk0
   viablk scrub disk0 --rate 500MiB --background
   viablk scrub disk0 --stop`,
@@ -216,11 +217,13 @@ func (a *app) printScrub(r scrubReport, begun bool) error {
 // rows returns the table of a scrub that has ended.
 func (r *scrubReport) rows() [][]string {
 	result := "clean"
-	if !r.Clean() {
-		result = "damaged"
-	}
-	if r.State != backend.ScrubFinished {
+	switch {
+	case r.State != backend.ScrubFinished:
 		result = string(r.State)
+	case r.Corrupt+r.Unreadable > 0:
+		result = "damaged"
+	case r.Unchecked > 0:
+		result = "incomplete"
 	}
 	rows := [][]string{
 		{"result", result},

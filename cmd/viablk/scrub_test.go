@@ -94,3 +94,18 @@ func TestScrubOfDrainedTarget(t *testing.T) {
 		t.Errorf("started with %v", err)
 	}
 }
+
+// TestScrubResults: the first row says damaged only of blocks.
+func TestScrubResults(t *testing.T) {
+	for want, s := range map[string]backend.ScrubStatus{
+		"clean":      {State: backend.ScrubFinished},
+		"damaged":    {State: backend.ScrubFinished, Unreadable: 1, Unchecked: 1},
+		"incomplete": {State: backend.ScrubFinished, Unchecked: 1},
+		"stopped":    {State: backend.ScrubStopped, Corrupt: 1},
+	} {
+		r := scrubReport{ScrubStatus: s}
+		if got := r.rows()[0][1]; got != want {
+			t.Errorf("%s instead of %s", got, want)
+		}
+	}
+}

@@ -118,7 +118,7 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 	if err != nil {
 		return nil, err
 	}
-	if export, left := held.MemoryLeft(); left && !from.resumes() {
+	if export, left := held.MemoryLeft(); left && from.mayFail() {
 		return nil, errors.Join(usage("export %q of the target before is in memory, which would end: configure it as memory: with its size, or remove it from that target first", export), closeDisks(disks))
 	}
 	set := newExportSet(log, e, disks, svc.ending)

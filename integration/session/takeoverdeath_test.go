@@ -155,7 +155,8 @@ func testSuccessorDies(t *testing.T, image string) {
 var predecessorPhases = []string{"asked", "committed", "an item", "all items", "opened", "told"}
 
 // TestPredecessorDies: a successor whose predecessor dies in any phase serves
-// what it got, and opens the rest.
+// what it got, and opens the rest. Memory that it does not export ends with a
+// predecessor that died before the last item.
 func TestPredecessorDies(t *testing.T) {
 	t.Parallel()
 	for _, phase := range predecessorPhases {
@@ -210,6 +211,9 @@ func predecessor(l net.Listener, image, phase string) error {
 		func() error { return receiveKind(r, 'C') },
 		func() error {
 			_, _, err := c.WriteMsgUnix([]byte("I\x04\x00disk"), unix.UnixRights(fd), nil)
+			if err == nil && phase == "an item" { // no process is left to refuse for
+				_, _, err = c.WriteMsgUnix([]byte("I\x0b\x00memory gone"), unix.UnixRights(fd), nil)
+			}
 			return err
 		},
 		func() error { _, err := c.Write([]byte{'L', 0, 0}); return err },

@@ -261,8 +261,8 @@ func (s *scrub) next(sums *checksum.Sums, off, end int64) (from, n int64) {
 	return off, n
 }
 
-// piece reads a piece of a region and compares it, and each block by itself if
-// it cannot be read as a whole.
+// piece reads a piece of a region and compares it. If the read fails, it reads
+// block after block.
 func (s *scrub) piece(i, off, n int64) error {
 	if !s.pace(n) {
 		return errScrubStopped

@@ -162,57 +162,6 @@ func (f *memoryFile) mapAll(size, total int64) (err error) {
 	return nil
 }
 
-// format writes the header of a new disk.
-func (f *memoryFile) format(size int64, id block.Identity) {
-	f.uuid, f.verifier = id.UUID(), id.Verifier()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	copy(f.header, memoryMagic)
-	binary.LittleEndian.PutUint64(f.header[memoryAtSize:], uint64(size))
-	copy(f.header[memoryAtUUID:], f.uuid[:])
-	binary.LittleEndian.PutUint64(f.header[memoryAtVerifier:], f.verifier)
-}
-
-// identify reads the header of a disk.
-func (f *memoryFile) identify() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	copy(f.uuid[:], f.header[memoryAtUUID:])
-	f.verifier = binary.LittleEndian.Uint64(f.header[memoryAtVerifier:])
-	copy(f.writer.ID[:], f.header[memoryAtWriter:])
-	f.writer.Generation = binary.LittleEndian.Uint64(f.header[memoryAtGeneration:])
-}
-
-// UUID implements [block.Identity].
-func (f *memoryFile) UUID() [16]byte { return f.uuid }
-
-// Verifier implements [block.Identity]: what was written is lost with the
-// identity, and never else.
-func (f *memoryFile) Verifier() uint64 { return f.verifier }
-
-// Persistent implements [block.Identity].
-func (f *memoryFile) Persistent() bool { return false }
-
-// Writer implements [block.Identity].
-func (f *memoryFile) Writer() block.Writer {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.writer
-}
-
-// SetWriter implements [block.Identity].
-func (f *memoryFile) SetWriter(id [16]byte) (block.Writer, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.header == nil {
-		return block.Writer{}, os.ErrClosed
-	}
-	f.writer = block.Writer{ID: id, Generation: f.writer.Generation + 1}
-	copy(f.header[memoryAtWriter:], id[:])
-	binary.LittleEndian.PutUint64(f.header[memoryAtGeneration:], f.writer.Generation)
-	return f.writer, nil
-}
-
 // visit calls f with the bits of each word of a range that is not empty, until
 // it returns false.
 func (f *memoryFile) visit(off, n int64, see func(word *uint64, mask uint64) bool) bool {
