@@ -7,11 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ringsUndrained is the number of events after which a bell is drained. Its
-// watch is edge-triggered and reports every ring, drained or not, until the
-// socket is full. A peer rings at most a few times per event, and a ring takes
-// less than 1 KiB of the socket's buffer, which has some 200 KiB.
-const ringsUndrained = 32
+// sleepsUndrained is the number of sleeps after which a bell is drained. Its
+// watch is edge-triggered: once a ring was reported, a socket that is full
+// reports no other one. A peer rings a bell at most twice in a sleep, also in
+// one that Arm ended at once, and a ring takes less than 1 KiB of the socket's
+// buffer, which has some 200 KiB.
+const sleepsUndrained = 32
 
 // bells are the socket pairs by which a peer wakes this end: this end reads one
 // socket and passes the other to the peer. An eventfd is no alternative: both

@@ -19,13 +19,19 @@ func ringBell(fd int) {
 		unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
 }
 
-// drainBell reads up to 64 bytes from a bell.
+// drainBell empties a bell. It ends although a peer rings without a pause: that
+// peer's own wake-ups may get lost then.
 func drainBell(fd int) {
-	var b [64]byte
-	// Safety: the kernel writes at most 64 bytes during the call; no address is
-	// asked for.
-	_, _, _ = unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)),
-		unix.MSG_DONTWAIT, 0, 0)
+	var b [512]byte
+	for range 64 {
+		// Safety: the kernel writes at most 512 bytes during the call; no
+		// address is asked for.
+		n, _, errno := unix.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)),
+			unix.MSG_DONTWAIT, 0, 0)
+		if errno != 0 || n < uintptr(len(b)) {
+			return
+		}
+	}
 }
 
 // pollEvents stores the pending events of an epoll file descriptor and returns

@@ -63,8 +63,8 @@ type cq struct {
 
 // entry is the place of a link in a queue.
 type entry struct {
-	link  *link
-	rings int // events of its bell since the last drain
+	link    *link
+	drained uint64 // sleep.epoch of the link when its bell was drained last
 }
 
 // completion is a completed work of a link or, without a work, an event that
@@ -146,7 +146,7 @@ func (c *cq) bind(m *member) int {
 		i = len(c.entries)
 		c.entries = append(c.entries, entry{})
 	}
-	c.entries[i] = entry{link: l}
+	c.entries[i] = entry{link: l, drained: l.sleep.epoch}
 	c.links++
 	c.sending.Grow(c.links)
 	c.arriving.Grow(c.links)
@@ -291,8 +291,8 @@ func (c *cq) disarm() {
 }
 
 // drainBells consumes the pending epoll events, so that FD is not readable any
-// more. A bell reports each ring, drained or not, until its socket is full:
-// drainBells reads it in time.
+// more, and drains the bells that many sleeps have rung. A bell without room
+// has an event until then; with room, it reports each ring, drained or not.
 func (c *cq) drainBells() {
 	if !c.rung {
 		return
@@ -303,8 +303,8 @@ func (c *cq) drainBells() {
 			continue
 		}
 		s := &c.entries[e.Pad]
-		if s.rings++; s.rings >= ringsUndrained {
-			s.rings = 0
+		if l := s.link; l != nil && l.sleep.epoch-s.drained >= sleepsUndrained {
+			s.drained = l.sleep.epoch
 			drainBell(int(e.Fd))
 		}
 	}

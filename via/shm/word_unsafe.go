@@ -16,11 +16,12 @@ func loadWord(mem []byte, off int) uint64 {
 
 // storeWord stores a shared 64-bit word, sequentially consistent: it publishes
 // all earlier stores and is ordered before later loads, on which the doorbell
-// protocol depends.
+// protocol depends. It swaps: under the race detector a Store to memory that is
+// not Go's has release semantics only. On amd64 both are one XCHG.
 func storeWord(mem []byte, off int, v uint64) {
 	word := mem[off : off+8]
 	// Safety: as for loadWord.
-	atomic.StoreUint64((*uint64)(unsafe.Pointer(unsafe.SliceData(word))), v)
+	_ = atomic.SwapUint64((*uint64)(unsafe.Pointer(unsafe.SliceData(word))), v)
 }
 
 // publishWord stores a shared 64-bit word with release semantics: it publishes
