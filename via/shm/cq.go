@@ -40,6 +40,7 @@ type cq struct {
 	unreported int    // links whose end neither of their queues has reported
 	armed      bool
 	signaled   bool // wake was written in this sleep
+	fullPolls  int  // in a row that ran no link
 	rung       bool // epoll still has the events that ended the last sleep
 	events     [16]unix.EpollEvent
 

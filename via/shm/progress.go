@@ -7,7 +7,9 @@ import (
 
 // Poll serves a queue:
 //
-//  1. dequeue returns the waiting completions
+//  1. dequeue returns the waiting completions; if they fill dst, Poll ends, but
+//     not each time: posting completes works too, and a VI that posts as many
+//     as the consumer polls would keep the other ones from running
 //  2. progress runs the links with work to send (sending), the links whose
 //     tails the queue loads itself (watched), and the links that a ready log
 //     names (arriving); the provider owns works and receives until it pushes
@@ -20,6 +22,8 @@ import (
 const (
 	sendQuantum = 1 << 20 // bytes of Sends and RDMA per pass
 	recvQuantum = 64      // records per pass; their bytes fit the ring
+
+	maxFullPolls = 4 // in a row that run no link
 )
 
 // Poll runs the links and returns completions.
@@ -28,7 +32,8 @@ func (c *cq) Poll(dst []via.Done) int {
 		c.disarm()
 	}
 	n := c.dequeue(dst)
-	if n < len(dst) {
+	if c.fullPolls++; n < len(dst) || c.fullPolls > maxFullPolls {
+		c.fullPolls = 0
 		c.progress(uint32(len(dst) - n))
 		n += c.dequeue(dst[n:])
 		if c.unreported > 0 {

@@ -50,8 +50,7 @@ func newFlooding(e *env, client, server *via.CQ) *flooding {
 // feed keeps the flooding VI's messages in flight.
 func (f *flooding) feed(src, room buf) {
 	f.e.t.Helper()
-	// An acknowledgement may be late: the send queue holds no more.
-	for ; f.sent < min(f.done+queueDepth, f.got+floodDepth); f.sent++ {
+	for ; f.sent < min(f.done, f.got)+floodDepth; f.sent++ {
 		d := f.sends[f.sent%queueDepth]
 		f.e.client.postSend(f.client, build(d, via.OpSend, nil, []buf{src}))
 		r := f.recvs[(f.sent+floodDepth)%queueDepth]
