@@ -22,10 +22,14 @@ func (a *app) benchPair(ctx context.Context, o *benchOptions) (err error) {
 	o.config.Network = other.network
 	report, err := a.measure(ctx, o, other.uri, other.here())
 	if err != nil && ctx.Err() == nil { // it may be the end of the other end
+		grace := 100 * time.Millisecond
+		if errors.Is(err, bench.ErrLost) {
+			grace = peerTimeout // the kernel ends connections before it reports a process
+		}
 		select {
 		case <-other.ended:
 			err = context.Cause(ctx)
-		case <-time.After(100 * time.Millisecond):
+		case <-time.After(grace):
 		}
 	} else if err != nil {
 		err = context.Cause(ctx)

@@ -9,8 +9,9 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// errLost says that the other end went away.
-var errLost = errors.New("the connection is lost: the peer ended or broke it")
+// ErrLost is the error of a measurement whose other end has ended, or has
+// broken the connection.
+var ErrLost = errors.New("the connection is lost: the peer ended or broke it")
 
 // shape is what the VIs of a circuit are made for.
 type shape struct {
@@ -150,7 +151,7 @@ func (c *circuit) waitAs(ctx context.Context, mode Wait, budget, timeout time.Du
 func (c *circuit) alive() error {
 	for i := range c.streams {
 		if c.streams[i].vi.State() != via.StateConnected {
-			return errLost
+			return ErrLost
 		}
 	}
 	return nil

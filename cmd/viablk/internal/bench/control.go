@@ -249,7 +249,7 @@ func (c *control) stands() error {
 // alive returns an error if the connection is gone.
 func (c *control) alive() error {
 	if c.lost || c.vi.State() != via.StateConnected {
-		return errLost
+		return ErrLost
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ func Run(ctx context.Context, nic *via.NIC, host string, eventfds *Eventfds, con
 	switch {
 	case err != nil && ctx.Err() != nil: // whatever step its end met
 		err = errors.Join(context.Cause(ctx), err)
-	case errors.Is(err, errLost):
+	case errors.Is(err, ErrLost):
 		err = s.reason(err)
 	}
 	err = errors.Join(err, s.close())

@@ -102,7 +102,7 @@ func (v *visit) run() error {
 	for {
 		var r request
 		if err := v.ctl.receive(v.ctx, 0, &r); err != nil {
-			if errors.Is(err, errLost) {
+			if errors.Is(err, ErrLost) {
 				return nil
 			}
 			return err
