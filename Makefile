@@ -46,6 +46,8 @@
 # make noticed     how soon a silent peer is noticed in a thousand cuts, how long requests wait when one
 #                  of two cables is cut, how much longer than a killed target is away, and requests
 #                  of 1 MiB at 1 Mbit/s
+# make steady      an hour (TIME=60m) in which other processes keep all processors busy: no session and
+#                  no connection may be lost
 # make forgeries   a hundred million forged capsules, a million opens of a record that a peer
 #                  changes meanwhile, sealed sessions whose messages change on the way, and
 #                  bugs planted in what seals
@@ -121,7 +123,7 @@ PACKAGE_TOOLS := $(BUILD_TOOLS) mmdebstrap:mmdebstrap lintian:lintian rpm:rpm rp
 LOCKS := -test=false -inferred=false
 LOCKED := ./internal/... ./via/... ./target/... ./initiator ./regcache ./config ./cmd/...
 
-.PHONY: build build-verbs deb rpm image test test-plain test-race test-suites test-page test-packages test-vm test-vm-next conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed hogs forged-packets planted exactly-once returns noticed restarts attach-latency takeovers scrapes forgeries rotation cable fuzz-smoke deps clean bench-copy bench-proxy build-rbd test-ceph
+.PHONY: build build-verbs deb rpm image test test-plain test-race test-suites test-page test-packages test-vm test-vm-next conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed hogs forged-packets planted exactly-once returns noticed steady restarts attach-latency takeovers scrapes forgeries rotation cable fuzz-smoke deps clean bench-copy bench-proxy build-rbd test-ceph
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/viablk ./cmd/viablk
@@ -343,6 +345,10 @@ noticed:
 	$(GO) test -v -count=1 -timeout 0 -run '^TestStallOfRestart$$' ./integration/session -args \
 		-session.stalls $$(( $(CUTS) / 10 )) -session.downtime 30s -session.excess $(NOTICED_STALL)
 	$(GO) test -v -count=1 -timeout 0 -run '^TestLongTransferOverSlowCable$$' ./integration/roce -args -roce.slowrate 1000000 -roce.slowkeepalive 250ms
+
+TIME ?= 60m
+steady:
+	$(GO) test -v -count=1 -timeout 0 -run '^TestNoFalseLosses$$' ./integration/session -args -session.steady $(TIME)
 
 FORGERIES ?= 100000000
 forgeries:

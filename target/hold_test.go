@@ -96,6 +96,26 @@ func TestLifeOfTheFabric(t *testing.T) {
 	}
 }
 
+// TestPauseOfTheTarget: an interval counts once, however long it was: a target
+// that was stopped does not declare its initiator dead.
+func TestPauseOfTheTarget(t *testing.T) {
+	const interval = time.Second
+	now := time.Now()
+	p := peerWatch{next: now}
+	for n := 1; n < maxMissedKeepalives; n++ {
+		now = now.Add(24 * time.Hour)
+		if p.tick(now, interval, 0) {
+			t.Fatalf("given up after %d intervals", n)
+		}
+		if wait := p.next.Sub(now); wait < interval/2 {
+			t.Errorf("the next interval is over in %v", wait)
+		}
+	}
+	if now = now.Add(24 * time.Hour); !p.tick(now, interval, 0) {
+		t.Errorf("not given up after %d intervals", maxMissedKeepalives)
+	}
+}
+
 // TestLoginBeginsKeepalive: from the login on, the interval is that of
 // keepalives, and no longer the time to log in.
 func TestLoginBeginsKeepalive(t *testing.T) {
