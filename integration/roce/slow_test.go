@@ -13,6 +13,7 @@ import (
 
 var (
 	slowRate      = flag.Int("roce.slowrate", 4_000_000, "bits a second of the cable of TestLongTransferOverSlowCable")
+	slowWithin    = flag.Float64("roce.slowwithin", 0, "how often the time that the cable needs a request may take; 0: measure alone")
 	slowKeepalive = flag.Duration("roce.slowkeepalive", 400*time.Millisecond, "keepalive of its target")
 )
 
@@ -38,7 +39,11 @@ func TestLongTransferOverSlowCable(t *testing.T) {
 			for _, ask := range []string{"fill", "check"} {
 				began := time.Now()
 				k.Ask(fmt.Sprintf("%s 0 %d 7", ask, size), "ok")
-				t.Logf("%s: %v, the cable needs %v", ask, time.Since(began), line)
+				spent := time.Since(began)
+				t.Logf("%s: %v, the cable needs %v", ask, spent, line)
+				if most := *slowWithin * float64(line); most > 0 && float64(spent) > most {
+					t.Errorf("%s: that is more than %g times as long", ask, *slowWithin)
+				}
 			}
 			k.Disconnect()
 			r.Unharmed(t)
