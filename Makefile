@@ -48,6 +48,8 @@
 #                  in 200 cuts of one of two cables, 250 ms longer than a killed target is away, and
 #                  for 1 MiB at 1 Mbit/s twice as long as the cable needs
 # make cable-cuts  a thousand cuts of one of two cables: no request waits longer than 1.5 s, and none fails
+# make late-packets  requests and data arrive ten seconds late, in HOLDS=200 fail-overs between two cables,
+#                  and change nothing
 # make steady      an hour (TIME=60m) in which other processes keep all processors busy: no session and
 #                  no connection may be lost
 # make forgeries   a hundred million forged capsules, a million opens of a record that a peer
@@ -125,7 +127,7 @@ PACKAGE_TOOLS := $(BUILD_TOOLS) mmdebstrap:mmdebstrap lintian:lintian rpm:rpm rp
 LOCKS := -test=false -inferred=false
 LOCKED := ./internal/... ./via/... ./target/... ./initiator ./regcache ./config ./cmd/...
 
-.PHONY: build build-verbs deb rpm image test test-plain test-race test-suites test-page test-packages test-vm test-vm-next conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed hogs forged-packets planted exactly-once returns noticed steady cable-cuts restarts attach-latency takeovers scrapes forgeries rotation cable fuzz-smoke deps clean bench-copy bench-proxy build-rbd test-ceph
+.PHONY: build build-verbs deb rpm image test test-plain test-race test-suites test-page test-packages test-vm test-vm-next conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed hogs forged-packets planted exactly-once returns noticed steady cable-cuts late-packets restarts attach-latency takeovers scrapes forgeries rotation cable fuzz-smoke deps clean bench-copy bench-proxy build-rbd test-ceph
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/viablk ./cmd/viablk
@@ -355,6 +357,10 @@ noticed:
 PATH_CUTS ?= 1000
 cable-cuts:
 	$(GO) test -v -count=1 -timeout 0 -run '^TestCutOfOneCable$$' ./integration/roce -args -roce.pathcuts $$(( $(PATH_CUTS) / 2 )) -roce.pathstall $(NOTICED_PATH)
+
+HOLDS ?= 200
+late-packets:
+	$(GO) test -v -count=1 -timeout 0 -run '^TestLatePackets$$' ./integration/roce -args -roce.holds $(HOLDS) -roce.holdfor 10s
 
 TIME ?= 60m
 steady:
