@@ -50,6 +50,8 @@
 # make cable-cuts  a thousand cuts of one of two cables: no request waits longer than 1.5 s, and none fails
 # make late-packets  requests and data arrive ten seconds late, in HOLDS=200 fail-overs between two cables,
 #                  and change nothing
+# make crowds      the last of a hundred initiators goes on 1.5 s after its target is back; eight behind a cable
+#                  of 1 Mbit/s need twice as long as it does
 # make steady      an hour (TIME=60m) in which other processes keep all processors busy: no session and
 #                  no connection may be lost
 # make forgeries   a hundred million forged capsules, a million opens of a record that a peer
@@ -127,7 +129,7 @@ PACKAGE_TOOLS := $(BUILD_TOOLS) mmdebstrap:mmdebstrap lintian:lintian rpm:rpm rp
 LOCKS := -test=false -inferred=false
 LOCKED := ./internal/... ./via/... ./target/... ./initiator ./regcache ./config ./cmd/...
 
-.PHONY: build build-verbs deb rpm image test test-plain test-race test-suites test-page test-packages test-vm test-vm-next conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed hogs forged-packets planted exactly-once returns noticed steady cable-cuts late-packets restarts attach-latency takeovers scrapes forgeries rotation cable fuzz-smoke deps clean bench-copy bench-proxy build-rbd test-ceph
+.PHONY: build build-verbs deb rpm image test test-plain test-race test-suites test-page test-packages test-vm test-vm-next conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed hogs forged-packets planted exactly-once returns noticed steady cable-cuts late-packets crowds restarts attach-latency takeovers scrapes forgeries rotation cable fuzz-smoke deps clean bench-copy bench-proxy build-rbd test-ceph
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/viablk ./cmd/viablk
@@ -361,6 +363,13 @@ cable-cuts:
 HOLDS ?= 200
 late-packets:
 	$(GO) test -v -count=1 -timeout 0 -run '^TestLatePackets$$' ./integration/roce -args -roce.holds $(HOLDS) -roce.holdfor 10s
+
+CROWD ?= 100
+CROWD_STALL ?= 1500ms
+crowds:
+	$(GO) test -v -count=1 -timeout 0 -run '^TestCrowdReturns$$' ./integration/session -args \
+		-session.crowd $(CROWD) -session.crowdrounds 10 -session.crowdstall $(CROWD_STALL)
+	$(GO) test -v -count=1 -timeout 0 -run '^TestCrowdOverSlowCable$$' ./integration/roce -args -roce.crowdwithin 2
 
 TIME ?= 60m
 steady:
