@@ -19,6 +19,7 @@ var (
 	errLoginAgain = errors.New("the connection is logged in")
 	errNoRequest  = errors.New("not a request")
 	errRole       = errors.New("not on a connection of this role")
+	errRequests   = errors.New("more control requests at once than a connection may have")
 )
 
 // controller owns the control messages of a connection, and its logout. Control
@@ -31,6 +32,7 @@ type controller struct {
 	carrier *carrier.Carrier
 	login   login
 	scratch []byte // a message in one piece
+	calls   diskCalls
 
 	resizing   *opened // its resize event has no ack yet
 	events     uint32  // sent
@@ -146,7 +148,7 @@ func (k *controller) dispatch(h wire.ControlHeader, msg []byte) error {
 func (k *controller) send(m wire.Message) error {
 	s := k.carrier.AcquireLargeSend(wire.MaxControlSize)
 	if s == nil {
-		return errors.New("more control requests at once than a connection may have")
+		return errRequests
 	}
 	n, err := m.Encode(s.Head)
 	if err != nil {
@@ -156,13 +158,24 @@ func (k *controller) send(m wire.Message) error {
 	return k.carrier.StageMessage(s, n, carrier.Span{})
 }
 
-// open opens an export for the session.
+// open opens an export for the session. The disk may have to keep who its
+// writer is, and tells its size.
 func (k *controller) open(msg []byte) error {
 	var q wire.OpenRequest
 	if err := q.Decode(msg); err != nil {
 		return err
 	}
-	a, why := k.tryOpen(&q)
+	var a wire.OpenResponse
+	var why string
+	session := k.login.session
+	return k.calls.begin(
+		func() { a, why = k.server.tryOpen(session, &q) },
+		func() error { return k.answerOpen(&q, &a, why) },
+	)
+}
+
+// answerOpen answers an open.
+func (k *controller) answerOpen(q *wire.OpenRequest, a *wire.OpenResponse, why string) error {
 	a.ID, a.PathEpoch = q.ID, k.login.epoch
 	if a.Status == wire.StatusOK {
 		k.conn.markOpened()
@@ -170,17 +183,17 @@ func (k *controller) open(msg []byte) error {
 	} else {
 		k.conn.logCaused(k.log, slog.LevelWarn, "export not opened", "event", "export_refused", "export", clip(q.Name), "identity", k.login.identity, "reason", cmp.Or(why, a.Reason))
 	}
-	return k.send(&a)
+	return k.send(a)
 }
 
-// tryOpen opens an export, unless the session of the initiator's device was
-// ended by the administrator before.
-func (k *controller) tryOpen(q *wire.OpenRequest) (a wire.OpenResponse, why string) {
-	if k.server.ended.has(q.Writer) {
+// tryOpen opens an export for a session, unless that of the initiator's device
+// was ended by the administrator before. It may block.
+func (s *Server) tryOpen(x *session, q *wire.OpenRequest) (a wire.OpenResponse, why string) {
+	if s.ended.has(q.Writer) {
 		return wire.OpenResponse{Status: wire.StatusPermission, Reason: endedReason}, ""
 	}
-	a, why = k.login.session.open(k.server.exports, q)
-	if a.Status == wire.StatusNotFound && k.server.removed.has(q.Writer) {
+	a, why = x.open(s.exports, q)
+	if a.Status == wire.StatusNotFound && s.removed.has(q.Writer) {
 		a.Reason = removedReason
 	}
 	return a, why
@@ -199,20 +212,31 @@ func (k *controller) discover(msg []byte) error {
 		a.Status = wire.StatusInvalid
 		return k.send(&a)
 	}
-	for _, x := range list[q.Cursor:] {
+	i := k.login.identity
+	return k.calls.begin(
+		func() { a.Entries = exports.entries(list[q.Cursor:], i) },
+		func() error {
+			if err := a.Paginate(q.Cursor, int(q.MaxMessage)); err != nil {
+				return err
+			}
+			return k.send(&a)
+		},
+	)
+}
+
+// entries describes exports to a client. It asks their disks, which may block.
+func (l *exportList) entries(exports []*exported, i access.Identity) (all []wire.ExportEntry) {
+	for _, x := range exports {
 		info := x.info()
-		if access.Admits(k.login.identity, x.Rights, access.ReadWrite) == access.MayRead {
+		if access.Admits(i, x.Rights, access.ReadWrite) == access.MayRead {
 			info.Features |= block.ReadOnly
 		}
-		a.Entries = append(a.Entries, wire.ExportEntry{
-			Kind: wire.EntryExport, Default: exports.isDefault(x), UUID: x.identity.UUID(), Size: uint64(info.Size),
+		all = append(all, wire.ExportEntry{
+			Kind: wire.EntryExport, Default: l.isDefault(x), UUID: x.identity.UUID(), Size: uint64(info.Size),
 			Features: uint32(info.Features), Name: x.Name, Description: x.Description,
 		})
 	}
-	if err := a.Paginate(q.Cursor, int(q.MaxMessage)); err != nil {
-		return err
-	}
-	return k.send(&a)
+	return all
 }
 
 // logout closes the connection when the answer is sent. On a control connection
@@ -238,24 +262,41 @@ func (k *controller) logout(msg []byte) error {
 func (k *controller) leaving() bool { return k.closing || k.loggingOut }
 
 // answerLogout answers the logout of an I/O connection without commands, or of
-// a session that has no I/O connection any more.
+// a session that has no I/O connection any more. In a drain it flushes the
+// disks before.
 func (k *controller) answerLogout() error {
-	session, durable := k.login.session, false
+	session := k.login.session
 	switch {
 	case !k.loggingOut || k.closing:
 		return nil
 	case k.login.role != wire.RoleControl:
-	case !session.alone():
+		return k.loggedOut(false)
+	case k.calls.busy() || !session.alone():
 		return nil
-	default:
-		// An initiator one of whose commands was refused may log out before it was
-		// told.
-		if err := k.announce(); err != nil {
-			return err
-		}
-		durable = (k.server.isDraining() || k.signals.halt.Load() == stopDrain) && session.flush(k.server.cfg.Scheduler)
-		k.server.sessions.finish(session, k.server.exports)
 	}
+	// An initiator one of whose commands was refused may log out before it was
+	// told.
+	if err := k.announce(); err != nil {
+		return err
+	}
+	if !k.server.isDraining() && k.signals.halt.Load() != stopDrain {
+		return k.finishSession(false)
+	}
+	durable := false
+	return k.calls.begin(
+		func() { durable = session.flush(k.server.cfg.Scheduler) },
+		func() error { return k.finishSession(durable) },
+	)
+}
+
+// finishSession releases the exports of a session that logged out, and answers.
+func (k *controller) finishSession(durable bool) error {
+	k.server.sessions.finish(k.login.session, k.server.exports)
+	return k.loggedOut(durable)
+}
+
+// loggedOut answers a logout.
+func (k *controller) loggedOut(durable bool) error {
 	k.closing = true
 	if err := k.send(&wire.LogoutResponse{ID: k.logoutID, PathEpoch: k.login.epoch, Durable: durable}); err != nil {
 		return err

@@ -78,6 +78,9 @@ func (k *controller) drain(now time.Time) error {
 		session.dismissConns()
 	default:
 		k.leaveBy = now.Add(logoutGrace)
+		if err := k.watchExports(); err != nil { // the removal that it may go for comes first
+			return err
+		}
 		return k.sendGoAway()
 	}
 	return nil

@@ -57,7 +57,9 @@ func (w *worker) release() {
 	if w.login.session != nil && w.login.role == wire.RoleControl {
 		w.endPath()
 	}
-	if w.quiesce() {
+	quiet := w.quiesce()
+	w.stopDiskCalls()
+	if quiet {
 		w.free()
 	} else {
 		w.quarantine()

@@ -1,27 +1,50 @@
 package target
 
 import (
+	"fmt"
+
 	"github.com/viablk/viablk/internal/wire"
 )
 
 // watchSizes sends a resize event for an export whose size changed, one at a
 // time: the next one when the initiator has acknowledged it. It is called with
-// every keepalive of the control connection.
+// every keepalive of the control connection, and asks again when the disks have
+// told their sizes.
 func (k *controller) watchSizes() error {
-	if k.login.role != wire.RoleControl || k.login.features&wire.FeatureEvents == 0 || k.resizing != nil {
+	if k.login.role != wire.RoleControl || k.login.features&wire.FeatureEvents == 0 || k.resizing != nil || k.calls.busy() || k.leaving() {
 		return nil
 	}
-	handle, o := k.login.session.resized()
-	if o == nil {
+	session, exports := k.login.session, k.server.exports
+	if !session.uses() {
 		return nil
 	}
+	var o *opened
+	var size int64
+	return k.calls.begin(
+		func() { o, size = session.resized(exports) },
+		func() error { return k.sendResize(o, size) },
+	)
+}
+
+// sendResize sends the event for an export that has another size than
+// announced, or whose event was lost with its path. A nil one is none.
+func (k *controller) sendResize(o *opened, size int64) error {
+	if o == nil || k.leaving() || size == o.size.Load() && !o.untold.Swap(false) {
+		return nil
+	}
+	o.size.Store(size)
+	o.sizeGen.Add(1)
 	k.resizing = o
 	k.events++
 	k.log.Info("export resized", "event", "export_resized", "export", o.export.Name, "size", o.size.Load())
-	return k.send(&wire.Event{
-		ID: k.events, PathEpoch: k.login.epoch, Kind: wire.EventResize, Export: handle,
-		SizeGen: o.sizeGen.Load(), UUID: o.export.identity.UUID(), Size: uint64(o.size.Load()),
+	err := k.send(&wire.Event{
+		ID: k.events, PathEpoch: k.login.epoch, Kind: wire.EventResize, Export: o.response.Export,
+		SizeGen: o.sizeGen.Load(), UUID: o.export.identity.UUID(), Size: uint64(size),
 	})
+	if err != nil {
+		return fmt.Errorf("send resize event: %w", err)
+	}
+	return nil
 }
 
 // acknowledged handles the ack of an event. An unexpected one is ignored.
@@ -46,24 +69,25 @@ func (w *worker) acknowledged(msg []byte) error {
 }
 
 // resized returns an export of the session whose disk has another size than
-// announced, or whose event was lost with its path, with its handle, and
-// records that size. It asks the disks without the lock: entries of the list
-// stay valid.
-func (s *session) resized() (uint16, *opened) {
+// announced, with that size, or one whose event was lost with its path. It asks
+// the disks, which may block, without the lock: a handle that is in use keeps
+// its disk open.
+func (s *session) resized(t *exportTable) (*opened, int64) {
 	s.mu.Lock()
-	opens := s.opens
+	n := len(s.opens)
 	s.mu.Unlock()
-	for handle, o := range opens {
-		if o.closed.Load() {
+	for handle := range n {
+		o := s.acquire(uint16(handle))
+		if o == nil {
 			continue
 		}
-		if size := o.export.info().Size; size != o.size.Load() || o.untold.Swap(false) {
-			o.size.Store(size)
-			o.sizeGen.Add(1)
-			return uint16(handle), o
+		size := o.export.info().Size
+		s.release(o, t)
+		if size != o.size.Load() || o.untold.Load() {
+			return o, size
 		}
 	}
-	return 0, nil
+	return nil, 0
 }
 
 // present is the answer to an open with the present size.

@@ -309,9 +309,9 @@ func (s *session) giveBackLocked(o *opened, exports *exportTable) {
 	}
 }
 
-// open opens an export; the same open ID gets the same handle. One goroutine at
-// a time calls it, that of the control connection. Of a refusal by rights, why
-// tells the log what the answer does not.
+// open opens an export; the same open ID gets the same handle, also over two
+// paths at a time. It may block in the disk. Of a refusal by rights, why tells
+// the log what the answer does not.
 func (s *session) open(t *exportTable, q *wire.OpenRequest) (a wire.OpenResponse, why string) {
 	if o, a := s.opened(q); o != nil || a.Status != wire.StatusOK {
 		return a, ""
@@ -354,9 +354,9 @@ func (s *session) openFound(t *exportTable, x *exported, q *wire.OpenRequest) wi
 	o.sizeGen.Store(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended {
+	if other, a := s.openedLocked(q); other != nil || a.Status != wire.StatusOK {
 		hold.Release()
-		return wire.OpenResponse{Status: wire.StatusShutdown, Reason: "the session has ended"}
+		return a
 	}
 	o.response.Export = uint16(len(s.opens))
 	s.opens = append(s.opens, o)
@@ -368,6 +368,11 @@ func (s *session) openFound(t *exportTable, x *exported, q *wire.OpenRequest) wi
 func (s *session) opened(q *wire.OpenRequest) (*opened, wire.OpenResponse) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.openedLocked(q)
+}
+
+// +checklocks:s.mu
+func (s *session) openedLocked(q *wire.OpenRequest) (*opened, wire.OpenResponse) {
 	for _, o := range s.opens {
 		if o.id == q.OpenID && !o.closed.Load() {
 			return o, o.present()

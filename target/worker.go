@@ -51,6 +51,7 @@ func newWorker(c *conn) *worker {
 	w.stopwatch.Start(c.server.exports.clock)
 	w.exports.stopwatch, w.execute.stopwatch = &w.stopwatch, &w.stopwatch
 	w.control = controller{server: c.server, conn: c, signals: &c.signals, log: c.log}
+	w.control.calls = diskCalls{scheduler: c.server.cfg.Scheduler, signals: &c.signals}
 	return w
 }
 
@@ -119,6 +120,7 @@ func (w *worker) loop() {
 		if recheck.Load() || w.execute.aborted {
 			recheck.Store(false)
 			w.handleSignals()
+			w.reapDiskCalls()
 			w.tendRekey(w.sleeper.scheduler.Now())
 			w.exports.closeUnused()
 			w.logout()
@@ -127,7 +129,7 @@ func (w *worker) loop() {
 		if w.conn.signals.halt.Load() == stopDrain {
 			w.tendDrain()
 		}
-		if w.iterate() || w.busyPoll() {
+		if w.failure != nil || w.iterate() || w.busyPoll() {
 			continue
 		}
 		w.sleep()
@@ -185,7 +187,7 @@ func (w *worker) checkPeer() {
 		}
 		return
 	}
-	if w.conn.mustOpen(now.Sub(w.watch.loggedIn)) {
+	if !w.control.calls.busy() && w.conn.mustOpen(now.Sub(w.watch.loggedIn)) {
 		w.fail(fmt.Errorf("the initiator opened no export in %v", openTimeout))
 		return
 	}
@@ -213,7 +215,7 @@ func (w *worker) checkPeer() {
 		w.login.session.checkAges(w.conn.server.exports)
 	}
 	if err := w.control.watchSizes(); err != nil {
-		w.fail(fmt.Errorf("send resize event: %w", err))
+		w.fail(err)
 		return
 	}
 	w.carrier.Doorbell()
