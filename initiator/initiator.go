@@ -40,10 +40,10 @@ type Config struct {
 	MaxIO      int           // bytes of one command; 0 leaves it to the target
 	Timeout    time.Duration // of connecting and logging in; 10 s
 
-	// LossTimeout is how long requests wait for a lost target. After it they
-	// fail with EIO until the target is back; a connection that is not back
-	// with it has as long again. Forever is no limit. With 0, a disk that lost
-	// its target fails for good.
+	// LossTimeout is how long requests wait for a lost target, since it was
+	// there last: a slow or busy disk is no absence of the target. After it
+	// they fail with EIO until the target is back. Forever is no limit. With 0,
+	// a disk that lost its target fails for good.
 	LossTimeout    time.Duration
 	ReconnectDelay time.Duration // the longest pause between two attempts to reach it; 1 s
 

@@ -14,6 +14,7 @@ import (
 	"github.com/viablk/viablk/internal/sched"
 	"github.com/viablk/viablk/internal/seal"
 	"github.com/viablk/viablk/internal/wire"
+	"github.com/viablk/viablk/via"
 )
 
 // A reconnector ends a session that lost a connection and opens the next one
@@ -30,6 +31,8 @@ type reconnector struct {
 	scheduler sched.Scheduler
 	quit      context.Context // stop cancels it
 	cancel    context.CancelFunc
+	cut       context.Context // of the logout from a target that drains; stop cancels it later
+	cancelCut context.CancelFunc
 	ended     *sched.Event // routineReconnect has ended
 
 	mu      sync.Mutex
@@ -40,6 +43,8 @@ type reconnector struct {
 	forged        uint64       // control messages that a seal refused
 	lostAt        time.Time    // of the last loss; zero while connected
 	returnedAt    time.Time    // of the current session; zero of the first
+	presentAt     time.Time    // when the lost target was there last; see present
+	present       bool         // it was, at the last attempt
 	failure       error        // why the reconnector gave up
 	refusal       string       // why the target does not open the disk; "" if it is not there
 }
@@ -54,12 +59,15 @@ func newReconnector(d *Device, s *session) *reconnector {
 	scheduler := d.cfg.Scheduler
 	k := &reconnector{device: d, scheduler: scheduler, session: s, ended: scheduler.NewEvent(), changed: scheduler.NewEvent()}
 	k.quit, k.cancel = scheduler.WithCancel(context.Background())
+	k.cut, k.cancelCut = scheduler.WithCancel(context.Background())
 	return k
 }
 
 // stop ends routineReconnect; the caller closes the session.
 func (k *reconnector) stop() {
 	k.cancel()
+	k.scheduler.Wait(context.Background(), k.device.cfg.Timeout, k.ended)
+	k.cancelCut()
 	k.scheduler.Wait(context.Background(), -1, k.ended)
 }
 
@@ -116,15 +124,24 @@ func (k *reconnector) awaitPath(ctx context.Context, r *redialer) (*path, error)
 	}
 }
 
-// since returns when the target was lost or came back last; zero if it was
-// never lost.
-func (k *reconnector) since() time.Time {
+// presence reports whether the target is there: it answers the keepalives of
+// the current session, or refuses the next one for a reason that passes. Else
+// last is when it was there last; zero if it was never lost.
+func (k *reconnector) presence() (last time.Time, there bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.lostAt.IsZero() {
-		return k.returnedAt
+	return k.presenceLocked()
+}
+
+// +checklocks:k.mu
+func (k *reconnector) presenceLocked() (last time.Time, there bool) {
+	last = k.returnedAt
+	for _, t := range [...]time.Time{k.lostAt, k.presentAt} {
+		if t.After(last) {
+			last = t
+		}
 	}
-	return k.lostAt
+	return last, k.present || !k.session.ended.IsSet()
 }
 
 // addStatus adds the state of the reconnector to a status.
@@ -133,9 +150,9 @@ func (k *reconnector) addStatus(st *Status) {
 	defer k.mu.Unlock()
 	st.SessionLosses, st.Stats.Forged = k.sessionLosses, k.forged
 	if !k.lostAt.IsZero() {
-		away := k.scheduler.Now().Sub(k.lostAt)
-		st.Connected, st.DisconnectedSeconds, st.State, st.Error = false, away.Seconds(), StateWaiting, k.refusal
-		if away > k.device.cfg.LossTimeout {
+		now := k.scheduler.Now()
+		st.Connected, st.DisconnectedSeconds, st.State, st.Error = false, now.Sub(k.lostAt).Seconds(), StateWaiting, k.refusal
+		if last, there := k.presenceLocked(); !there && now.Sub(last) > k.device.cfg.LossTimeout {
 			st.State = StateFailed
 			st.Error = cmp.Or(k.refusal, fmt.Sprintf("the target did not return within %v", k.device.cfg.LossTimeout))
 		}
@@ -184,7 +201,7 @@ func (k *reconnector) replaceSessions() {
 			away.Warn("the target is lost: requests wait for it", "event", "target_lost")
 		}
 		k.update(func() { k.sessionLosses, k.lostAt = k.sessionLosses+1, began })
-		end := expiry{at: began.Add(k.device.cfg.LossTimeout), absent: began.Add(absentTime)}
+		end := expiry{absent: began.Add(absentTime)}
 		if s.draining.Load() {
 			k.awaitAnswers(s)
 			end.soon = k.scheduler.Now().Add(successorTime)
@@ -194,10 +211,12 @@ func (k *reconnector) replaceSessions() {
 		}
 		s.superseded.Store(true)
 		// With an answer to the logout, no request of the session is in the disk.
-		_ = s.close()
+		k.logOut(s)
 		if s.durable {
 			k.device.markDurable(k.device.writes())
 		}
+		last, _ := k.presence()
+		end.at = last.Add(k.device.cfg.LossTimeout)
 		if ms := s.retryAfter.Load(); ms != 0 {
 			end.delay, end.announced = time.Duration(ms)*time.Millisecond, k.scheduler.Now().Add(announcedTime)
 		}
@@ -214,9 +233,25 @@ func (k *reconnector) replaceSessions() {
 			return
 		}
 		next.conflicts += s.conflicts
-		k.update(func() { k.session, k.lostAt, k.returnedAt, k.refusal = next, time.Time{}, k.scheduler.Now(), "" })
+		k.update(func() {
+			k.session, k.lostAt, k.returnedAt, k.refusal, k.present = next, time.Time{}, k.scheduler.Now(), "", false
+		})
 		next.keepPaths() // hosts may have changed while it was not known
 		log.Info("the target is back", "event", "target_back", "host", k.device.cfg.Host, "disconnected", k.scheduler.Now().Sub(began).Round(time.Millisecond))
+	}
+}
+
+// logOut logs out of a session that is lost, or whose target drains: that one
+// may have to flush for long, and the answer says what is durable.
+func (k *reconnector) logOut(s *session) {
+	there := !s.ended.IsSet()
+	if s.draining.Load() {
+		_ = s.closeBy(k.cut)
+	} else {
+		_ = s.close()
+	}
+	if there && (s.draining.Load() || s.loggedOut) {
+		k.update(func() { k.presentAt = k.scheduler.Now() })
 	}
 }
 
@@ -247,6 +282,7 @@ func (k *reconnector) reopen(log *slog.Logger, end expiry) (*session, error) {
 			ask.Return, conflicts = false, 1
 			continue
 		}
+		k.notePresence(err, &end)
 		most := end.longestPause(k.scheduler.Now(), k.noteRefusal(log, err))
 		if k.pause(log, pauses.next(min(most, cfg.ReconnectDelay)), &end); k.quit.Err() != nil {
 			return nil, errClosed
@@ -256,10 +292,11 @@ func (k *reconnector) reopen(log *slog.Logger, end expiry) (*session, error) {
 
 // expiry is the end of a loss timeout.
 type expiry struct {
-	at     time.Time
-	logged bool
-	soon   time.Time // before it the successor of a target that drained is due
-	absent time.Time // before it a target that nothing listens for may be back soon
+	at      time.Time
+	present bool // the target was there at the last attempt: the timeout does not run
+	logged  bool
+	soon    time.Time // before it the successor of a target that drained is due
+	absent  time.Time // before it a target that nothing listens for may be back soon
 
 	announced time.Time     // before it the successor serves that the target announced
 	delay     time.Duration // between attempts until then
@@ -283,7 +320,7 @@ func (e *expiry) longestPause(now time.Time, refused bool) time.Duration {
 func (k *reconnector) pause(log *slog.Logger, delay time.Duration, e *expiry) {
 	for until := k.scheduler.Now().Add(delay); ; {
 		now := k.scheduler.Now()
-		if !e.logged && !now.Before(e.at) {
+		if !e.logged && !e.present && !now.Before(e.at) {
 			e.logged = true
 			log.Error("the target did not return in time: requests fail with EIO until it does", "event", "loss_timeout", "host", k.device.cfg.Host, "timeout", k.device.cfg.LossTimeout)
 		}
@@ -291,7 +328,7 @@ func (k *reconnector) pause(log *slog.Logger, delay time.Duration, e *expiry) {
 		if left <= 0 || k.quit.Err() != nil {
 			return
 		}
-		if !e.logged {
+		if !e.logged && !e.present {
 			left = min(left, e.at.Sub(now))
 		}
 		k.scheduler.Wait(k.quit, left)
@@ -305,7 +342,7 @@ func (k *reconnector) noteRefusal(log *slog.Logger, err error) (refused bool) {
 	var open *openRefusedError
 	var security *SecurityError
 	said := ""
-	if errors.As(err, &login) || errors.As(err, &open) || errors.As(err, &security) {
+	if errors.As(err, &login) || errors.As(err, &open) || errors.As(err, &security) || errors.Is(err, errOpenPending) {
 		said = err.Error()
 	}
 	k.mu.Lock()
@@ -318,6 +355,21 @@ func (k *reconnector) noteRefusal(log *slog.Logger, err error) (refused bool) {
 	}
 	k.update(func() { k.refusal = said })
 	return said != ""
+}
+
+// notePresence notes whether the target was there at an attempt that failed
+// with err. One that drained and rejects connections is still going down.
+func (k *reconnector) notePresence(err error, end *expiry) {
+	now := k.scheduler.Now()
+	end.present = present(err) || end.soon.IsZero() && errors.Is(err, via.ErrReject)
+	if end.present {
+		end.at, end.logged = now.Add(k.device.cfg.LossTimeout), false
+	}
+	k.update(func() {
+		if k.present = end.present; k.present {
+			k.presentAt = now
+		}
+	})
 }
 
 // checkSame returns an error unless an opened disk is the attached one, with

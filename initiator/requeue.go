@@ -3,6 +3,7 @@ package initiator
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/viablk/viablk/internal/carrier"
@@ -42,16 +43,22 @@ func (a *reconnectState) begin(r *redialer, timeout time.Duration) {
 func (a *reconnectState) waits() bool { return !a.over && !a.expired }
 
 // expire reports whether the loss timeout has passed since the last call. It
-// begins again when the target is back: the queue's connection follows soon.
+// does not run while the target is there, unless that refuses the connection of
+// the queue for good.
 func (a *reconnectState) expire() bool {
 	if a.until.IsZero() {
 		return false
 	}
 	d, before := a.pending.device, a.expired
-	if again := d.reconnector.since().Add(a.timeout); again.After(a.until) {
+	last, there := d.reconnector.presence()
+	now := d.cfg.Scheduler.Now()
+	if there && !a.pending.final.Load() {
+		last = now
+	}
+	if again := last.Add(a.timeout); again.After(a.until) {
 		a.until = again
 	}
-	a.expired = d.cfg.Scheduler.Now().After(a.until)
+	a.expired = now.After(a.until)
 	return a.expired && !before
 }
 
@@ -113,6 +120,7 @@ type redialer struct {
 	inside  error    // of Disconnect, after failed attempts
 	result  reconnectResult
 	ended   *sched.Event // the result is there
+	final   atomic.Bool  // the last attempt was refused, for good
 }
 
 // routineReconnect connects and sets the result.
@@ -142,6 +150,7 @@ func (r *redialer) reconnect(ctx context.Context) reconnectResult {
 		if err == nil {
 			return reconnectResult{path: p, answer: answer, inside: r.inside}
 		}
+		r.final.Store(isFinal(err, r.index, s))
 		cfg.Log.Debug("connection not restored", "event", "reconnect_failed", "conn", r.index, "error", err)
 		r.inside = errors.Join(r.inside, r.carrier.Disconnect())
 		replaced := s.keys.Load() != keys // it joined by others

@@ -43,25 +43,29 @@ type returning struct {
 	*stage
 	control, io     chan struct{} // closed: later logins are answered
 	refuse          atomic.Bool   // later logins for I/O are refused
-	controls, ios   atomic.Int32  // logins that were answered
-	refused, silent atomic.Int32  // logins for I/O; Reads that get no answer
+	refusal         wire.LoginReason
+	asked           atomic.Int32 // control logins
+	controls, ios   atomic.Int32 // logins that were answered
+	refused, silent atomic.Int32 // logins for I/O; Reads that get no answer
 	cut             atomic.Bool
 }
 
 func newReturning(t *testing.T, millis uint32) *returning {
-	r := &returning{control: make(chan struct{}), io: make(chan struct{})}
+	r := &returning{control: make(chan struct{}), io: make(chan struct{}), refusal: wire.ReasonResources}
 	r.stage = newStage(t, play{
 		millis: millis,
 		login: func(e *end, q *wire.LoginRequest, a *wire.LoginResponse) bool {
 			gate, count := r.control, &r.controls
 			if q.Role == wire.RoleIO {
 				gate, count = r.io, &r.ios
+			} else {
+				r.asked.Add(1)
 			}
 			if r.cut.Load() {
 				<-gate
 			}
 			if q.Role == wire.RoleIO && r.cut.Load() && r.refuse.Load() {
-				a.Status, a.Reason = wire.StatusNoMemory, wire.ReasonResources
+				a.Status, a.Reason = wire.StatusNoMemory, r.refusal
 				r.refused.Add(1)
 			}
 			e.sendControl(a)
@@ -121,13 +125,18 @@ func TestCloseWhileRefused(t *testing.T) {
 
 // TestQueueReturnsAfterTheTimeout: when the loss timeout is over and the target
 // is back, the first request of an idle queue succeeds; a queue whose
-// connection is not there yet waits for it, for a loss timeout at most.
+// connection is not there yet waits for it, unless the target refuses it for
+// good: then for a loss timeout at most.
 func TestQueueReturnsAfterTheTimeout(t *testing.T) {
 	for name, c := range map[string]struct {
 		refused, waits bool // the later logins for I/O are, or are held up
-	}{"connected": {}, "connecting": {waits: true}, "refused": {refused: true}} {
+		passes         bool // the reason of the refusal
+	}{"connected": {}, "connecting": {waits: true}, "refused": {refused: true}, "no room": {refused: true, passes: true}} {
 		t.Run(name, func(t *testing.T) {
 			r := newReturning(t, 0)
+			if c.refused && !c.passes {
+				r.refusal = wire.ReasonRole
+			}
 			clock := &shifted{Scheduler: sched.Real}
 			d := r.dialWith(t, func(c *initiator.Config) {
 				lasting(time.Hour)(c)
@@ -136,10 +145,8 @@ func TestQueueReturnsAfterTheTimeout(t *testing.T) {
 			q := open(t, d, 4)
 			r.lose(t, q)
 			waitFor(t, "the loss", func() bool {
-				if q.Reap(nil); r.cut.Load() {
-					return !d.Status().Connected
-				}
-				return false
+				q.Reap(nil)
+				return r.asked.Load() == 2 // the session before is logged out
 			})
 			clock.by.Add(int64(2 * time.Hour))
 			wantAll(t, q, 1, syscall.EIO)
@@ -155,20 +162,30 @@ func TestQueueReturnsAfterTheTimeout(t *testing.T) {
 				waitFor(t, "the login", func() bool { return r.ios.Load() > before })
 			}
 			submit(t, q, request(block.Write, 0, 4096))
-			if c.waits || c.refused {
+			if c.waits || c.passes {
+				waits(t, clock, d, q)
+			} else if c.refused {
 				if q.Reap(make([]*block.Request, 1)) != 0 {
 					t.Fatal("a request does not wait for its connection")
 				}
 			}
-			want := syscall.Errno(0)
 			switch {
 			case c.waits:
 				close(r.io)
+			case c.passes:
+				r.refuse.Store(false)
 			case c.refused:
-				clock.by.Add(int64(2 * time.Hour))
-				want = syscall.EIO
+				var one [1]*block.Request
+				waitFor(t, "the end of the loss timeout", func() bool { // it runs once the refusal is noted
+					clock.by.Add(int64(2 * time.Hour))
+					return q.Reap(one[:]) != 0
+				})
+				if got := block.Errno(one[0].Err); got != syscall.EIO {
+					t.Errorf("a request that the target refuses for good: %v", one[0].Err)
+				}
+				return
 			}
-			wantAll(t, q, 1, want)
+			wantAll(t, q, 1, 0)
 		})
 	}
 }

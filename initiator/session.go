@@ -77,7 +77,8 @@ type session struct {
 	// know the session.
 	conflicts int
 
-	durable bool // the target made every answered write durable; set by close
+	loggedOut bool // the target answered the logout; set by close
+	durable   bool // it made every answered write durable; likewise
 }
 
 // newSession returns a session without a path.
@@ -156,6 +157,9 @@ func openDisk(ctx context.Context, cfg Config, ask *wire.OpenRequest) (*session,
 	}
 	err = cfg.guard("panic: the disk is not opened", func() error { return s.open(ctx, ask) })
 	if err != nil {
+		if ctx.Err() != nil && s.err() == nil {
+			err = fmt.Errorf("%w: %w", errOpenPending, err)
+		}
 		return nil, errors.Join(fmt.Errorf("open export %q: %w", cfg.Export, err), s.close())
 	}
 	s.keepPaths()
@@ -245,6 +249,14 @@ func (s *session) failed() bool {
 // close logs out, and waits until the control connection is released. Further
 // calls wait for the first and return its result.
 func (s *session) close() error {
+	ctx, cancel := s.cfg.Scheduler.WithTimeout(context.Background(), s.cfg.Timeout)
+	defer cancel()
+	return s.closeBy(ctx)
+}
+
+// closeBy is close, where the target may take until the end of ctx to answer
+// the logout, while it answers keepalives.
+func (s *session) closeBy(ctx context.Context) error {
 	s.mu.Lock()
 	first := !s.closing
 	s.closing = true
@@ -252,7 +264,7 @@ func (s *session) close() error {
 	if first {
 		lost := s.lost.IsSet() && !s.draining.Load() // of several paths, one may be closed after that
 		s.closeErr = s.cfg.guard("panic: the session is not released", func() error {
-			if err := s.release(); !lost {
+			if err := s.release(ctx); !lost {
 				return err
 			}
 			return nil // Err returns why
@@ -265,14 +277,13 @@ func (s *session) close() error {
 
 // release logs out, unless the target forgot the session, and waits until the
 // paths are released.
-func (s *session) release() error {
-	ctx, cancel := s.cfg.Scheduler.WithTimeout(context.Background(), s.cfg.Timeout)
-	defer cancel()
+func (s *session) release(ctx context.Context) error {
 	var err error
 	if !s.forgotten.Load() {
 		var a wire.LogoutResponse
 		err = s.request(ctx, &wire.Logout{}, &a)
-		s.durable = err == nil && a.Durable
+		s.loggedOut = err == nil
+		s.durable = s.loggedOut && a.Durable
 	}
 	s.cancel()
 	s.mu.Lock()
