@@ -86,7 +86,7 @@ var arrows = map[string][]string{
 	"integration/vm/interop":     {},
 	"integration/vm/interop/end": {"via/roce/interop", "via/roce/interop/oob", "via", "via/roce"},
 
-	"initiator": {"via", "regcache", "internal/carrier", "internal/handshake", "internal/seal", "internal/wire", "internal/block", "internal/ratelog", "internal/ring", "internal/sched", "internal/contain"},
+	"initiator": {"via", "regcache", "internal/backoff", "internal/carrier", "internal/handshake", "internal/seal", "internal/wire", "internal/block", "internal/ratelog", "internal/ring", "internal/sched", "internal/contain"},
 	"target":    {"via", "regcache", "internal/access", "internal/carrier", "internal/handshake", "internal/latency", "internal/seal", "internal/wire", "internal/block", "internal/loop", "internal/spin", "internal/ratelog", "internal/ring", "internal/sched", "internal/contain", "target/reserve"},
 	"regcache":  {"via", "internal/buddy"},
 
@@ -125,6 +125,7 @@ var arrows = map[string][]string{
 	"internal/nbdkernel":   {},
 	"internal/transfer":    {"internal/block", "internal/eventfd", "internal/latency", "internal/ring"},
 	"internal/pki":         {},
+	"internal/backoff":     {},
 	"internal/block":       {"internal/buddy", "internal/contain", "internal/eventfd", "internal/loop", "internal/ring"},
 	"internal/blockdev":    {},
 	"internal/buddy":       {},

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/viablk/viablk/internal/backoff"
 	"github.com/viablk/viablk/internal/sched"
 	"github.com/viablk/viablk/internal/wire"
 )
@@ -180,7 +181,7 @@ func (s *session) keepPath(k *pathRoutine) {
 // the host leaves.
 func (s *session) regainPath(k *pathRoutine) *path {
 	sch := s.cfg.Scheduler
-	pauses := backoff{random: s.cfg.Random}
+	pauses := backoff.Backoff{Random: s.cfg.Random}
 	for failed := 0; k.ctx.Err() == nil; failed++ {
 		ctx, cancel := sch.WithTimeout(k.ctx, s.cfg.attemptTime(failed))
 		p := s.newPath(k.id, k.host, s.nextEpoch())
@@ -191,7 +192,7 @@ func (s *session) regainPath(k *pathRoutine) *path {
 		}
 		s.cfg.Log.Debug("the path does not connect", "event", "path_failed", "path", k.id, "host", k.host, "error", err)
 		s.noteFailure(k.id, err)
-		sch.Wait(k.ctx, pauses.next(s.cfg.ReconnectDelay), s.ended)
+		sch.Wait(k.ctx, pauses.Next(s.cfg.ReconnectDelay), s.ended)
 		if s.ended.IsSet() {
 			return nil
 		}

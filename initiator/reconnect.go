@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/viablk/viablk/internal/backoff"
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/sched"
 	"github.com/viablk/viablk/internal/seal"
@@ -261,7 +262,7 @@ func (k *reconnector) reopen(log *slog.Logger, end expiry) (*session, error) {
 	cfg := &k.device.cfg
 	ask := wire.OpenRequest{Writer: k.device.writer, Return: true, Generation: k.device.generation}
 	conflicts := 0
-	for pauses := (backoff{random: cfg.Random}); ; {
+	for pauses := (backoff.Backoff{Random: cfg.Random}); ; {
 		ctx, cancel := k.scheduler.WithTimeout(k.quit, cfg.Timeout)
 		s, err := openDisk(ctx, *cfg, &ask)
 		cancel()
@@ -284,11 +285,18 @@ func (k *reconnector) reopen(log *slog.Logger, end expiry) (*session, error) {
 		}
 		k.notePresence(err, &end)
 		most := end.longestPause(k.scheduler.Now(), k.noteRefusal(log, err))
-		if k.pause(log, pauses.next(min(most, cfg.ReconnectDelay)), &end); k.quit.Err() != nil {
+		if k.pause(log, pauses.Next(min(most, cfg.ReconnectDelay)), &end); k.quit.Err() != nil {
 			return nil, errClosed
 		}
 	}
 }
+
+// A target that nothing listens for may be back soon: an attempt costs it
+// nothing until then. One that refuses is asked less often.
+const (
+	absentTime  = 30 * time.Second
+	absentDelay = 150 * time.Millisecond
+)
 
 // expiry is the end of a loss timeout.
 type expiry struct {

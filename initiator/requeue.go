@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/viablk/viablk/internal/backoff"
 	"github.com/viablk/viablk/internal/carrier"
 	"github.com/viablk/viablk/internal/sched"
 	"github.com/viablk/viablk/internal/wire"
@@ -139,7 +140,7 @@ func (r *redialer) routineReconnect(ctx context.Context) {
 // meanwhile, it waits for the one after it.
 func (r *redialer) reconnect(ctx context.Context) reconnectResult {
 	k, cfg := r.device.reconnector, &r.device.cfg
-	pauses := backoff{random: cfg.Random}
+	pauses := backoff.Backoff{Random: cfg.Random}
 	for failed := 0; ; failed++ {
 		p, err := k.awaitPath(ctx, r)
 		if err != nil {
@@ -158,7 +159,7 @@ func (r *redialer) reconnect(ctx context.Context) reconnectResult {
 			r.lost, r.moving = p, false
 			continue
 		}
-		cfg.Scheduler.Wait(ctx, pauses.next(cfg.ReconnectDelay), s.ended, k.ended)
+		cfg.Scheduler.Wait(ctx, pauses.Next(cfg.ReconnectDelay), s.ended, k.ended)
 	}
 }
 

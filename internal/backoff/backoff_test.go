@@ -1,4 +1,4 @@
-package initiator
+package backoff
 
 import (
 	"crypto/rand"
@@ -11,12 +11,12 @@ import (
 // TestBackoff: the pauses are all over their limits, which double up to the
 // longest, also when that grows; without random numbers they are the limits.
 func TestBackoff(t *testing.T) {
-	const most = time.Second
+	const most, shorter = time.Second, 150 * time.Millisecond
 	var least, longest [8]time.Duration
 	for range 400 {
-		b := backoff{random: rand.Reader}
+		b := Backoff{Random: rand.Reader}
 		for i := range longest {
-			d := b.next(most)
+			d := b.Next(most)
 			if limit := min(firstDelay<<i, most); d <= 0 || d > limit {
 				t.Fatalf("pause %d is %v of %v", i, d, limit)
 			}
@@ -32,16 +32,16 @@ func TestBackoff(t *testing.T) {
 			t.Errorf("pause %d is %v to %v of %v", i, least[i], longest[i], limit)
 		}
 	}
-	b := backoff{random: iotest.ErrReader(errors.New("none"))}
+	b := Backoff{Random: iotest.ErrReader(errors.New("none"))}
 	for i, want := range []time.Duration{20, 40, 80, 150, 150} {
-		if d := b.next(absentDelay); d != want*time.Millisecond {
+		if d := b.Next(shorter); d != want*time.Millisecond {
 			t.Errorf("pause %d is %v", i, d)
 		}
 	}
-	if d := b.next(most); d != 2*absentDelay {
+	if d := b.Next(most); d != 2*shorter {
 		t.Errorf("the first longer pause is %v", d)
 	}
-	if d := b.next(time.Millisecond); d != time.Millisecond {
+	if d := b.Next(time.Millisecond); d != time.Millisecond {
 		t.Errorf("the first shorter pause is %v", d)
 	}
 }
