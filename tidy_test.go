@@ -158,7 +158,7 @@ var meanings = []term{
 	{"granule|granules", "the unit of registration, or of a table of ranges", []string{"regcache", "internal/block", "target", "cmd/viablk/internal/regbench"}},
 	{"credit|credits", "a posted receive; the right to send one message", []string{"via/roce/rc", "via/roce/wire", "internal/wire", "target", "initiator", "via/viatest", "cmd/viablk/internal/bench"}},
 	{"kick|kicked", "start submitted requests", []string{"internal/block", "internal/nbd", "internal/nbdclient", "initiator", "target", "target/backend", "target/backend/rbd", "target/limit", "integration/simulation"}},
-	{"verifier", "a number that changes when unflushed writes may be lost", []string{"internal/wire", "internal/block", "target", "target/backend", "target/identity", "initiator", "integration/simulation"}},
+	{"verifier", "a number that changes when unflushed writes may be lost", []string{"internal/wire", "internal/block", "target", "target/backend", "target/identity", "initiator", "cmd/viablk", "integration/simulation"}},
 	{"fence|fences|fenced", "no request of an old path executes any more", []string{"internal/wire", "target", "initiator", "via/roce/rc", "via", "via/viatest"}},
 	{"bounce", "copied through registered memory", []string{"regcache", "cmd/viablk/internal/regbench", "target/backend", "via/verbs"}},
 	{"durability", "which writes survive which failure", []string{"internal/block", "target/backend", "target/backend/rbd", "target/limit", "integration/simulation"}},

@@ -204,8 +204,8 @@ type Attach struct {
 	// target.
 	ReconnectDelay time.Duration `mapstructure:"reconnect_delay"`
 
-	// Reattach takes over a device that is attached to URI, and whose process
-	// is gone.
+	// Reattach takes over a device that is attached to URI, and the clients of
+	// the unix socket of NBD, whose process is gone.
 	Reattach bool `mapstructure:"reattach"`
 }
 

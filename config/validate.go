@@ -214,8 +214,22 @@ func (a Attach) validateDevice(bad *complaints) {
 	bad.duration("attach.io_timeout", a.IOTimeout, 0, maximumTimeout)
 	bad.duration("attach.ctrl_loss_timeout", a.CtrlLossTimeout, 0, maximumTimeout)
 	bad.duration("attach.reconnect_delay", a.ReconnectDelay, minimumTimeout, maximumTimeout)
-	if a.Reattach && a.Device == "" {
-		bad.add("attach.reattach", "there is no device to take over: set attach.device")
+	if a.Reattach {
+		a.validateReattach(bad)
+	}
+}
+
+// validateReattach checks that there is what a process can take over. URIs that
+// are wrong have their complaint already.
+func (a Attach) validateReattach(bad *complaints) {
+	local, localErr := ParseURI(a.NBD)
+	remote, err := a.Remote()
+	switch {
+	case a.NBD != "" && localErr != nil:
+	case local.Socket == "" && a.Device == "":
+		bad.add("attach.reattach", "there is no device or unix socket to take over: set attach.device or attach.nbd")
+	case local.Socket != "" && a.URI != "" && err == nil && !remote.VIA() && !a.Durable:
+		bad.add("attach.reattach", "an NBD server cannot tell whether it lost writes, or still executes some, of the process before: set attach.durable if it does neither")
 	}
 }
 

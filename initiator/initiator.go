@@ -51,6 +51,13 @@ type Config struct {
 	// wrote to the disk meanwhile; "" is ConflictFail.
 	OnConflict ConflictPolicy
 
+	// Continues is the life of the process before, nil to begin one. Dial fails
+	// with a ContinueError if its users cannot go on.
+	Continues *Life
+	// KeepLife is called with the life of the device, before it is used and when
+	// it changes: by Dial, and later by one goroutine. It may be nil.
+	KeepLife func(Life)
+
 	Log *slog.Logger // nil discards
 
 	// CopyMode is how payload in memory of the caller's moves; "" is auto.
@@ -239,7 +246,7 @@ type Device struct {
 	// +checklocks:mu
 	past QueueStats
 	// +checklocks:mu
-	pastWrites uint64 // of queues that are closed
+	pastWrites uint64 // of queues that are closed, and of the process before
 	// +checklocks:mu
 	closed bool
 }
@@ -256,12 +263,16 @@ func Dial(ctx context.Context, cfg Config) (*Device, error) {
 	if err != nil {
 		return nil, fmt.Errorf("attach %s: %w", cfg.Host, err)
 	}
-	s, err := openDisk(ctx, cfg, &wire.OpenRequest{Writer: writer, Preempt: cfg.Preempt})
+	ask := cfg.Continues.request(writer, cfg.Preempt)
+	s, err := openDisk(ctx, cfg, ask)
 	if err != nil {
-		return nil, fmt.Errorf("attach %s: %w", cfg.Host, err)
+		return nil, fmt.Errorf("attach %s: %w", cfg.Host, cfg.Continues.refusal(err))
 	}
 	a := &s.export
-	d := &Device{cfg: cfg, first: s, writer: writer, export: *a, verifier: a.Verifier, generation: a.Generation, conns: make(map[uint16]*Queue), info: block.Info{
+	if err := cfg.Continues.check(a); err != nil {
+		return nil, errors.Join(fmt.Errorf("attach %s: %w", cfg.Host, err), s.close())
+	}
+	d := &Device{cfg: cfg, first: s, writer: ask.Writer, export: *a, verifier: a.Verifier, generation: a.Generation, conns: make(map[uint16]*Queue), info: block.Info{
 		Size: int64(a.Size), MinimumBlock: a.MinimumBlock, PreferredBlock: a.PreferredBlock,
 		MaximumPayload: uint32(min(wire.MaxIO, cfg.PoolBytes)), Features: block.Features(a.Features) & block.KnownFeatures,
 	}}
@@ -269,6 +280,10 @@ func Dial(ctx context.Context, cfg Config) (*Device, error) {
 	if err := d.memory.open(&cfg); err != nil {
 		return nil, errors.Join(fmt.Errorf("attach %s: %w", cfg.Host, err), s.close())
 	}
+	if cfg.Continues != nil {
+		d.pastWrites = 1 // not flushed, as far as this process knows
+	}
+	d.keepLife()
 	if cfg.LossTimeout > 0 {
 		d.reconnector, d.ranges = newReconnector(d, s), block.NewRanges()
 		cfg.Scheduler.Go(d.reconnector.routineReconnect)

@@ -270,6 +270,7 @@ func (k *reconnector) reopen(log *slog.Logger, end expiry) (*session, error) {
 			s.conflicts = conflicts
 			if err = k.device.checkSame(&s.export); err == nil {
 				k.device.generation = s.export.Generation
+				k.device.keepLife()
 				return s, nil
 			}
 			return nil, errors.Join(err, s.close())

@@ -53,7 +53,13 @@ device is in use, 2 if it is not attached.`,
 			}
 			return detachDevice(ctx, n, *force)
 		}
-		return endProcess(ctx, p.PID)
+		if err := endProcess(ctx, p.PID); err != nil {
+			return err
+		}
+		for _, socket := range p.sockets() {
+			forgetLife(socket)
+		}
+		return nil
 	}
 	return cmd
 }
@@ -123,15 +129,18 @@ func findAttach(ctx context.Context, socket string) (processStatus, error) {
 }
 
 // servesAt reports whether a process serves NBD at the unix socket of a path.
-func (p *processStatus) servesAt(path string) bool {
+func (p *processStatus) servesAt(path string) bool { return slices.Contains(p.sockets(), path) }
+
+// sockets returns the unix sockets where a process serves NBD.
+func (p *processStatus) sockets() (list []string) {
 	for _, e := range p.Exports {
 		for _, text := range e.URIs {
-			if u, err := config.ParseURI(text); err == nil && u.Socket == path {
-				return true
+			if u, err := config.ParseURI(text); err == nil && u.Socket != "" {
+				list = append(list, u.Socket)
 			}
 		}
 	}
-	return false
+	return list
 }
 
 // endProcess ends a process in peace, and waits for it.

@@ -93,7 +93,7 @@ var (
 		{"io-timeout", "attach.io_timeout", "`TIME` after which the kernel retries a request; 0: never"},
 		{"ctrl-loss-tmo", "attach.ctrl_loss_timeout", "how long, `TIME`, I/O waits for a lost target or a process that serves the device; 0s: fail at once"},
 		{"reconnect-delay", "attach.reconnect_delay", "longest `TIME` between two attempts to reach the target"},
-		{"reattach", "attach.reattach", "take over a device whose process died"},
+		{"reattach", "attach.reattach", "take over a device, or the clients of an NBD unix socket, whose process ended"},
 	}
 	adminOption = commonOptions[:1]
 	stateOption = exportOptions[1:2]

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"time"
 
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/internal/block"
@@ -74,25 +73,8 @@ func (k *kernelDevice) close() {
 	}
 }
 
-// dial opens the remote disk. While a device waits for its disk, it tries until
-// that would wait no longer.
-func (k *kernelDevice) dial(ctx context.Context, svc *service, u config.URI, c config.Attach, log *slog.Logger, trace *tracer) (*remoteDisk, error) {
-	deadline := time.Now().Add(c.CtrlLossTimeout)
-	for {
-		remote, err := dialRemote(ctx, u, c, log, trace)
-		if err == nil || exitCode(err) != exitTryAgain || k == nil || !k.reserved.Reattaching() || time.Until(deadline) < c.ReconnectDelay {
-			return remote, err
-		}
-		log.Warn("the device waits for the target", "event", "device_waits", "error", err)
-		select {
-		case <-time.After(c.ReconnectDelay):
-		case <-svc.signals:
-			return nil, err
-		case <-ctx.Done():
-			return nil, err
-		}
-	}
-}
+// reattaching reports whether the device is there, and waits to be served.
+func (k *kernelDevice) reattaching() bool { return k != nil && k.reserved.Reattaching() }
 
 // attach makes the device of a remote disk that is an export of the server.
 func (k *kernelDevice) attach(ctx context.Context, server *nbd.Server, d attached, log *slog.Logger) error {

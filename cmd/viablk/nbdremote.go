@@ -24,13 +24,14 @@ type nbdRemote struct {
 	timeout time.Duration // how long requests wait for the server
 }
 
-// dialRemote opens the disk that a URI names. The caller closes it.
-func dialRemote(ctx context.Context, u config.URI, c config.Attach, log *slog.Logger, trace *tracer) (*remoteDisk, error) {
+// dialRemote opens the disk that a URI names. It continues the life that a file
+// has, and keeps its own there; a nil file is none. The caller closes the disk.
+func dialRemote(ctx context.Context, u config.URI, c config.Attach, life *lifeFile, log *slog.Logger, trace *tracer) (*remoteDisk, error) {
 	dial := dialNBDRemote
 	if u.VIA() {
 		dial = dialVIA
 	}
-	remote, err := dial(ctx, u, c, log, trace)
+	remote, err := dial(ctx, u, c, life, log, trace)
 	if err != nil {
 		return nil, withNearExports(ctx, u, err)
 	}
@@ -38,7 +39,7 @@ func dialRemote(ctx context.Context, u config.URI, c config.Attach, log *slog.Lo
 }
 
 // dialNBDRemote is dialRemote for an NBD URI.
-func dialNBDRemote(ctx context.Context, u config.URI, c config.Attach, log *slog.Logger, _ *tracer) (*remoteDisk, error) {
+func dialNBDRemote(ctx context.Context, u config.URI, c config.Attach, life *lifeFile, log *slog.Logger, _ *tracer) (*remoteDisk, error) {
 	if c.Exclusive || c.Preempt {
 		return nil, usage("%s: an NBD server reserves no disk: leave out --exclusive and --preempt", u)
 	}
@@ -50,6 +51,7 @@ func dialNBDRemote(ctx context.Context, u config.URI, c config.Attach, log *slog
 	if err != nil {
 		return nil, err
 	}
+	life.keep(nil)
 	return &remoteDisk{u, &nbdRemote{device, u, c.CtrlLossTimeout}, sync.OnceValue(func() error {
 		if err := device.Close(); err != nil {
 			return fmt.Errorf("close %s: %w", u, err)

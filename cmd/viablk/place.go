@@ -122,7 +122,7 @@ func (p *places) open(ctx context.Context, argument string, readOnly bool, size 
 	}
 	c := p.attach
 	c.ReadOnly = readOnly
-	remote, err := dialRemote(ctx, u, c, p.log, nil)
+	remote, err := dialRemote(ctx, u, c, nil, p.log, nil)
 	if err != nil {
 		return place{}, err
 	}

@@ -144,7 +144,7 @@ func attachDisks(ctx context.Context, c config.Config, between config.URI, local
 		options := c.Attach
 		options.ReadOnly = options.ReadOnly || d.isReadOnly()
 		options.CtrlLossTimeout = 0 // the target is not away while there is this process
-		remote, err := dialVIA(ctx, between, options, log, trace)
+		remote, err := dialVIA(ctx, between, options, nil, log, trace)
 		if err != nil {
 			return nil, errors.Join(err, closeAttached(remotes))
 		}

@@ -40,8 +40,8 @@ type remoteDisk struct {
 	close  func() error // closes disk and NIC, once
 }
 
-// dialVIA opens the disk that a VIA URI names. The caller closes it.
-func dialVIA(ctx context.Context, u config.URI, c config.Attach, log *slog.Logger, trace *tracer) (*remoteDisk, error) {
+// dialVIA is dialRemote for a VIA URI.
+func dialVIA(ctx context.Context, u config.URI, c config.Attach, life *lifeFile, log *slog.Logger, trace *tracer) (*remoteDisk, error) {
 	security, err := sealed(u, nil)
 	if err != nil {
 		return nil, err
@@ -71,6 +71,8 @@ func dialVIA(ctx context.Context, u config.URI, c config.Attach, log *slog.Logge
 		OnConflict:     initiator.ConflictPolicy(c.OnConflict),
 		OtherHosts:     u.OtherHosts(),
 		PathPolicy:     initiator.PathPolicy(c.PathPolicy),
+		Continues:      life.continues(),
+		KeepLife:       life.recorder(),
 	})
 	if err != nil {
 		return nil, errors.Join(refusal(about("attach", u, err)), nic.Close())

@@ -27,7 +27,7 @@ func lockSocket(ctx context.Context, path string) (unlock func(), err error) {
 	defer cancel()
 	name := path + ".lock"
 	for {
-		f, err := tryLock(name)
+		f, err := TryLock(name)
 		if err != nil {
 			return nil, fmt.Errorf("lock %s: %w", name, err)
 		}
@@ -42,8 +42,10 @@ func lockSocket(ctx context.Context, path string) (unlock func(), err error) {
 	}
 }
 
-// tryLock returns the locked file at name, or nil if another process has it.
-func tryLock(name string) (*os.File, error) {
+// TryLock returns the locked file at name, which it makes if it is missing, or
+// nil if another process has it. Closing the file unlocks it; who removes it
+// does so first.
+func TryLock(name string) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
