@@ -214,6 +214,15 @@ func TestSilence(t *testing.T) {
 	good.progresses()
 }
 
+// TestKeepaliveIsGranted: an initiator learns the interval of the keepalives
+// when it logs in.
+func TestKeepaliveIsGranted(t *testing.T) {
+	r := newRig(t, target.Config{KeepAlive: 250 * time.Millisecond}, disk(t, "good"))
+	if got := r.attach(t, "good").control.answer.KeepAliveMillis; got != 250 {
+		t.Errorf("the initiator hears of %d ms", got)
+	}
+}
+
 // TestManySessions: sessions come and go without a trace.
 func TestManySessions(t *testing.T) {
 	r := newRig(t, target.Config{}, disk(t, "good"), disk(t, "bad"))
