@@ -76,8 +76,13 @@ func TestPathsComeAndGo(t *testing.T) {
 			if s := states(d); s != [2]initiator.PathState{up, down} {
 				t.Fatalf("states %v before the second host is there", s)
 			}
-			queues := []*initiator.Queue{open(t, d, 4), open(t, d, 4)} // both over the first path
-			session := d.Status().Session
+			var queues []*initiator.Queue // both over the first path; closed below
+			for range 2 {
+				q, err := d.NewQueue(4)
+				must(t, err)
+				queues = append(queues, q.(*initiator.Queue))
+			}
+			session, began := d.Status().Session, time.Now()
 			for round := range byte(2) {
 				stop := r.second(t, host)
 				waitFor(t, "the second path, with a queue", func() bool {
@@ -94,8 +99,21 @@ func TestPathsComeAndGo(t *testing.T) {
 					t.Fatalf("after the loss of a path: %+v", st)
 				}
 			}
-			if p := d.Status().Paths[1]; p.Losses != 2 {
-				t.Errorf("%d losses of the path, 2 were", p.Losses)
+			paths, total := d.Status().Paths, uint64(0)
+			if p := paths[1]; p.Losses != 2 || p.LastLoss.Before(began) || !paths[0].LastLoss.IsZero() {
+				t.Errorf("%d losses of the path, 2 were, the last at %v; %+v", p.Losses, p.LastLoss, paths[0])
+			}
+			for _, q := range queues {
+				must(t, q.Close())
+			}
+			for i, p := range d.Status().Paths {
+				if total += p.Requests; p.Requests == 0 {
+					t.Errorf("path %d has no requests", i)
+				}
+			}
+			stats := d.Status().Stats
+			if n := stats.Counts.Requests(); total != n {
+				t.Errorf("the paths have %d requests of %d", total, n)
 			}
 		})
 	}

@@ -78,8 +78,18 @@ func (q *Queue) prefers() bool {
 
 // usePath counts the queue at a path in place of the one before.
 func (q *Queue) usePath(p *path) {
+	q.creditPath()
 	q.path, q.session, q.poster.epoch = p, p.s, p.epoch
 	p.queues.Add(1)
+}
+
+// creditPath counts the requests of the queue, since the last call, at its path.
+func (q *Queue) creditPath() {
+	n := q.requests.counts.Requests()
+	if q.path != nil {
+		q.path.s.taken[q.path.id].Add(n - q.credited)
+	}
+	q.credited = n
 }
 
 // errMoves ends the connection of a queue without commands in flight that moves
@@ -100,10 +110,14 @@ const (
 type PathStatus struct {
 	Host   string    `json:"host"`
 	State  PathState `json:"state"`
-	Queues int64     `json:"queues"`          // that use it
-	Active int64     `json:"active"`          // of these, with commands in flight
-	Losses uint64    `json:"path_losses"`     // in this session
-	Error  string    `json:"error,omitempty"` // why it does not connect
+	Queues int64     `json:"queues"`      // that use it
+	Active int64     `json:"active"`      // of these, with commands in flight
+	Losses uint64    `json:"path_losses"` // in this session
+
+	Requests uint64    `json:"requests"`           // of its queues, in this session
+	LastLoss time.Time `json:"last_loss,omitzero"` // of Losses
+
+	Error string `json:"error,omitempty"` // why it does not connect
 }
 
 // Paths describes the paths to the target, one for each host.
@@ -118,7 +132,7 @@ func (s *session) pathStatus() (list []PathStatus) {
 		if host == "" {
 			continue
 		}
-		st := PathStatus{Host: host, State: PathDown, Losses: s.losses[id]}
+		st := PathStatus{Host: host, State: PathDown, Losses: s.losses[id], LastLoss: s.lostAt[id], Requests: s.taken[id].Load()}
 		if err := s.failures[id]; err != nil {
 			st.Error = err.Error()
 		}

@@ -106,7 +106,8 @@ func (s *session) changeRoutines() (begun []*pathRoutine, left [maxPaths]*pathRo
 		case k == nil && host != "":
 			k = &pathRoutine{id: uint16(id), host: host, ended: s.cfg.Scheduler.NewEvent()}
 			k.ctx, k.leave = s.cfg.Scheduler.WithCancel(s.ctx)
-			s.routines[id], s.failures[id], s.losses[id] = k, nil, 0
+			s.routines[id], s.failures[id], s.losses[id], s.lostAt[id] = k, nil, 0, time.Time{}
+			s.taken[id].Store(0)
 			s.running++
 			begun = append(begun, k)
 		}
@@ -156,7 +157,7 @@ func (s *session) keepPath(k *pathRoutine) {
 		if s.isClosing() {
 			return // close ends the path
 		}
-		removed := p.up()
+		removed, lostAt := p.up(), sch.Now()
 		p.lose() // a queue may have done it
 		err := p.close()
 		if removed {
@@ -170,7 +171,7 @@ func (s *session) keepPath(k *pathRoutine) {
 		}
 		log.Debug("the path is fenced", "event", "path_fenced", "epoch", p.epoch)
 		s.mu.Lock()
-		s.paths[id], s.losses[id] = nil, s.losses[id]+1
+		s.paths[id], s.losses[id], s.lostAt[id] = nil, s.losses[id]+1, lostAt
 		s.mu.Unlock()
 		p.fenced.Set()
 		sch.Wait(k.ctx, hold.next(sch.Now().Sub(p.since), s.cfg.Random))

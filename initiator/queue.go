@@ -46,6 +46,7 @@ type Queue struct {
 	armed                              bool // and not awake since
 	iterations                         uint32
 	sleeps, waitsForCredit, reconnects uint64
+	credited                           uint64 // requests that are counted at a path
 	// ────────
 	index     uint16 // of the connection in its session
 	written   writeCounter

@@ -43,6 +43,8 @@ type session struct {
 
 	resized atomic.Pointer[wire.Event] // the last of a size; nil without any
 
+	taken [maxPaths]atomic.Uint64 // requests by queues of a path to the present host
+
 	ended *sched.Event // the last path has ended
 	lost  *sched.Event // the last path is lost, or the target goes down
 
@@ -53,6 +55,8 @@ type session struct {
 	failures [maxPaths]error // why a path does not connect
 	// +checklocks:mu
 	losses [maxPaths]uint64 // of a path to the present host
+	// +checklocks:mu
+	lostAt [maxPaths]time.Time // the last of them
 	// +checklocks:mu
 	epoch uint32 // the last of a path
 	// +checklocks:mu

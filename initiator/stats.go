@@ -59,6 +59,7 @@ func (q *Queue) publish() {
 	if q.reconnect.pending != nil {
 		return // the connection is not the owner's
 	}
+	q.creditPath()
 	stats := QueueStats{
 		Counts: q.requests.counts, Traffic: q.carrier.Traffic(), BytesBounced: q.payload.bytesBounced, Errors: q.requests.errors,
 		Sleeps: q.sleeps, WaitsForMemory: q.payload.waits, WaitsForCredit: q.waitsForCredit, Reconnects: q.reconnects,

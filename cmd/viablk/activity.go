@@ -33,6 +33,11 @@ func (p *processStatus) addActivity(s *activity.State) {
 			Errors: f.Errors, Waits: f.Waits, Throttled: b.throttled, Limited: b.limited,
 			Latency: known[faceKey{f.Export, f.Face}],
 		}
+		for _, x := range f.Paths {
+			c.Paths = append(c.Paths, activity.HostPath{
+				Host: x.Host, State: string(x.State), Reason: x.Error, Queues: x.Queues, Requests: x.Requests, Losses: x.Losses, LastLoss: x.LastLoss,
+			})
+		}
 		if b.backend == "via+"+roceProvider {
 			c.Network = links.all
 		} else if f.Face == "via+"+roceProvider {

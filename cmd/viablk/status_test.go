@@ -7,8 +7,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
+	"github.com/viablk/viablk/cmd/viablk/internal/activity"
 	"github.com/viablk/viablk/initiator"
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/nbd"
@@ -26,6 +28,31 @@ func attachedDisk(state initiator.State, reason string, seconds float64) process
 	}
 	p.Faces = p.faces()
 	return p
+}
+
+// degradedDisk is a process whose disk goes on over one of three paths.
+func degradedDisk() processStatus {
+	p := attachedDisk(initiator.StateConnected, "", 0)
+	p.Initiators[0].Paths = []initiator.PathStatus{
+		{Host: "192.0.2.1", State: initiator.PathDown, Error: "no answer\x1b[31m", Losses: 2, LastLoss: time.Unix(1700000000, 0)},
+		{Host: "192.0.2.2", State: initiator.PathUp, Queues: 1, Requests: 7},
+		{Host: "192.0.2.3", State: initiator.PathLost},
+	}
+	p.Faces = p.faces()
+	return p
+}
+
+// TestPathsInTop: top shows the paths that status has.
+func TestPathsInTop(t *testing.T) {
+	x := activityOf(time.Now(), []processStatus{degradedDisk()}).Exports[0]
+	want := []activity.HostPath{
+		{Host: "192.0.2.1", State: "down", Reason: "no answer\x1b[31m", Losses: 2, LastLoss: time.Unix(1700000000, 0)},
+		{Host: "192.0.2.2", State: activity.PathUp, Queues: 1, Requests: 7},
+		{Host: "192.0.2.3", State: "lost"},
+	}
+	if !slices.Equal(x.Paths, want) || x.PathsUp() != 1 {
+		t.Errorf("%d up of %+v", x.PathsUp(), x.Paths)
+	}
 }
 
 // targetProcess serves a disk by NBD and by three VIA providers, of which each
@@ -79,6 +106,11 @@ func TestStatusTable(t *testing.T) {
 		{"failed", statusReport{Processes: []processStatus{attachedDisk(initiator.StateFailed, "another disk", 7300)}}, false, []string{
 			"41 d nbd failed 1GiB 2 7 123.5k 3.5KiB 5.0GiB 1",
 			"41 d: failed: another disk",
+		}},
+		{"one of two paths down", statusReport{Processes: []processStatus{degradedDisk()}}, true, []string{
+			"41 d nbd connected 1GiB 2 7 123.5k 3.5KiB 5.0GiB 1",
+			`41 d: path 192.0.2.1: down: no answer\x1b[31m`,
+			"41 d: path 192.0.2.3: lost",
 		}},
 		{"no process", statusReport{Devices: []deviceReport{orphan}}, false, []string{
 			"- old device waiting 1MiB 0 0 0 0 0 0",

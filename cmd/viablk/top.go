@@ -40,7 +40,8 @@ is where most of that time goes, with its share:
 
 WAIT% is the part of requests that waited in the server, RETRANS packets to the peers of
 the export that were retransmitted in a second, MB 10^6 bytes. On narrow terminals less
-important columns are absent. Keys are listed at the bottom; Enter shows the operations
+important columns are absent. STATE is paths 1/2 if one of two paths to the target of an
+attached disk is not up. Keys are listed at the bottom; Enter shows the operations, paths
 and clients of an export.
 
 When a process ends the view goes on, and shows the next one. Without a terminal a line

@@ -35,6 +35,11 @@ func (c *Counts) Count(op Op, n uint64) {
 	}
 }
 
+// Requests returns the number of requests of all kinds.
+func (c *Counts) Requests() uint64 {
+	return c.Reads + c.Writes + c.Flushes + c.Trims + c.WriteZeroes + c.Statuses + c.Prefetches
+}
+
 // Add adds the counts of another user.
 func (c *Counts) Add(o *Counts) {
 	c.Reads += o.Reads

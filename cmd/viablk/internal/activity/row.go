@@ -28,6 +28,8 @@ type Row struct {
 	// Silent is how long requests have been in flight and none was answered.
 	Silent time.Duration
 
+	Paths []PathRow // to the hosts of a target that has several
+
 	where Place
 }
 
@@ -89,9 +91,12 @@ func (r *Row) Where() (Place, float64) {
 	return r.where, share
 }
 
+// Degraded reports whether requests go on although a path is not up.
+func (r *Row) Degraded() bool { return r.State == Connected && r.PathsUp() < len(r.Counters.Paths) }
+
 // newRow compares counters with earlier ones of the same process.
 func newRow(now, earlier *Counters, interval time.Duration) Row {
-	r := Row{Counters: now, Interval: interval, InBackend: -1, InLimit: -1, Waited: -1, Repeated: -1, where: Nowhere}
+	r := Row{Counters: now, Interval: interval, InBackend: -1, InLimit: -1, Waited: -1, Repeated: -1, where: Nowhere, Paths: pathRows(now.Paths, earlier.Paths)}
 	if interval <= 0 {
 		return r
 	}

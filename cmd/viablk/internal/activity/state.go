@@ -57,6 +57,8 @@ type Counters struct {
 	Throttled time.Duration
 	Limited   bool
 
+	Paths []HostPath // to the hosts of a target that has several
+
 	// Network is the packets to the peers of the export; nil without packets.
 	Network *Network
 
@@ -67,6 +69,27 @@ type Counters struct {
 type Network struct {
 	Sent, Retransmitted uint64
 	RoundTrip           time.Duration // the longest of the peers; 0 before it was measured
+}
+
+// HostPath is the way to one host of a target.
+type HostPath struct {
+	Host, State, Reason string
+	Queues              int64  // that use it
+	Requests, Losses    uint64 // in the present session
+	LastLoss            time.Time
+}
+
+// PathUp is the state of a path that requests may use.
+const PathUp = "up"
+
+// PathsUp returns how many paths are up.
+func (c *Counters) PathsUp() (n int) {
+	for i := range c.Paths {
+		if c.Paths[i].State == PathUp {
+			n++
+		}
+	}
+	return n
 }
 
 // Session is a client of a process.

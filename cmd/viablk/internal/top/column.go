@@ -1,6 +1,7 @@
 package top
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"time"
@@ -58,8 +59,12 @@ func networked(rows []activity.Row) bool {
 	return slices.ContainsFunc(rows, func(r activity.Row) bool { return r.Network != nil })
 }
 
-// stateCell returns the state, with the time of a target that is away.
+// stateCell returns the state, with the time of a target that is away, or how
+// many of the paths to it are up.
 func stateCell(r *activity.Row) string {
+	if r.Degraded() {
+		return fmt.Sprintf("paths %d/%d", r.PathsUp(), len(r.Paths))
+	}
 	if r.State == activity.Waiting && r.Away > 0 {
 		return r.State + " " + show.Age(r.Away)
 	}

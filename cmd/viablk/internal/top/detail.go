@@ -26,6 +26,10 @@ func (m *Model) detailLines() []string {
 	}
 	lines = append(lines, "")
 	lines = append(lines, m.fixed([]int{-7, 8, 8, 10, 6, 6}, operationRows(r))...)
+	if len(r.Paths) > 0 {
+		lines = append(lines, "")
+		lines = append(lines, m.pathLines(r.Paths)...)
+	}
 	lines = append(lines, "")
 	clients := m.now.Of(r.Key)
 	slices.SortStableFunc(clients, func(a, b activity.ClientRow) int {

@@ -41,6 +41,19 @@ type ExportDocument struct {
 	SilentSeconds  float64  `json:"silent_seconds,omitempty"`
 	Retransmitted  *float64 `json:"retransmitted_per_second,omitempty"`
 	RoundTrip      *float64 `json:"round_trip_us,omitempty"`
+
+	Paths []PathDocument `json:"paths,omitempty"` // to a target with several hosts
+}
+
+// PathDocument is a path to a host of the target of an attached disk.
+type PathDocument struct {
+	Host        string    `json:"host"`
+	State       string    `json:"state"` // up, lost or down
+	Reason      string    `json:"reason,omitempty"`
+	Connections int64     `json:"connections"`
+	Share       *float64  `json:"share_of_requests,omitempty"`
+	Losses      uint64    `json:"path_losses"` // in this session
+	LastLoss    time.Time `json:"last_loss,omitzero"`
 }
 
 // NewDocument describes a sample, or why there is none.
@@ -64,6 +77,9 @@ func newExportDocument(r *activity.Row) ExportDocument {
 		Reads: r.ReadRate, Writes: r.WriteRate, Others: r.OtherRate, Errors: r.ErrorRate,
 		ReadBytes: r.ReadBytes, WrittenBytes: r.WriteBytes, P50: micros(r.P50), P99: micros(r.P99), TimeIn: string(where),
 		InBackend: share(r.InBackend), InLimit: share(r.InLimit), Waited: share(r.Waited), SilentSeconds: r.Silent.Seconds(),
+	}
+	for _, p := range r.Paths {
+		d.Paths = append(d.Paths, PathDocument{p.Host, p.State, p.Reason, p.Queues, share(p.Share), p.Losses, p.LastLoss})
 	}
 	if n := r.Network; n != nil {
 		rtt := micros(n.RoundTrip)

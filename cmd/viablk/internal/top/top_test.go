@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -162,19 +161,7 @@ func TestFrames(t *testing.T) {
 					t.Errorf("line %d takes %d columns of %d: %s", i, w, c.width, line)
 				}
 			}
-			golden := filepath.Join("testdata", c.name+".txt")
-			if *update {
-				if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got != string(want) {
-				t.Errorf("the frame differs from %s:\n%s", golden, got)
-			}
+			compareGolden(t, filepath.Join("testdata", c.name+".txt"), got)
 		})
 	}
 }

@@ -97,6 +97,8 @@ func (m *Model) message() string {
 		return fmt.Sprintf("%d of %d exports have %s", len(m.rows), len(m.now.Exports), show.Text(m.filter))
 	case len(m.rows) > m.room():
 		return fmt.Sprintf("rows %d to %d of %d", m.first+1, min(len(m.rows), m.first+m.room()), len(m.rows))
+	case m.detail == nil:
+		return degraded(m.rows)
 	}
 	return ""
 }
@@ -139,7 +141,7 @@ func (m *Model) style(r *activity.Row) lipgloss.Style {
 	switch {
 	case r.State == activity.Failed:
 		s = failedStyle
-	case r.Troubled() || r.State == activity.Draining:
+	case r.Troubled() || r.Degraded() || r.State == activity.Draining:
 		s = waitingStyle
 	}
 	if r.Key == m.rows[m.index()].Key {
