@@ -83,7 +83,7 @@ func (q *Queue) usePath(p *path) {
 	p.queues.Add(1)
 }
 
-// creditPath counts the requests of the queue, since the last call, at its path.
+// creditPath counts at its path the requests of the queue since the last call.
 func (q *Queue) creditPath() {
 	n := q.requests.counts.Requests()
 	if q.path != nil {
