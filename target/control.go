@@ -34,10 +34,11 @@ type controller struct {
 	scratch []byte // a message in one piece
 	calls   diskCalls
 
-	resizing   *opened // its resize event has no ack yet
-	events     uint32  // sent
-	closing    bool    // logged out or refused: ends when the answer is sent
-	loggingOut bool    // logged out, answered when nothing of it is in flight
+	resizing   *opened   // its resize event has no ack yet
+	sizesDue   time.Time // before it, disks are not asked their sizes
+	events     uint32    // sent
+	closing    bool      // logged out or refused: ends when the answer is sent
+	loggingOut bool      // logged out, answered when nothing of it is in flight
 	logoutID   uint32
 	leaveBy    time.Time // when the connections end; zero: no drain was announced
 	news       exportNews

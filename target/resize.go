@@ -2,22 +2,29 @@ package target
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/viablk/viablk/internal/wire"
 )
+
+// sizesPause is between two questions of a session for the sizes of its disks,
+// each of which costs a goroutine and a wake-up.
+const sizesPause = time.Second
 
 // watchSizes sends a resize event for an export whose size changed, one at a
 // time: the next one when the initiator has acknowledged it. It is called with
 // every keepalive of the control connection, and asks again when the disks have
 // told their sizes.
 func (k *controller) watchSizes() error {
-	if k.login.role != wire.RoleControl || k.login.features&wire.FeatureEvents == 0 || k.resizing != nil || k.calls.busy() || k.leaving() {
+	now := k.server.cfg.Scheduler.Now()
+	if now.Before(k.sizesDue) || k.login.role != wire.RoleControl || k.login.features&wire.FeatureEvents == 0 || k.resizing != nil || k.calls.busy() || k.leaving() {
 		return nil
 	}
 	session, exports := k.login.session, k.server.exports
 	if !session.uses() {
 		return nil
 	}
+	k.sizesDue = now.Add(sizesPause)
 	var o *opened
 	var size int64
 	return k.calls.begin(
