@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"flag"
 	"fmt"
 	"io"
@@ -102,19 +103,25 @@ func startQEMULoad(t *testing.T, path string) *qemuLoad {
 		make(chan struct{}),
 	}
 	commands, w := io.Pipe()
-	l.tool.Cmd.Stdin = commands
+	rounds := make(lineBell, 1)
+	l.tool.Cmd.Stdin, l.tool.Cmd.Stdout = commands, io.MultiWriter(l.tool.Cmd.Stdout, rounds)
 	l.tool.Start(t, testbed.StartCommand)
 	go func() {
 		defer w.Close()
 		random, patterns := rand.New(rand.NewPCG(1, 2)), [qemuParts]int{}
 		for round := 1; ; round++ {
+			if _, err := io.WriteString(w, qemuRound(random, &patterns, round)); err != nil {
+				return // it has ended: end tells
+			}
+			select { // it has done what it was told, and not more is on its way
+			case <-rounds:
+			case <-l.tool.Ended:
+				return
+			}
 			select {
 			case <-l.over:
 				return
 			default:
-			}
-			if _, err := io.WriteString(w, qemuRound(random, &patterns, round)); err != nil {
-				return // it has ended: end tells
 			}
 		}
 	}()
@@ -135,7 +142,22 @@ func qemuRound(random *rand.Rand, patterns *[qemuParts]int, round int) string {
 	if round%4 == 0 {
 		text.WriteString("flush\n")
 	}
+	text.WriteString("length\n") // the one that prints a line
 	return text.String()
+}
+
+// lineBell rings when a line was printed.
+type lineBell chan struct{}
+
+// Write implements io.Writer.
+func (b lineBell) Write(text []byte) (int, error) {
+	for range bytes.Count(text, []byte("\n")) {
+		select {
+		case b <- struct{}{}:
+		default:
+		}
+	}
+	return len(text), nil
 }
 
 // end ends the load, which must have seen no error.
