@@ -95,7 +95,7 @@ func (e *nbdListeners) refuseURIs(key string, uris []config.URI) error {
 
 // open opens the NBD listeners of URIs, unless the process was started with its
 // entrance.
-func (e *nbdListeners) open(ctx context.Context, uris []config.URI, secure nbd.TLS, guests []uint32, from *handover) (*nbdListeners, error) {
+func (e *nbdListeners) open(ctx context.Context, uris []config.URI, secure nbd.TLS, guests []uint32, from handover) (*nbdListeners, error) {
 	if e == nil {
 		e = &nbdListeners{}
 	}

@@ -65,7 +65,7 @@ func (g *gateway) start(ctx context.Context, c config.Config, svc *service, comm
 		return err
 	}
 	g.again.attach(svc)
-	if g.in, err = g.in.open(ctx, local, g.server.TLS, guestsOf(plain), nil); err != nil {
+	if g.in, err = g.in.open(ctx, local, g.server.TLS, guestsOf(plain), handover{}); err != nil {
 		return err
 	}
 	if err := checkExposure(c, g.in, nil, plain, log); err != nil {

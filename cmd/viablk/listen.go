@@ -45,7 +45,7 @@ func makeFolder(u config.URI) error {
 
 // listenNBD opens the NBD listener of a URI, or takes that of the process
 // before; at a socket for guests too.
-func listenNBD(ctx context.Context, u config.URI, guests []uint32, from *handover) (endpoint, error) {
+func listenNBD(ctx context.Context, u config.URI, guests []uint32, from handover) (endpoint, error) {
 	if err := makeFolder(u); err != nil {
 		return endpoint{}, err
 	}

@@ -7,11 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/internal/block"
@@ -41,28 +42,14 @@ type successor struct {
 // departure is a target that has ended for its successor, and keeps what it
 // served.
 type departure struct {
-	successor successor
-	kept      []takeover.Item
-	config    config.Effective
-	log       *slog.Logger
-}
-
-// give hands over. It returns nil if the successor serves, and else what this
-// process goes on with.
-func (d *departure) give() *handover {
-	if err := d.successor.Give(d.kept); err != nil {
-		d.log.Error("takeover failed: this target serves on", "event", "takeover_failed", "error", err)
-		return &handover{items: d.kept}
-	}
-	d.log.Info("the successor serves", "event", "taken_over")
-	(&handover{items: d.kept}).close()
-	return nil
+	takeover.Departure
+	config config.Effective
 }
 
 // targets serves as a target, in the place of that with a status socket unless
 // socket is empty, and again whenever a successor fails.
 func (a *app) targets(ctx context.Context, e config.Effective, in *nbdListeners, load func() (config.Effective, error), socket string) error {
-	var from *handover
+	var from *takeover.Inheritance
 	if socket != "" {
 		var err error
 		if from, err = dialPredecessor(ctx, socket, claimOf(e.Config)); err != nil {
@@ -70,16 +57,20 @@ func (a *app) targets(ctx context.Context, e config.Effective, in *nbdListeners,
 			return err
 		}
 	}
-	for {
-		next, err := a.target(ctx, e, in, load, from)
+	return takeover.Serve(from, func(from *takeover.Inheritance) (*takeover.Departure, error) {
+		next, err := a.target(ctx, e, in, load, handover{from})
 		if next == nil {
-			from.fail(err)
-			return err
-		}
-		if from = next.give(); from == nil {
-			return err
+			return nil, err
 		}
 		in, e = nil, next.config
+		return &next.Departure, err
+	})
+}
+
+// closeItems closes descriptors that were kept for a successor.
+func closeItems(items []takeover.Item) {
+	for _, x := range items {
+		_ = unix.Close(x.FD)
 	}
 }
 
@@ -128,7 +119,7 @@ func (s *exportSet) keep(by claim, in *nbdListeners, monitor net.Listener) (item
 	}
 	fds, err := s.sockets.HandOver()
 	if err != nil {
-		(&handover{items: items}).close()
+		closeItems(items)
 		return nil, err
 	}
 	for _, fd := range fds {
@@ -269,7 +260,7 @@ func claimOf(c config.Config) (x claim) {
 
 // dialPredecessor asks the target behind a status socket to be taken over. It
 // serves on until the handover commits.
-func dialPredecessor(ctx context.Context, path string, as claim) (*handover, error) {
+func dialPredecessor(ctx context.Context, path string, as claim) (*takeover.Inheritance, error) {
 	document, err := json.Marshal(as)
 	if err != nil {
 		return nil, err
@@ -287,7 +278,7 @@ func dialPredecessor(ctx context.Context, path string, as claim) (*handover, err
 		u.Close()
 		return nil, fmt.Errorf("take over from the target at %q: %w", path, err)
 	}
-	return &handover{from: takeover.NewPredecessor(u)}, u.SetDeadline(time.Time{})
+	return takeover.Inherit(takeover.NewPredecessor(u)), u.SetDeadline(time.Time{})
 }
 
 // readSwitched reads the answer. Nothing follows it before this process sends.

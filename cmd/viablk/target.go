@@ -89,7 +89,7 @@ type targetRun struct {
 // takes over, which it then returns. It takes the entrance that it was started
 // with, which may be nil, what reads the configuration again, and what it goes
 // on with, which may be nil.
-func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, load func() (config.Effective, error), from *handover) (next *departure, err error) {
+func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, load func() (config.Effective, error), from handover) (next *departure, err error) {
 	defer func() { in.close() }()
 	overNBD, overVIA, err := listenURIs(e.Config.Target.Listen)
 	if err != nil {
@@ -101,7 +101,7 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 	log, level := a.serviceLog(e.Config.Log)
 	svc := a.newService(e.Config, log, level)
 	defer svc.release()
-	if err := from.receive(); err != nil {
+	if err := from.Receive(); err != nil {
 		return nil, err
 	}
 	held, err := backend.NewHeld(from.disks())
@@ -118,7 +118,7 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 	if err != nil {
 		return nil, err
 	}
-	if export, left := held.MemoryLeft(); left && from.mayFail() {
+	if export, left := held.MemoryLeft(); left && from.MayFail() {
 		return nil, errors.Join(usage("export %q of the target before is in memory, which would end: configure it as memory: with its size, or remove it from that target first", export), closeDisks(disks))
 	}
 	set := newExportSet(log, e, disks, svc.ending)
@@ -145,15 +145,15 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 	sockets.Forget()
 	err = svc.wait(in.left)
 	if svc.successor != nil {
-		next = &departure{*svc.successor, t.kept, *set.inEffect.Load(), log}
+		next = &departure{takeover.Departure{Successor: svc.successor.Successor, Kept: t.kept, Log: log}, *set.inEffect.Load()}
 	}
 	return next, err
 }
 
 // checkSources checks that there is something to serve, and where.
-func checkSources(c config.Config, in *nbdListeners, from *handover, overNBD, overVIA []config.URI) error {
+func checkSources(c config.Config, in *nbdListeners, from handover, overNBD, overVIA []config.URI) error {
 	switch {
-	case len(c.Target.Listen) == 0 && in == nil && from == nil:
+	case len(c.Target.Listen) == 0 && in == nil && from.Inheritance == nil:
 		return usage("nothing to listen on: give --listen URI, or target.listen in the configuration file")
 	case len(c.Target.Exports) == 0:
 		return usage("nothing to export: give --export NAME=BACKEND, or target.exports in the configuration file")
@@ -185,7 +185,7 @@ func (t *targetRun) listen(c config.Config, disks []disk) (err error) {
 
 // begin starts the status socket and metrics, waits until a predecessor has
 // ended, and serves.
-func (t *targetRun) begin(ctx context.Context, c config.Config, from *handover) error {
+func (t *targetRun) begin(ctx context.Context, c config.Config, from handover) error {
 	status := newStatus("target")
 	status.Exports = t.exports()
 	if t.in.client == nil {
@@ -204,11 +204,11 @@ func (t *targetRun) begin(ctx context.Context, c config.Config, from *handover) 
 	if err != nil {
 		return err
 	}
-	if err := from.opened(); err != nil {
+	if err := from.Opened(); err != nil {
 		return err
 	}
 	t.svc.start(slices.Concat(t.remote.parts(), t.in.parts(t.server))...)
-	if from.resumes() {
+	if from.Resumes() {
 		err = notify(stateReady)
 	} else {
 		err = t.a.printReady(readyReport{processStatus: status, Admin: admin, Metrics: url}, t.in)

@@ -19,7 +19,6 @@
 package takeover
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -44,9 +43,13 @@ const answerLimit = 10 * time.Second
 
 // Successor is the process that takes over. It has one goroutine.
 type Successor struct {
-	c   *net.UnixConn
-	pid int // pidfd
+	channel Channel
+	process Process
 }
+
+// NewSuccessor returns a process that wants to take over at the other end of a
+// channel.
+func NewSuccessor(c Channel, p Process) *Successor { return &Successor{c, p} }
 
 // Admit returns who wants to take over at a connection, which it takes over if
 // there is no error.
@@ -73,24 +76,24 @@ func Admit(c *net.UnixConn) (*Successor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("process %d: %w", peer.Pid, err)
 	}
-	return &Successor{c, pid}, nil
+	return NewSuccessor(socket{c}, pidfd(pid)), nil
 }
 
 // Committed waits until the successor is ready to receive. After an error the
 // caller serves on, and the successor has gone.
 func (s *Successor) Committed() error {
-	_ = s.c.SetDeadline(time.Now().Add(answerLimit))
-	if err := expect(s.c, commit); err != nil {
+	_ = s.channel.SetTimeout(answerLimit)
+	if err := expect(s.channel, commit); err != nil {
 		return s.Expel(err)
 	}
-	return s.c.SetDeadline(time.Time{})
+	return s.channel.SetTimeout(0)
 }
 
 // Waits returns an error if the successor has ended since it committed. The
 // caller serves on then.
 func (s *Successor) Waits() error {
-	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(s.pid), Events: unix.POLLIN}}, 0); n > 0 || err != nil && err != unix.EINTR {
-		return s.Expel(cmp.Or(err, io.EOF))
+	if s.process.Ended(0) {
+		return s.Expel(io.EOF)
 	}
 	return nil
 }
@@ -100,27 +103,27 @@ func (s *Successor) Waits() error {
 // the caller ends. After an error the successor has ended, and the caller goes
 // on.
 func (s *Successor) Give(items []Item) error {
-	_ = s.c.SetDeadline(time.Now().Add(answerLimit))
+	_ = s.channel.SetTimeout(answerLimit)
 	for _, i := range items {
-		if err := send(s.c, message{item, i.Name, i.FD}); err != nil {
+		if err := s.channel.Send(Message{item, i.Name, i.FD}); err != nil {
 			return s.Expel(fmt.Errorf("give %s: %w", i.Name, err))
 		}
 	}
-	err := send(s.c, message{kind: last, fd: -1})
+	err := s.channel.Send(Message{kind: last, FD: -1})
 	if err == nil {
-		err = expect(s.c, opened)
+		err = expect(s.channel, opened)
 	}
 	if err == nil {
-		err = send(s.c, message{kind: serve, fd: -1})
+		err = s.channel.Send(Message{kind: serve, FD: -1})
 	}
 	if err == nil {
-		err = expect(s.c, serving)
+		err = expect(s.channel, serving)
 	}
 	if err != nil {
 		return s.Expel(err)
 	}
-	_ = unix.Close(s.pid)
-	return s.c.Close()
+	s.process.Close()
+	return s.channel.Close()
 }
 
 // unfinishedLimit bounds GiveUnfinished: the caller is about to end.
@@ -130,9 +133,9 @@ const unfinishedLimit = time.Second
 // without having ended everything that uses them. The successor goes on with
 // them once the process has ended.
 func (s *Successor) GiveUnfinished(items []Item) error {
-	_ = s.c.SetDeadline(time.Now().Add(unfinishedLimit))
+	_ = s.channel.SetTimeout(unfinishedLimit)
 	for _, i := range items {
-		if err := send(s.c, message{item, i.Name, i.FD}); err != nil {
+		if err := s.channel.Send(Message{item, i.Name, i.FD}); err != nil {
 			return fmt.Errorf("give %s: %w", i.Name, err)
 		}
 	}
@@ -142,23 +145,13 @@ func (s *Successor) GiveUnfinished(items []Item) error {
 // Expel makes sure that the successor has ended, and returns why it had to.
 func (s *Successor) Expel(cause error) error {
 	if !errors.Is(cause, errRefused) {
-		// It may have ended: ESRCH.
-		_ = unix.PidfdSendSignal(s.pid, unix.SIGKILL, nil, 0)
+		s.process.Kill()
 	}
-	// A process in a system call that does not end has not ended.
-	for {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(s.pid), Events: unix.POLLIN}}, int(answerLimit/time.Millisecond))
-		if err == unix.EINTR {
-			continue
-		}
-		if n == 0 {
-			_ = unix.PidfdSendSignal(s.pid, unix.SIGKILL, nil, 0)
-			continue
-		}
-		break
+	for !s.process.Ended(answerLimit) {
+		s.process.Kill()
 	}
-	_ = unix.Close(s.pid)
-	_ = s.c.Close()
+	s.process.Close()
+	_ = s.channel.Close()
 	if errors.Is(cause, io.EOF) {
 		cause = errors.New("the successor ended")
 	}
@@ -167,48 +160,52 @@ func (s *Successor) Expel(cause error) error {
 
 // Predecessor is the process that serves now. It has one goroutine.
 type Predecessor struct {
-	c     *net.UnixConn
-	ended bool
+	channel Channel
+	ended   bool
 }
 
 // NewPredecessor returns the process at the other end of a connection that it
 // has admitted.
-func NewPredecessor(c *net.UnixConn) *Predecessor { return &Predecessor{c: c} }
+func NewPredecessor(c *net.UnixConn) *Predecessor { return NewPredecessorOf(socket{c}) }
+
+// NewPredecessorOf returns the process at the other end of a channel.
+func NewPredecessorOf(c Channel) *Predecessor { return &Predecessor{channel: c} }
 
 // Commit has the predecessor stop to serve, and returns what it had. ended
 // reports that it ended before it had given everything. The caller owns the
 // descriptors.
 func (p *Predecessor) Commit() (items []Item, ended bool, err error) {
-	if err := send(p.c, message{kind: commit, fd: -1}); err != nil {
+	if err := p.channel.Send(Message{kind: commit, FD: -1}); err != nil {
 		p.ended = true
 		return nil, true, nil
 	}
 	for {
-		m, err := receive(p.c)
+		m, err := p.channel.Receive()
 		switch {
 		case errors.Is(err, ErrBroken):
-			closeItems(items)
+			p.release(items)
 			return nil, false, err
 		case err != nil:
 			p.ended = true
 			return items, true, nil
 		case m.kind == item && len(items) < maxItems:
-			items = append(items, Item{m.text, m.fd})
+			items = append(items, Item{m.text, m.FD})
 		case m.kind == last:
 			return items, false, nil
 		default:
-			if m.fd >= 0 {
-				_ = unix.Close(m.fd)
+			if m.FD >= 0 {
+				p.channel.Discard(m.FD)
 			}
-			closeItems(items)
+			p.release(items)
 			return nil, false, ErrBroken
 		}
 	}
 }
 
-func closeItems(items []Item) {
+// release closes what the predecessor gave.
+func (p *Predecessor) release(items []Item) {
 	for _, i := range items {
-		_ = unix.Close(i.FD)
+		p.channel.Discard(i.FD)
 	}
 }
 
@@ -218,9 +215,9 @@ func (p *Predecessor) Opened() error {
 	if p.ended {
 		return nil
 	}
-	err := send(p.c, message{kind: opened, fd: -1})
+	err := p.channel.Send(Message{kind: opened, FD: -1})
 	if err == nil {
-		err = expect(p.c, serve)
+		err = expect(p.channel, serve)
 	}
 	if errors.Is(err, ErrBroken) {
 		return err
@@ -232,14 +229,14 @@ func (p *Predecessor) Opened() error {
 // Serving tells the predecessor that the caller serves.
 func (p *Predecessor) Serving() {
 	if !p.ended {
-		_ = send(p.c, message{kind: serving, fd: -1}) // it may have ended
+		_ = p.channel.Send(Message{kind: serving, FD: -1}) // it may have ended
 	}
-	_ = p.c.Close()
+	_ = p.channel.Close()
 }
 
 // Fail tells the predecessor why the caller cannot serve. The caller has closed
 // everything, and ends.
 func (p *Predecessor) Fail(cause error) {
-	_ = send(p.c, message{failed, cause.Error(), -1}) // it may have ended
+	_ = p.channel.Send(Message{failed, cause.Error(), -1}) // it may have ended
 	// The end of the process closes the connection.
 }

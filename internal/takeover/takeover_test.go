@@ -51,7 +51,7 @@ func other(t *testing.T, c *net.UnixConn) (*Successor, *exec.Cmd) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Successor{c, fd}, p
+	return NewSuccessor(socket{c}, pidfd(fd)), p
 }
 
 // pipe returns the ends of a pipe.
@@ -116,8 +116,8 @@ func TestTakeover(t *testing.T) {
 // when the predecessor goes on.
 func TestSuccessorIsExpelled(t *testing.T) {
 	for name, does := range map[string]func(*net.UnixConn, *exec.Cmd){
-		"it sends something else":                      func(c *net.UnixConn, _ *exec.Cmd) { _ = send(c, message{kind: serving, fd: -1}) },
-		"it sends an item":                             func(c *net.UnixConn, _ *exec.Cmd) { _ = send(c, message{item, "", 0}) },
+		"it sends something else":                      func(c *net.UnixConn, _ *exec.Cmd) { _ = socket{c}.Send(Message{kind: serving, FD: -1}) },
+		"it sends an item":                             func(c *net.UnixConn, _ *exec.Cmd) { _ = socket{c}.Send(Message{item, "", 0}) },
 		"it closes the connection, and is there still": func(c *net.UnixConn, _ *exec.Cmd) { c.Close() },
 		"it cannot, and ends": func(c *net.UnixConn, p *exec.Cmd) {
 			NewPredecessor(c).Fail(errors.New("no memory"))
@@ -160,14 +160,14 @@ func TestSuccessorEndsWhileItWaits(t *testing.T) {
 // successor go on with what it got.
 func TestPredecessorEnds(t *testing.T) {
 	r, _ := pipe(t)
-	for n, sends := range [][]message{
+	for n, sends := range [][]Message{
 		{},
 		{{item, "a", int(r.Fd())}},
-		{{item, "a", int(r.Fd())}, {kind: last, fd: -1}},
+		{{item, "a", int(r.Fd())}, {kind: last, FD: -1}},
 	} {
 		a, b := pair(t)
 		for _, m := range sends {
-			if err := send(a, m); err != nil {
+			if err := (socket{a}).Send(m); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -179,7 +179,7 @@ func TestPredecessorEnds(t *testing.T) {
 		if err != nil || ended != (n < 2) || len(items) != min(n, 1) {
 			t.Errorf("%d: %v, %v, %v", n, items, ended, err)
 		}
-		closeItems(items)
+		p.release(items)
 		if err := p.Opened(); err != nil {
 			t.Errorf("%d: %v", n, err)
 		}
@@ -196,7 +196,7 @@ func TestSuccessorClosesAtOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := &Successor{a, unused}
+		s := NewSuccessor(socket{a}, pidfd(unused))
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
@@ -226,10 +226,10 @@ func TestOthersAreNotAdmitted(t *testing.T) {
 	if s, err := Admit(a); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("%v, %v", s, err)
 	}
-	if err := send(a, message{kind: commit, fd: -1}); err != nil {
+	if err := (socket{a}).Send(Message{kind: commit, FD: -1}); err != nil {
 		t.Error(err)
 	}
-	if err := expect(b, commit); err != nil {
+	if err := expect(socket{b}, commit); err != nil {
 		t.Error(err)
 	}
 }
@@ -261,15 +261,15 @@ func FuzzReceive(f *testing.F) {
 		}
 		x.Close()
 		w.Close()
-		m, err := receive(y)
-		if err == nil && (len(m.text) > maxText || (m.fd >= 0) != (m.kind == item)) {
+		m, err := (socket{y}).Receive()
+		if err == nil && (len(m.text) > maxText || (m.FD >= 0) != (m.kind == item)) {
 			t.Errorf("%+v", m)
 		}
 		if err == nil && len(m.text) != int(binary.LittleEndian.Uint16(b[1:])) {
 			t.Errorf("%d bytes of text", len(m.text))
 		}
-		if m.fd >= 0 {
-			_ = unix.Close(m.fd)
+		if m.FD >= 0 {
+			_ = unix.Close(m.FD)
 		}
 		y.Close()
 		_ = r.SetReadDeadline(time.Now().Add(10 * time.Second))
