@@ -59,6 +59,7 @@ type exportTable struct {
 	epoch     time.Time // of clock
 	ioTimeout time.Duration
 	log       *slog.Logger
+	lifetime  uint64 // of the process
 
 	mu sync.Mutex // guards what the exports say
 }
@@ -72,6 +73,10 @@ type exportList struct {
 
 func newExportTable(cfg *Config) (*exportTable, error) {
 	t := &exportTable{scheduler: cfg.Scheduler, epoch: cfg.Scheduler.Now(), ioTimeout: cfg.IOTimeout, log: cfg.Log}
+	var err error
+	if t.lifetime, err = newLifetime(cfg.Random); err != nil {
+		return nil, fmt.Errorf("choose the lifetime of the process: %w", err)
+	}
 	t.current.Store(new(exportList))
 	return t, t.set(cfg.Exports)
 }
@@ -111,7 +116,7 @@ func (x *exported) equals(e *Export) bool {
 }
 
 func (t *exportTable) newExported(e Export) *exported {
-	x := &exported{Export: e, size: e.Device.Info().Size, life: lifeOf(e.Device), ages: make(map[*requestAge]struct{})}
+	x := &exported{Export: e, size: e.Device.Info().Size, life: lifeOf(e.Device, t.lifetime), ages: make(map[*requestAge]struct{})}
 	if x.Reservations == nil {
 		x.Reservations = reserve.New(e.Device, t.scheduler)
 	}

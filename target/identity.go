@@ -3,6 +3,7 @@ package target
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"io"
 
 	"github.com/viablk/viablk/internal/block"
 )
@@ -18,10 +19,21 @@ var lifetime = func() uint64 {
 	return binary.LittleEndian.Uint64(b[:])
 }()
 
+// newLifetime returns what is different in every process, of which a
+// simulation has several.
+func newLifetime(random io.Reader) (uint64, error) {
+	if random == rand.Reader {
+		return lifetime, nil
+	}
+	var b [8]byte
+	_, err := io.ReadFull(random, b[:])
+	return binary.LittleEndian.Uint64(b[:]), err
+}
+
 // lifeOf returns what a disk adds to the write verifier of its identity: that
 // of a disk whose answered writes end with the process ends with it too. The
 // identity of a volatile disk ends with its data.
-func lifeOf(d block.Device) uint64 {
+func lifeOf(d block.Device, lifetime uint64) uint64 {
 	if block.DurabilityOf(d) == block.FlushedOnly {
 		return lifetime
 	}
