@@ -63,7 +63,7 @@ var arrows = map[string][]string{
 	"integration/netbed":     {"internal/netns"},
 	"integration/history":    {},
 	"integration/nemesis":    {"integration/history", "integration/testbed"},
-	"integration/simulation": {"integration/history", "initiator", "target", "target/reserve", "internal/block", "internal/sched", "via"},
+	"integration/simulation": {"integration/history", "initiator", "target", "target/reserve", "internal/block", "internal/sched", "internal/takeover", "via"},
 
 	"integration/suites":      {},
 	"integration/suites/shim": {},

@@ -3,6 +3,7 @@ package simulation
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"time"
 
@@ -62,6 +63,15 @@ func (c *client) start() {
 	})
 }
 
+// log returns the log of the client's process.
+func (c *client) log(p *Process) *slog.Logger {
+	o := &observer{world: c.world, client: c}
+	if l := c.world.log(p); l != nil {
+		o.next = l.Handler()
+	}
+	return slog.New(o)
+}
+
 // kill kills the process.
 func (c *client) kill() {
 	if c.process == nil || c.process.dead {
@@ -97,7 +107,7 @@ func (c *client) session(p *Process, nic *via.NIC) {
 		NIC: nic, Host: targetHosts[0], OtherHosts: targetHosts[1:w.plan.Hosts], PathPolicy: c.Policy, Export: "disk", ReadOnly: c.ReadOnly, Exclusive: c.Alone, Preempt: c.Preempts, OnConflict: conflict,
 		Timeout: 3 * time.Second, LossTimeout: c.Timeout, ReconnectDelay: 200 * time.Millisecond,
 		CopyMode: "bounce", PoolBytes: w.plan.Pool, Chunk: 8 << 10, Digest: c.Digest,
-		Scheduler: p, Random: w.ids, Log: w.log(p),
+		Scheduler: p, Random: w.ids, Log: c.log(p),
 	})
 	if err != nil {
 		c.device.closed = true

@@ -12,16 +12,20 @@ import (
 // disk is a medium as a process of a target has it open.
 type disk struct {
 	process *Process
+	files   *descriptors
+	fd      int
 	medium  *medium
 	referee *Referee
 	latch   block.Latch
 	queues  []*diskQueue // that are open
+	closed  bool
 }
 
-// openDisk opens a medium.
-func openDisk(p *Process, m *medium, r *Referee) *disk {
+// openDisk opens the medium of a descriptor, which it owns.
+func openDisk(p *Process, files *descriptors, fd int, r *Referee) *disk {
+	m := files.open[fd].medium
 	m.open()
-	d := &disk{process: p, medium: m, referee: r}
+	d := &disk{process: p, files: files, fd: fd, medium: m, referee: r}
 	d.latch.Lost = func(error) { m.lose(); r.lost(m) }
 	p.onKill = append(p.onKill, d.die)
 	return d
@@ -42,7 +46,8 @@ func (d *disk) NewQueue(depth int) (block.Queue, error) {
 	return q, nil
 }
 
-// Close flushes and leaves the medium clean, if nothing was lost.
+// Close flushes and leaves the medium clean, if nothing was lost. A volatile
+// cache is not flushed.
 func (d *disk) Close() error {
 	if n := len(d.queues); n > 0 {
 		d.process.scheduler.fail("%s: %d queues of a closed disk are open", d.process.name, n)
@@ -52,14 +57,34 @@ func (d *disk) Close() error {
 		err = d.latch.Fail(d.medium.failed)
 	}
 	if err == nil {
-		d.medium.flush()
+		if !d.medium.volatile {
+			d.medium.flush()
+		}
 		d.medium.unclean = false
 	}
+	d.end()
+	d.files.close(d.fd)
 	return err
 }
 
 // Durability implements [block.DurabilityReporter].
-func (d *disk) Durability() block.Durability { return block.OutlivesProcess }
+func (d *disk) Durability() block.Durability {
+	if d.medium.volatile {
+		return block.FlushedOnly
+	}
+	return block.OutlivesProcess
+}
+
+// end ends the use of the disk, and a volatile cache.
+func (d *disk) end() {
+	if d.closed {
+		return
+	}
+	if d.closed = true; d.medium.volatile {
+		d.medium.forget()
+		d.referee.rebooted(d.medium)
+	}
+}
 
 // Identity implements [block.Identified].
 func (d *disk) Identity() block.Identity { return identity{d} }
@@ -92,6 +117,7 @@ func (d *disk) die() {
 		}
 	}
 	d.queues = nil
+	d.end()
 }
 
 // diskQueue is a queue of a disk.

@@ -1,8 +1,8 @@
 package simulation
 
 // drained knows which target executed which write, in a run whose only faults
-// are drains. A target that ends in order answers what it has executed: no
-// later one executes that again.
+// are drains and takeovers. A target that ends in order answers what it has
+// executed: no later one executes that again.
 type drained struct {
 	writes  map[Tag]*drainedWrite
 	life    int          // of the target that has the disk
@@ -16,10 +16,14 @@ type drainedWrite struct {
 	count  int // of those
 }
 
-// onlyDrains returns the record of a run, or nil if its faults are others too.
-func onlyDrains(faults []Fault) *drained {
-	for _, f := range faults {
-		if f.Kind != Drain {
+// onlyDrains returns the record of a run, or nil if its faults are others too,
+// such as flipped bits, which end connections.
+func onlyDrains(p *Plan) *drained {
+	if p.Fabric.Flips > 0 {
+		return nil
+	}
+	for _, f := range p.Faults {
+		if f.Kind != Drain && !(f.Kind == Takeover && f.misfortune() == noMisfortune) {
 			return nil
 		}
 	}

@@ -17,6 +17,7 @@ const (
 	Reboot                  // the target's machine, with the disk's cache
 	Replace                 // killed, and another disk is served under the name
 	Drain                   // the target ends in order, and another one begins
+	Takeover                // another one takes over from the target
 	StopTarget              // stopped, and continues
 	CatchTarget             // likewise, inside its next copy
 	KillClient              // killed, and begins again
@@ -33,7 +34,7 @@ const (
 )
 
 var kindNames = [kinds]string{
-	"kill target", "reboot target", "replace disk", "drain target", "stop target", "stop target inside a copy",
+	"kill target", "reboot target", "replace disk", "drain target", "take over", "stop target", "stop target inside a copy",
 	"kill client", "stop client", "stop client inside a copy", "cut", "flapping path", "break connections", "break a connection",
 	"stuck disk", "full disk", "failing disk",
 }
@@ -163,7 +164,7 @@ func (w *World) inflict(f Fault) {
 	later := func(end func()) { w.after(f.Lasts, end) }
 	switch f.Kind {
 	case KillTarget:
-		t.kill()
+		t.pick(f).kill()
 		later(t.start)
 	case Reboot:
 		t.kill()
@@ -177,10 +178,12 @@ func (w *World) inflict(f Fault) {
 		later(t.start)
 	case Drain:
 		t.drain(f.Lasts)
+	case Takeover:
+		t.startSuccessor(f)
 	case StopTarget:
-		w.stop(t.process, f.Lasts)
+		w.stop(t.pick(f).process, f.Lasts)
 	case CatchTarget:
-		w.catch(t.process, f.Lasts)
+		w.catch(t.pick(f).process, f.Lasts)
 	case KillClient:
 		c := w.clients[f.Client]
 		c.kill()
@@ -224,15 +227,32 @@ func (w *World) cut(f Fault, d time.Duration) {
 
 // pathFaults adds cuts of paths, some of which hold messages up for long.
 func pathFaults(r *rand.Rand, clients, requests int, list []Fault) []Fault {
-	for range 1 + r.IntN(8) {
+	for range 1 + r.IntN([...]int{8, 8, 32}[r.IntN(3)]) {
 		list = append(list, Fault{
 			Kind: [...]Kind{Cut, Cut, Cut, Flap, BreakOne}[r.IntN(5)], After: r.IntN(max(requests, 1)), Delay: between(r, 0, 20*time.Millisecond),
-			Lasts:  [...]time.Duration{between(r, 0, time.Second), between(r, 0, 3*time.Second), 10 * time.Second}[r.IntN(3)],
+			Lasts:  [...]time.Duration{between(r, 0, time.Second), between(r, 500*time.Millisecond, 3*time.Second), 10 * time.Second}[r.IntN(3)],
 			Client: r.IntN(clients), Pick: r.Uint32(),
 		})
 	}
 	slices.SortStableFunc(list, func(a, b Fault) int { return a.After - b.After })
 	return list
+}
+
+// takeovers adds takeovers: to faults of other kinds, or alone.
+func takeovers(r *rand.Rand, p *Plan, requests int) {
+	if r.IntN(3) != 0 {
+		return
+	}
+	if r.IntN(2) == 0 {
+		p.Faults = nil
+	}
+	for range 1 + r.IntN(4) {
+		p.Faults = append(p.Faults, Fault{
+			Kind: Takeover, After: r.IntN(max(requests, 1)), Delay: between(r, 0, 20*time.Millisecond),
+			Lasts: [...]time.Duration{5 * time.Millisecond, 100 * time.Millisecond, drainLimit}[r.IntN(3)], Pick: r.Uint32(),
+		})
+	}
+	slices.SortStableFunc(p.Faults, func(a, b Fault) int { return a.After - b.After })
 }
 
 // stop stops a process for a time.

@@ -28,6 +28,7 @@ type link struct {
 	broken   bool // the owner is told, or will be at the start
 	closed   bool
 	strayed  bool // a late message went to the next connection
+	haunted  bool // one came from an earlier connection
 	cause    error
 	stats    via.LinkStats
 }

@@ -23,6 +23,8 @@ type medium struct {
 	boots     uint64
 	opened    uint64 // boots at the last open
 	lastWrite block.Writer
+	lockedBy  *description // nil: no process has the disk
+	volatile  bool         // what was not flushed ends with the process that serves it
 
 	speed  time.Duration // of a request, at most
 	slow   time.Duration // of one of slowOnes requests, at most
@@ -81,6 +83,11 @@ func (m *medium) lose() {
 // reboot loses the cache: of the writes that were not flushed some are there.
 func (m *medium) reboot() {
 	m.boots++
+	m.forget()
+}
+
+// forget loses the cache.
+func (m *medium) forget() {
 	for b := range m.present {
 		if m.cached[b] && m.random.Uint32()&1 == 0 {
 			m.durable[b] = m.present[b]
@@ -100,7 +107,7 @@ func (m *medium) open() {
 // copyOf returns another disk with the same content.
 func (m *medium) copyOf(seed uint64) *medium {
 	c := newMedium(len(m.present), seed, m.speed)
-	c.slow = m.slow
+	c.slow, c.volatile = m.slow, m.volatile
 	c.present, c.durable = slices.Clone(m.present), slices.Clone(m.present)
 	c.applied, c.flushing = m.applied, m.flushing
 	return c

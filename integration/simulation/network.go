@@ -42,13 +42,14 @@ type network struct {
 	arenas   int      // that are mapped
 	retired  [][]byte // memory of arenas, which a copy may still be inside
 	links    int      // that are not closed
-	regions  int      // that are registered
+	counts   *Counts
+	regions  int // that are registered
 }
 
-func newNetwork(s *Scheduler, f Fabric, seed uint64) *network {
+func newNetwork(s *Scheduler, f Fabric, seed uint64, c *Counts) *network {
 	return &network{
 		scheduler: s, random: rand.New(rand.NewPCG(seed, 2)), Fabric: f,
-		hosts: make(map[string]*listening), paths: make(map[[2]string]*path),
+		hosts: make(map[string]*listening), paths: make(map[[2]string]*path), counts: c,
 	}
 }
 
@@ -70,6 +71,7 @@ type path struct {
 	network *network
 	cut     bool
 	held    []func() // what goes on when it is mended, in order
+	packets int      // among them
 	mended  waiters
 }
 
@@ -93,6 +95,12 @@ func (p *path) pass(f func()) {
 	f()
 }
 
+// hold calls f, with which a packet goes on, when the way is mended.
+func (p *path) hold(f func()) {
+	p.packets++
+	p.pass(f)
+}
+
 // mend ends a cut.
 func (p *path) mend() {
 	if !p.cut {
@@ -100,7 +108,7 @@ func (p *path) mend() {
 	}
 	p.cut = false
 	held := p.held
-	p.held = nil
+	p.held, p.packets = nil, 0
 	for _, f := range held {
 		f()
 	}

@@ -64,7 +64,7 @@ func (e *end) next() (via.Completion, bool) {
 func connected(t *testing.T, f Fabric, client, server func(*network, *end)) *network {
 	t.Helper()
 	s := newScheduler(newRunner(t), 7)
-	n := newNetwork(s, f, 7)
+	n := newNetwork(s, f, 7, new(Counts))
 	a, b := newEnd(t, n, "a"), newEnd(t, n, "b")
 	l, err := b.nic.Listen(via.Address{Host: "b", Discriminator: "test"})
 	if err != nil {

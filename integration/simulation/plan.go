@@ -17,6 +17,7 @@ type Plan struct {
 	Blocks    int
 	Speed     time.Duration // of the disk: of a request, at most
 	Slow      time.Duration // of some requests, at most; 0: as the others
+	Volatile  bool          // a cache, which ends with the target, is in front of the disk
 	Inline    int           // bytes of payload inside a message
 	Pool      int           // bytes of bounce memory of a queue
 	Depth     int           // commands in flight per connection, at the target
@@ -86,6 +87,9 @@ func NewPlan(seed uint64, requests int) Plan {
 	}
 	if r.IntN(3) == 0 {
 		p.Hosts, p.Fabric.Shared, p.Fabric.Late = 2, false, true
+		for i := range p.Clients { // some are there when what a cut has held back arrives
+			p.Clients[i].Idle = span(p.Clients[i].Idle, 300*time.Millisecond, time.Second)
+		}
 	}
 	p.Faults = faults(r, len(p.Clients), requests, p.Fabric.Shared)
 	if p.Hosts > 1 {
@@ -101,6 +105,9 @@ func NewPlan(seed uint64, requests int) Plan {
 		c.Policy = [...]initiator.PathPolicy{initiator.PathFailOver, initiator.PathRoundRobin, initiator.PathMinInflight}[r.IntN(3)]
 	}
 	digests(r, &p)
+	more := rand.New(rand.NewPCG(seed, 6))
+	p.Volatile = more.IntN(4) == 0
+	takeovers(more, &p, requests)
 	return p
 }
 
@@ -119,8 +126,8 @@ func digests(r *rand.Rand, p *Plan) {
 // String is the plan as a failure shows it.
 func (p *Plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d: %d paths, %d blocks, inline %d, pool %d, depth %d, keepalive %v, disk %v and %v, %+v\n",
-		p.Seed, p.Hosts, p.Blocks, p.Inline, p.Pool, p.Depth, p.Keepalive, p.Speed, p.Slow, p.Fabric)
+	fmt.Fprintf(&b, "seed %d: %d paths, %d blocks, inline %d, pool %d, depth %d, keepalive %v, disk %v and %v, volatile %v, %+v\n",
+		p.Seed, p.Hosts, p.Blocks, p.Inline, p.Pool, p.Depth, p.Keepalive, p.Speed, p.Slow, p.Volatile, p.Fabric)
 	for i, c := range p.Clients {
 		timeout := c.Timeout.String()
 		if c.Timeout == initiator.Forever {

@@ -18,9 +18,9 @@ var plantedFlag = flag.Bool("sim.planted", false, "build the product with plante
 // plantedSeeds is within how many seeds each bug has to be found.
 const plantedSeeds = "4000"
 
-// firstSeeds are where the search for a bug begins that shows in one of many
-// thousand seeds: what is before was searched once. Others begin with seed 1.
-var firstSeeds = map[string]string{"reply of the old path believed": "16001"}
+// firstSeeds are where the search for a bug begins that shows in one of some
+// thousand seeds. Others begin with seed 1.
+var firstSeeds = map[string]string{"reply of the old path believed": "2001"}
 
 // edit replaces a text of a source file, which is there once.
 type edit struct{ file, old, new string }
@@ -150,6 +150,34 @@ var planted = []struct {
 		t.overlaps.releaseAll()
 	}
 `,
+	}}},
+	{"successor before the end of a target", []edit{{
+		"internal/takeover/takeover.go", "\t\t\titems = append(items, Item{m.text, m.FD})\n",
+		`			items = append(items, Item{m.text, m.FD})
+			if plantedBug == "successor before the end of a target" {
+				p.ended = true
+				return items, true, nil
+			}
+`,
+	}}},
+	{"successor not expelled", []edit{{
+		"internal/takeover/takeover.go", "\tif !errors.Is(cause, errRefused) {\n\t\ts.process.Kill()\n\t}\n",
+		`	if plantedBug == "successor not expelled" {
+		_ = s.channel.Close()
+		return cause
+	}
+	if !errors.Is(cause, errRefused) {
+		s.process.Kill()
+	}
+`,
+	}}},
+	{"takeover without flush", []edit{{
+		"target/control.go", "\t\tdurable = (k.server.isDraining()",
+		`		durable = plantedBug == "takeover without flush" && k.server.succeeded.Load() || (k.server.isDraining()`,
+	}}},
+	{"verifier of a lost cache kept", []edit{{
+		"target/identity.go", "\tif block.DurabilityOf(d) == block.FlushedOnly {",
+		`	if plantedBug != "verifier of a lost cache kept" && block.DurabilityOf(d) == block.FlushedOnly {`,
 	}}},
 	{"inline write not compared", []edit{{
 		"target/execute.go", "Data[:cmd.InlineLength]\n\t\treturn x.write(r)\n",

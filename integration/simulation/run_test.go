@@ -36,8 +36,9 @@ func TestSimulation(t *testing.T) {
 		return
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(collectAt))
-	var next, seeds, requests, failures atomic.Int64
+	var next atomic.Int64
 	var running sync.WaitGroup
+	var ran totals
 	began := time.Now()
 	for range runtime.GOMAXPROCS(0) {
 		running.Go(func() {
@@ -50,11 +51,7 @@ func TestSimulation(t *testing.T) {
 				}
 				seed := *firstFlag + uint64(i)
 				r := runner.Run(NewPlan(seed, *requestsFlag), nil)
-				seeds.Add(1)
-				requests.Add(int64(r.Requests))
-				if r.Err != nil {
-					failures.Add(1)
-				}
+				ran.add(&r)
 				switch {
 				case r.Err != nil && *foundFlag:
 					t.Errorf("found by seed %d: %v", seed, r.Err)
@@ -66,8 +63,76 @@ func TestSimulation(t *testing.T) {
 	}
 	running.Wait()
 	spent := time.Since(began)
-	t.Logf("%d seeds from %d, %d requests, %d failures in %v: %.0f requests per second", seeds.Load(), *firstFlag, requests.Load(),
-		failures.Load(), spent.Round(time.Millisecond), float64(requests.Load())/spent.Seconds())
+	t.Logf("%d seeds from %d, %d requests, %d failures in %v: %.0f requests per second", ran.seeds, *firstFlag, ran.requests,
+		ran.failures, spent.Round(time.Millisecond), float64(ran.requests)/spent.Seconds())
+	t.Logf("%v", &ran.counts)
+	if !t.Failed() && ran.seeds >= countedSeeds && *requestsFlag >= 1000 {
+		for _, text := range ran.missing() {
+			t.Error(text)
+		}
+	}
+}
+
+// totals is what several runs were together.
+type totals struct {
+	mu                        sync.Mutex
+	seeds, requests, failures int
+	counts                    Counts
+}
+
+func (x *totals) add(r *Result) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.seeds++
+	x.requests += r.Requests
+	x.counts.add(r.Counts)
+	if r.Err != nil {
+		x.failures++
+	}
+}
+
+// countedSeeds is from how many seeds on the counts are those of the schedules,
+// not of chance.
+const countedSeeds = 60
+
+// missing returns what the runs did too seldom that they are there for. Each
+// least number is of a thousand seeds with a thousand requests, and about a
+// third of what they have.
+func (x *totals) missing() (all []string) {
+	for _, c := range []struct {
+		what        string
+		were, least int
+	}{
+		{"fail-overs", x.counts.FailOvers, 400},
+		{"fail-overs with packets held back", x.counts.HeldFailOvers, 150},
+		{"packets after the end of their connection", x.counts.LatePackets, 1000},
+		{"packets at a later connection", x.counts.Misrouted, 12},
+		{"takeovers", x.counts.Takeovers, 200},
+		{"takeovers that fail", x.counts.FailedTakeovers, 40},
+		{"successors of a target that died", x.counts.Orphans, 30},
+		{"targets that end with requests in the disk", x.counts.Unfinished, 10},
+	} {
+		if least := c.least * x.seeds / 1000; c.were < least {
+			all = append(all, fmt.Sprintf("%d %s in %d seeds, %d at least: the schedules do not exercise them", c.were, c.what, x.seeds, least))
+		}
+	}
+	return all
+}
+
+// TestMissing: runs in which nothing happens miss everything, and those in
+// which all happens often nothing.
+func TestMissing(t *testing.T) {
+	seldom, often := totals{seeds: 1000}, totals{seeds: 1000}
+	often.counts = Counts{
+		PathLosses: 9999, FailOvers: 9999, HeldFailOvers: 9999, LatePackets: 9999, Misrouted: 9999,
+		Takeovers: 9999, FailedTakeovers: 9999, Orphans: 9999, Unfinished: 9999,
+	}
+	if n := len(seldom.missing()); n != 8 {
+		t.Errorf("%d are missing of 8: %q", n, seldom.missing())
+	}
+	if all := often.missing(); len(all) != 0 {
+		t.Errorf("%q", all)
+	}
 }
 
 // failure returns the schedule of a seed that fails, shrunk, and the command

@@ -14,6 +14,7 @@ type message struct {
 	immediate uint32
 	has       bool // an immediate
 	write     bool // of an RDMA Write of this length
+	held      bool // a cut has held it back
 	length    uint32
 }
 
@@ -99,11 +100,12 @@ func (l *link) deliver(m message) {
 		if !l.broken && !l.closed {
 			l.waits()
 		}
-		l.path.pass(func() {
+		l.path.hold(func() {
 			if (l.broken || l.closed) && !l.adapter.network.Late {
 				l.peer.lose(errCut) // it is lost
 				return
 			}
+			m.held = true
 			l.deliver(m)
 		})
 		return
@@ -117,15 +119,22 @@ func (l *link) arrive(m message) {
 	n.scheduler.trace.add(uint64(m.length), uint64(n.scheduler.now))
 	switch {
 	case l.closed || l.broken:
-		if next := l.next(); next != nil && !m.write {
+		if m.held {
+			n.counts.LatePackets++
+		}
+		if m.held && n.Late && !m.write && !l.strayed {
 			l.strayed = true
-			next.arrive(m)
+			l.wander(m, wanderFirst)
 			return
 		}
 		n.discard(m)
 		return
 	case !l.started:
 		l.inbox = append(l.inbox, m)
+		return
+	case len(l.receives) == 0 && l.haunted:
+		n.discard(m)
+		l.lose(errCut) // a late message has its receive
 		return
 	case len(l.receives) == 0:
 		n.scheduler.fail("%s: a message of %d bytes meets no receive: a credit is wrong", l.adapter.process.name, m.length)
@@ -155,23 +164,38 @@ func (l *link) arrive(m message) {
 	n.discard(m)
 }
 
-// next returns the connection of the VI after this one, which gets one message
-// that is late.
-func (l *link) next() *link {
-	if !l.adapter.network.Late || l.strayed {
-		return nil
+// A late message waits in the network for the next connection of its VI: the
+// pause between two attempts doubles.
+const (
+	wanderFirst = 5 * time.Millisecond
+	wanderMost  = 3 * time.Second
+)
+
+// wander lets a message that is late arrive at the next connection of the VI.
+func (l *link) wander(m message, pause time.Duration) {
+	n := l.adapter.network
+	next := l.next()
+	switch {
+	case next != nil:
+		next.haunted = true
+		n.counts.Misrouted++
+		next.arrive(m)
+	case l.adapter.process.dead || pause > wanderMost:
+		n.discard(m)
+	default:
+		n.scheduler.After(pause, func() { l.wander(m, 2*pause) })
 	}
+}
+
+// next returns the connection of the VI after this one, if it takes a message.
+func (l *link) next() *link {
 	for _, other := range l.adapter.links {
-		if other.cfg.Owner == l.cfg.Owner && other.started && !other.broken && len(other.receives) > sparedReceives {
+		if other.cfg.Owner == l.cfg.Owner && other.started && !other.broken && len(other.receives) > 0 {
 			return other
 		}
 	}
 	return nil
 }
-
-// sparedReceives is how many receives a late message leaves for those that the
-// peer may send.
-const sparedReceives = 8
 
 func (n *network) discard(m message) { n.scheduler.runner.memory.put(m.body) }
 
@@ -181,7 +205,7 @@ func (l *link) begin(w *via.Work) {
 	l.active = t
 	if l.path.cut {
 		l.waits()
-		l.path.pass(func() { l.retry(t) })
+		l.path.hold(func() { l.retry(t) })
 		return
 	}
 	l.proceed(t)
@@ -192,7 +216,7 @@ func (l *link) retry(t *transfer) {
 	switch {
 	case l.active != t:
 	case l.path.cut:
-		l.path.pass(func() { l.retry(t) })
+		l.path.hold(func() { l.retry(t) })
 	default:
 		l.proceed(t)
 	}
@@ -242,7 +266,7 @@ func (l *link) finish(t *transfer) {
 		return
 	case !n.Shared && l.path.cut:
 		l.waits()
-		l.path.pass(func() { l.finish(t) })
+		l.path.hold(func() { l.finish(t) })
 		return
 	}
 	w := t.work

@@ -25,6 +25,7 @@ type World struct {
 	faults    []Fault   // that have not happened
 	pending   int       // calls of after
 	output    io.Writer // of the logs; nil: none
+	counts    Counts
 }
 
 // Result is what a run was.
@@ -33,6 +34,7 @@ type Result struct {
 	Steps    uint64
 	Time     time.Duration // virtual
 	Trace    Trace
+	Counts   Counts
 	Err      error
 }
 
@@ -60,11 +62,12 @@ func (r *Runner) Run(p Plan, output io.Writer) Result {
 	defer r.accesses.reset()
 	s := newScheduler(r, p.Seed)
 	w := &World{
-		plan: p, scheduler: s, network: newNetwork(s, p.Fabric, p.Seed), medium: newMedium(p.Blocks, p.Seed, p.Speed),
+		plan: p, scheduler: s, medium: newMedium(p.Blocks, p.Seed, p.Speed),
 		referee: newReferee(s, p.Blocks), faults: p.Faults, ids: random{rand.New(rand.NewPCG(p.Seed, 5))}, output: output,
 	}
-	w.medium.slow = p.Slow
-	w.referee.drained = onlyDrains(p.Faults)
+	w.network = newNetwork(s, p.Fabric, p.Seed, &w.counts)
+	w.medium.slow, w.medium.volatile = p.Slow, p.Volatile
+	w.referee.drained = onlyDrains(&p)
 	w.medium.applied, w.medium.flushing = w.referee.applied, w.referee.flushing
 	w.referee.samples = p.Seed%sampleSeeds == 0
 	w.referee.disturbed, w.referee.flips = p.Fabric.Flips > 0, p.Fabric.Flips > 0
@@ -84,7 +87,7 @@ func (r *Runner) Run(p Plan, output io.Writer) Result {
 		}
 	}
 	w.target.kill()
-	return Result{Requests: w.referee.requests, Steps: s.steps, Time: s.now, Trace: s.trace, Err: s.failure}
+	return Result{Requests: w.referee.requests, Steps: s.steps, Time: s.now, Trace: s.trace, Counts: w.counts, Err: s.failure}
 }
 
 // toTheEnd runs until every client has made its requests, and then ends what is
@@ -97,8 +100,7 @@ func (w *World) toTheEnd() {
 				return false
 			}
 		}
-		t := &w.target
-		return w.pending == 0 && t.end != nil && !t.process.dead && !t.draining && !t.process.stopped
+		return w.pending == 0 && w.target.steady()
 	}
 	if !s.run(runLimit, served) {
 		if s.failure == nil {
@@ -108,7 +110,7 @@ func (w *World) toTheEnd() {
 	}
 	w.referee.finish(w.medium)
 	w.target.drain(time.Hour)
-	if !s.run(s.now+endLimit, func() bool { return w.target.ended && w.target.process.alive() == 0 }) {
+	if !s.run(s.now+endLimit, w.target.gone) {
 		if s.failure == nil {
 			w.dump()
 			s.fail("the target does not end")
@@ -140,7 +142,15 @@ func (w *World) unfinished() error {
 	return errors.Join(errs...)
 }
 
-// log returns the log of a process.
+// logOf returns the log of a process, which is not nil.
+func (w *World) logOf(p *Process) *slog.Logger {
+	if l := w.log(p); l != nil {
+		return l
+	}
+	return slog.New(slog.DiscardHandler)
+}
+
+// log returns the log of a process, or nil.
 func (w *World) log(p *Process) *slog.Logger {
 	if w.output == nil {
 		return nil
