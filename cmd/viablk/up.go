@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/viablk/viablk/config"
 )
@@ -69,6 +70,9 @@ func (a *app) up(ctx context.Context, e config.Effective, in *nbdListeners, comm
 	if in != nil && command != "" {
 		return usage("--run has the only client, and the process was started for another: leave it out")
 	}
+	if err := checkOpenFiles(); err != nil {
+		return err
+	}
 	log, level := a.serviceLog(c.Log)
 	svc := a.newService(c, log, level)
 	defer svc.release()
@@ -124,6 +128,20 @@ func (a *app) up(ctx context.Context, e config.Effective, in *nbdListeners, comm
 	return svc.wait(g.in.left)
 }
 
+// upFiles is how many open files both ends of one disk may need, with a client.
+const upFiles = 64
+
+// checkOpenFiles returns an error if the limit of open files is below upFiles:
+// one end would only see that the other one, which has none left, does not
+// answer.
+func checkOpenFiles() error {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil || limit.Cur >= upFiles {
+		return err
+	}
+	return fmt.Errorf("both ends of a disk need %d files: %w", upFiles, unix.EMFILE)
+}
+
 // localKeepAlive is the interval of keepalives between the ends of one process.
 // A process that gets no processor for a second is not to take itself for dead.
 const localKeepAlive = time.Minute
@@ -134,6 +152,8 @@ try:
   nbdinfo '%[1]s'
   nbdcopy --progress '%[1]s' null:
   fio --name=try --ioengine=nbd --uri='%[1]s' --rw=randread --bs=4k --iodepth=32 --time_based --runtime=5
+
+Ctrl-C stops it.
 `
 
 // attachDisks attaches every disk of the target in this process.
