@@ -27,7 +27,8 @@ func about(doing string, u config.URI, err error) error {
 	if doing != "" {
 		doing += " "
 	}
-	return &subjectError{doing + u.String() + ": " + cause(err.Error(), u) + notSocket(u), err}
+	hint := notSocket(u)
+	return &subjectError{doing + u.String() + ": " + strings.TrimSuffix(cause(err.Error(), u), hint) + hint, err}
 }
 
 // notSocket says so of a file that stands where u has a socket: connecting to
