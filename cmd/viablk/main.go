@@ -117,9 +117,22 @@ where each value comes from.
 		a.configCommand(), a.pkiCommand(), a.benchCommand(), a.versionCommand(),
 		a.manualCommand(),
 	)
+	a.describeOutputs(root)
 	checkArguments(root)
 	complete(root)
 	return root
+}
+
+// describeOutputs gives each command with more formats than others a flag that
+// names them.
+func (a *app) describeOutputs(cmd *cobra.Command) {
+	if formats := outputs(cmd); cmd.Annotations[moreOutputs] != "" {
+		last := len(formats) - 1
+		cmd.Flags().StringVarP(&a.output, "output", "o", "table", "print as `FORMAT`: "+strings.Join(formats[:last], ", ")+" or "+formats[last])
+	}
+	for _, child := range cmd.Commands() {
+		a.describeOutputs(child)
+	}
 }
 
 // load returns the configuration of a serving command.
