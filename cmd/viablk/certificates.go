@@ -25,27 +25,15 @@ type certificates struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	ends map[string]metrics.Certificate // by path
-	// +checklocks:mu
-	reloads metrics.Reloads
+
+	reloads reloadCounter
 }
 
 // metrics returns when the certificates end and how often they were read again.
 func (c *certificates) metrics() ([]metrics.Certificate, metrics.Reloads) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Collect(maps.Values(c.ends)), c.reloads
-}
-
-// counted counts an attempt to read the certificates again.
-func (c *certificates) counted(failed bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if failed {
-		c.reloads.Failed++
-		return
-	}
-	c.reloads.Succeeded++
-	c.reloads.Last = time.Now()
+	return slices.Collect(maps.Values(c.ends)), c.reloads.read()
 }
 
 // usedCertificates are those of one folder in one role.
@@ -92,7 +80,7 @@ func (c *certificates) reload() error {
 	for _, f := range c.then {
 		_ = c.contain(func() error { f(); return nil })
 	}
-	c.counted(failed != nil)
+	c.reloads.count(failed == nil)
 	if failed != nil {
 		c.log.Error("certificates not read again: those from before stay", "event", "certificates_kept", "folder", failed.folder, "error", err, "connections_ended", ended)
 		return fmt.Errorf("certificates in %q: %w", failed.folder, err)

@@ -51,7 +51,7 @@ func (s *service) startMonitor(ctx context.Context, c config.Config, inherited n
 	}
 	scheme := "http"
 	cache := &statusCache{compute: s.report, translate: func(p *processStatus) *metrics.Snapshot {
-		return newSnapshot(p, again, s.draining.Load())
+		return newSnapshot(p, again, s.reloads.read(), s.draining.Load())
 	}}
 	m := &monitor{cache: cache, scrapes: scrapes{cache: cache}, health: health{s, cache, c.Metrics.ReadyAway}}
 	m.page = metrics.NewPage(func(ctx context.Context) (*metrics.Snapshot, error) {

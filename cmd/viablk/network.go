@@ -20,6 +20,7 @@ type networkReport struct {
 	Received      uint64       `json:"packets_received"`
 	ReceiveCalls  uint64       `json:"receive_calls"` // those that returned some
 	EmptyCalls    uint64       `json:"empty_receive_calls"`
+	Retransmitted uint64       `json:"packets_retransmitted"` // of all links ever
 	BytesSent     uint64       `json:"bytes_sent"`
 	BytesReceived uint64       `json:"bytes_received"`
 	Dropped       uint64       `json:"dropped"`    // no room in the device
@@ -112,6 +113,7 @@ func (r *networkReport) count(p *port.Counters, l *roce.ShardCounters) {
 // add adds a shard and its links.
 func (r *networkReport) add(l *roce.ShardStatistics) {
 	r.count(&l.Port, &l.ShardCounters)
+	r.Retransmitted += l.Retransmitted
 	for _, x := range l.Recent {
 		r.Links = append(r.Links, newLinkReport(x, true))
 	}

@@ -46,6 +46,7 @@ type service struct {
 	signals   chan os.Signal              // that end the process
 	hangups   chan os.Signal              // SIGHUP
 	reload    func(context.Context) error // on SIGHUP; logs its error; nil: SIGHUP ends the process
+	reloads   reloadCounter               // of the configuration
 	asked     chan reloadRequest
 	inquiries chan os.Signal // SIGUSR1
 	ending    chan struct{}  // closed when no change begins any more

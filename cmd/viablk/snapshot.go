@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net"
 	"strings"
 
 	"github.com/viablk/viablk/initiator"
@@ -13,7 +14,7 @@ import (
 )
 
 // newSnapshot translates the status of the process for package metrics.
-func newSnapshot(p *processStatus, again *certificates, draining bool) *metrics.Snapshot {
+func newSnapshot(p *processStatus, again *certificates, configured metrics.Reloads, draining bool) *metrics.Snapshot {
 	s := &metrics.Snapshot{
 		Version: p.Version, Revision: version().Revision, Started: p.Started, Draining: draining, Panics: p.Panics,
 		Exports: p.exportMetrics(),
@@ -41,6 +42,7 @@ func newSnapshot(p *processStatus, again *certificates, draining bool) *metrics.
 		s.Networks = append(s.Networks, networkMetrics(&p.Network[i]))
 	}
 	s.Certificates, s.Reloads = again.metrics()
+	s.Configured = configured
 	return s
 }
 
@@ -91,20 +93,17 @@ func scrubMetrics(s *backend.ScrubStatus) *metrics.Scrub {
 
 // nbdMetrics describes what NBD clients and the kernel did.
 func (p *processStatus) nbdMetrics() []metrics.Face {
-	entered := make(map[string]*nbd.ExportStatus)
-	for i := range p.NBD.Exports {
-		entered[p.NBD.Exports[i].Name] = &p.NBD.Exports[i]
-	}
+	by := p.byExport()
 	faces := []metrics.Face{{Name: faceNBD, Accepted: p.NBD.Accepted, Refused: p.NBD.Refused}}
 	for i := range p.Exports {
 		e := &p.Exports[i]
 		t := metrics.Traffic{Export: e.Name}
 		c := new(nbd.ExportStatus) // of an export that no client has entered
-		if x := entered[e.Name]; x != nil {
+		if x := by.entered[e.Name]; x != nil {
 			c = x
 		}
 		t.Connections, t.Errors, t.BytesRead, t.BytesWritten = c.Connections, c.Errors, c.BytesRead, c.BytesWritten
-		t.Latency = c.Latency
+		t.InFlight, t.Latency = by.inFlight[e.Name], c.Latency
 		t.Requests = []metrics.Count{
 			{Operation: "read", N: c.Reads},
 			{Operation: "write", N: c.Writes},
@@ -135,7 +134,7 @@ func viaMetrics(t *target.Status) metrics.Face {
 	for i := range t.Exports {
 		x := &t.Exports[i]
 		f.Exports = append(f.Exports, metrics.Traffic{
-			Export: x.Name, Connections: x.Connections, Requests: blockMetrics(&x.Stats.Counts), Errors: x.Stats.Errors,
+			Export: x.Name, Connections: x.Connections, InFlight: x.InFlight, Requests: blockMetrics(&x.Stats.Counts), Errors: x.Stats.Errors,
 			BytesRead: x.Stats.BytesRead, BytesWritten: x.Stats.BytesWritten, Latency: x.Latency,
 		})
 	}
@@ -179,10 +178,12 @@ func cacheMetrics(c *regcache.Stats) metrics.Cache {
 	return metrics.Cache{Hits: c.Hits, Misses: c.Misses, Evictions: c.Evicted, Refusals: c.Refused, Bytes: c.Bytes}
 }
 
-// networkMetrics describes a UDP address.
+// networkMetrics describes a UDP address, without its port: that of an
+// initiator is another one in each process.
 func networkMetrics(n *networkReport) metrics.Network {
+	host, _, _ := net.SplitHostPort(n.Local) // a report has a port
 	return metrics.Network{
-		Local: n.Local, PacketsSent: n.Sent, PacketsReceived: n.Received, BytesSent: n.BytesSent, BytesReceived: n.BytesReceived,
+		Local: host, PacketsSent: n.Sent, PacketsReceived: n.Received, PacketsRetransmitted: n.Retransmitted, BytesSent: n.BytesSent, BytesReceived: n.BytesReceived,
 		ManagerSent: n.Manager.Sent, ManagerRetransmits: n.Manager.Retransmitted,
 		Dropped: []metrics.Wait{
 			{Reason: "send_buffer", N: n.Dropped},

@@ -258,6 +258,7 @@ func (t *targetRun) check(c config.Config, disks []disk) error {
 func (t *targetRun) reload(ctx context.Context) error {
 	failed := t.again.reload()
 	err := t.set.reload(ctx)
+	t.svc.reloads.count(err == nil)
 	if err != nil {
 		t.log.Error("configuration not read again: exports stay as they are", "event", "configuration_kept", "error", err)
 	}

@@ -191,6 +191,7 @@ func (s *series) addFace(f *Face) {
 		t := &f.Exports[i]
 		name := s.label(t.Export)
 		s.add(connections, float64(t.Connections), f.Name, name)
+		s.add(inFlight, float64(t.InFlight), f.Name, name)
 		for _, c := range t.Requests {
 			s.count(requests, c.N, f.Name, name, c.Operation)
 		}
@@ -239,7 +240,7 @@ func (s *series) addCache(c *Cache) {
 	s.add(registeredBytes, float64(c.Bytes))
 }
 
-// addHost adds devices, networks and certificates.
+// addHost adds devices, networks, certificates and the configuration.
 func (s *series) addHost(p *Snapshot) {
 	for _, d := range p.Devices {
 		s.add(deviceConnections, float64(d.Connections), d.Name)
@@ -249,6 +250,7 @@ func (s *series) addHost(p *Snapshot) {
 		n := &p.Networks[i]
 		s.count(packets, n.PacketsSent, n.Local, "sent")
 		s.count(packets, n.PacketsReceived, n.Local, "received")
+		s.count(packetsResent, n.PacketsRetransmitted, n.Local)
 		s.count(packetBytes, n.BytesSent, n.Local, "sent")
 		s.count(packetBytes, n.BytesReceived, n.Local, "received")
 		s.count(managerSent, n.ManagerSent, n.Local)
@@ -263,10 +265,15 @@ func (s *series) addHost(p *Snapshot) {
 			s.add(certificateEnd, until-s.values[k], c.File)
 		}
 	}
-	s.count(certificateReads, p.Reloads.Succeeded, "success")
-	s.count(certificateReads, p.Reloads.Failed, "failure")
-	if !p.Reloads.Last.IsZero() {
-		s.add(certificateReadAt, seconds(p.Reloads.Last))
+	s.addReloads(certificateReads, certificateReadAt, &p.Reloads)
+	s.addReloads(configurationReads, configurationReadAt, &p.Configured)
+}
+
+func (s *series) addReloads(total, last *family, r *Reloads) {
+	s.count(total, r.Succeeded, "success")
+	s.count(total, r.Failed, "failure")
+	if !r.Last.IsZero() {
+		s.add(last, seconds(r.Last))
 	}
 }
 

@@ -31,9 +31,10 @@ func fullSnapshot(names ...string) *Snapshot {
 		NBD:          &NBD{Handshakes: 2, Dropped: 3},
 		Targets:      []Target{{Provider: "shm", Sessions: 2, Registrations: 3, Quarantined: 1, DigestErrors: 1, Cache: Cache{1, 2, 3, 4, 5}}},
 		Devices:      []Device{{Name: "/dev/nbd0", Connections: 1, Replaced: 2}},
-		Networks:     []Network{{Local: "192.0.2.1:4791", PacketsSent: 1, Dropped: []Wait{{"bad_icrc", 1}}}},
+		Networks:     []Network{{Local: "192.0.2.1", PacketsSent: 1, Dropped: []Wait{{"bad_icrc", 1}}}},
 		Certificates: []Certificate{{"server-cert.pem", time.Unix(1800000000, 0)}, {"server-cert.pem", time.Unix(1750000000, 0)}},
 		Reloads:      Reloads{Succeeded: 2, Failed: 1, Last: time.Unix(1700000001, 0)},
+		Configured:   Reloads{Succeeded: 3, Failed: 4, Last: time.Unix(1700000003, 0)},
 	}
 	var set latency.Set
 	recorder := set.Acquire()
@@ -46,7 +47,7 @@ func fullSnapshot(names ...string) *Snapshot {
 		f := Face{Name: name, Accepted: 3, Refused: 1, Waits: []Wait{{"memory", 1}}}
 		for i, x := range names {
 			f.Exports = append(f.Exports, Traffic{
-				Export: x, Connections: 1, Requests: []Count{{"read", uint64(i)}, {"write", 1}}, Errors: 1, BytesRead: 512, BytesWritten: 1024,
+				Export: x, Connections: 1, InFlight: 2, Requests: []Count{{"read", uint64(i)}, {"write", 1}}, Errors: 1, BytesRead: 512, BytesWritten: 1024,
 				Latency: set.Read(),
 			})
 		}

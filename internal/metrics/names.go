@@ -67,6 +67,7 @@ var (
 	connections = gauge("connections", "Connections that have the export open.", "face", "export")
 	accepted    = counter("connections_accepted_total", "Connections accepted.", "face")
 	refused     = counter("connections_refused_total", "Connections refused: over a limit, or while draining.", "face")
+	inFlight    = gauge("inflight_requests", "Requests in flight.", "face", "export")
 	handshakes  = gauge("nbd_handshakes", "NBD clients that have not chosen an export.")
 	displaced   = counter("nbd_handshakes_dropped_total", "NBD handshakes closed for newer ones.")
 	requestTime = histogram("request_duration_seconds", "Time from the arrival of a request to its answer.", "face", "export", "op")
@@ -94,12 +95,13 @@ var (
 	registeredBytes  = gauge("registered_bytes", "Memory in caches of registrations.")
 )
 
-// The kernel, the network and certificates.
+// The kernel, the network, certificates and the configuration.
 var (
 	deviceConnections = gauge("device_connections", "Connections of the kernel to the process.", "device")
 	deviceReplaced    = counter("device_connections_replaced_total", "Connections that the kernel gave up and got again.", "device")
 
 	packets       = counter("roce_packets_total", "RoCE packets.", "local", "direction")
+	packetsResent = counter("roce_retransmitted_packets_total", "RoCE packets that were retransmitted, of those sent.", "local")
 	packetBytes   = counter("roce_bytes_total", "Bytes of RoCE packets.", "local", "direction")
 	packetDrops   = counter("roce_dropped_packets_total", "RoCE packets dropped.", "local", "reason")
 	managerSent   = counter("roce_cm_messages_total", "Messages sent by the connection manager.", "local")
@@ -108,4 +110,7 @@ var (
 	certificateEnd    = gauge("tls_certificate_expiry_seconds", "Unix time at which the certificate or revocation list ends.", "role")
 	certificateReads  = counter("certificate_reloads_total", "Times that certificates were read again.", "result")
 	certificateReadAt = gauge("certificate_last_reload_success_timestamp_seconds", "Unix time at which certificates were last read again.")
+
+	configurationReads  = counter("config_reloads_total", "Times that the exports of the configuration were read again.", "result")
+	configurationReadAt = gauge("config_last_reload_success_timestamp_seconds", "Unix time at which the exports of the configuration were last read again.")
 )

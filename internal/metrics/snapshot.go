@@ -30,6 +30,7 @@ type Snapshot struct {
 	Networks     []Network
 	Certificates []Certificate
 	Reloads      Reloads // of certificates
+	Configured   Reloads // of the exports in the configuration
 }
 
 // Export is a disk that the process exports.
@@ -80,6 +81,7 @@ type NBD struct {
 type Traffic struct {
 	Export      string
 	Connections int
+	InFlight    int // requests
 	Requests    []Count
 	Errors      uint64
 
@@ -143,10 +145,11 @@ type Device struct {
 	Replaced    uint64
 }
 
-// Network is one UDP address of RoCE.
+// Network is one UDP address of RoCE. Local is its host.
 type Network struct {
 	Local                           string
 	PacketsSent, PacketsReceived    uint64
+	PacketsRetransmitted            uint64 // of those sent
 	BytesSent, BytesReceived        uint64
 	ManagerSent, ManagerRetransmits uint64
 	Dropped                         []Wait // packets by reason
@@ -158,7 +161,7 @@ type Certificate struct {
 	Until time.Time
 }
 
-// Reloads counts how often certificates were read again.
+// Reloads counts how often something was read again.
 type Reloads struct {
 	Succeeded, Failed uint64
 	Last              time.Time // success; zero before the first

@@ -40,7 +40,8 @@ type engine struct {
 	sendDeferred  bool // the last pass left transmission to the next
 	more          bool // the last pass left work to do
 
-	recent []LinkStatistics // of closed links
+	recent        []LinkStatistics // of closed links
+	retransmitted uint64           // packets, of all closed links
 }
 
 const (

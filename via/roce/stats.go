@@ -67,6 +67,8 @@ type ShardStatistics struct {
 
 	Links  []LinkStatistics
 	Recent []LinkStatistics // last closed links, oldest first; 8 at most
+
+	Retransmitted uint64 // packets of all links ever
 }
 
 // LinkStatistics are the properties and counters of one end of a connection.
@@ -104,9 +106,12 @@ func (e *endpoint) statistics() EndpointStatistics {
 func (s *shard) statistics() ShardStatistics {
 	out := ShardStatistics{Port: s.port.Counters(), Passes: s.ownership.passes.Load(), ShardCounters: s.counters.snapshot()}
 	_ = s.asOwner(func(g *engine) { // a failed shard has none
+		out.Retransmitted = g.retransmitted
 		for _, b := range g.table.buckets {
 			if b.transport != nil {
-				out.Links = append(out.Links, b.transport.statistics())
+				l := b.transport.statistics()
+				out.Links = append(out.Links, l)
+				out.Retransmitted += l.Counters.Retransmitted
 			}
 		}
 		out.Recent = slices.Clone(g.recent)
@@ -130,4 +135,5 @@ func (g *engine) keepStatistics(stats LinkStatistics) {
 		g.recent = slices.Delete(g.recent, 0, 1)
 	}
 	g.recent = append(g.recent, stats)
+	g.retransmitted += stats.Counters.Retransmitted
 }
