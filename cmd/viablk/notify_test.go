@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"path/filepath"
+	"regexp"
 	"testing"
 	"time"
 
@@ -34,6 +35,40 @@ func TestNotify(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")
 	if err := notify(stateReady); err != nil {
 		t.Errorf("without a service manager: %v", err)
+	}
+}
+
+// TestReloadIsNotified: the service manager learns when a reload begins, by its
+// clock, and that the process serves on, also with the old configuration.
+func TestReloadIsNotified(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "notify")
+	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer manager.Close()
+	t.Setenv("NOTIFY_SOCKET", path)
+	s := newTestService(t, waitTimeout)
+	receive := func(want string) {
+		t.Helper()
+		b := make([]byte, 256)
+		if err := manager.SetReadDeadline(time.Now().Add(waitTimeout)); err != nil {
+			t.Fatal(err)
+		}
+		n, err := manager.Read(b)
+		if err != nil || !regexp.MustCompile(want).Match(b[:n]) {
+			t.Errorf("the service manager got %q, %v, want %s", b[:n], err, want)
+		}
+	}
+	for _, result := range []error{nil, errors.New("a mistake")} {
+		s.reload = func(context.Context) error {
+			receive(`^RELOADING=1\nMONOTONIC_USEC=[1-9]\d*$`)
+			return result
+		}
+		if err := s.reloadNow(t.Context()); !errors.Is(err, result) {
+			t.Errorf("got %v, want %v", err, result)
+		}
+		receive("^READY=1$")
 	}
 }
 
