@@ -238,17 +238,21 @@ conformance:
 	$(GO) test -v -count=1 -run '^TestConformance' ./via/shm ./via/roce ./via/viatest/loopback | \
 		grep -E '^(viatest|panic:|FAIL| *--- FAIL)'
 
+# What reads the files of cgo packages: with -trimpath the cache names those of any
+# clone of the repository.
+RAW_CGO := GOFLAGS= CGO_ENABLED=1
+
 check: deps bin/gofumpt-$(GOFUMPT) bin/staticcheck-$(STATICCHECK) bin/checklocks
 	@unformatted=$$(git ls-files -co --exclude-standard '*.go' | xargs bin/gofumpt-$(GOFUMPT) -l) && \
 	if [ -n "$$unformatted" ]; then echo "gofumpt -l: $$unformatted"; exit 1; fi
 	$(GO) vet $(VM),suites,packages,page ./...
 	bin/staticcheck-$(STATICCHECK) $(VM),suites,packages,page ./...
 	CGO_ENABLED=1 $(GO) vet $(VM),$(VERBS) ./via/verbs ./cmd/viablk ./integration/vm/interop
-	CGO_ENABLED=1 bin/staticcheck-$(STATICCHECK) -tags $(VERBS) ./via/verbs
+	$(RAW_CGO) bin/staticcheck-$(STATICCHECK) -tags $(VERBS) ./via/verbs
 	CGO_ENABLED=1 $(GO) vet -tags $(CEPH) ./target/backend/rbd ./cmd/viablk ./integration/ceph
-	CGO_ENABLED=1 bin/staticcheck-$(STATICCHECK) -tags $(CEPH) ./target/backend/rbd ./integration/ceph
+	$(RAW_CGO) bin/staticcheck-$(STATICCHECK) -tags $(CEPH) ./target/backend/rbd ./integration/ceph
 	CGO_ENABLED=0 bin/checklocks $(LOCKS) $(LOCKED)
-	CGO_ENABLED=1 bin/checklocks $(LOCKS) -tags $(RBD) ./target/backend/rbd
+	$(RAW_CGO) bin/checklocks $(LOCKS) -tags $(RBD) ./target/backend/rbd
 	@found=$$(cd contrib/checklocks && ../../bin/checklocks $(LOCKS) ./testdata/canary 2>&1); \
 	case "$$found" in *"must be locked"*) ;; *) echo "checklocks passes a planted violation: $$found"; exit 1;; esac
 	$(GO) mod tidy -diff
