@@ -103,30 +103,34 @@ func startQEMULoad(t *testing.T, path string) *qemuLoad {
 		make(chan struct{}),
 	}
 	commands, w := io.Pipe()
-	rounds := make(lineBell, 1)
+	rounds := make(lineBell, qemuAhead)
 	l.tool.Cmd.Stdin, l.tool.Cmd.Stdout = commands, io.MultiWriter(l.tool.Cmd.Stdout, rounds)
 	l.tool.Start(t, testbed.StartCommand)
 	go func() {
 		defer w.Close()
 		random, patterns := rand.New(rand.NewPCG(1, 2)), [qemuParts]int{}
 		for round := 1; ; round++ {
+			if round > qemuAhead {
+				select { // all that is ahead is to be done at the end
+				case <-rounds:
+				case <-l.over:
+					return
+				case <-l.tool.Ended:
+					return
+				}
+			}
 			if _, err := io.WriteString(w, qemuRound(random, &patterns, round)); err != nil {
 				return // it has ended: end tells
-			}
-			select { // it has done what it was told, and not more is on its way
-			case <-rounds:
-			case <-l.tool.Ended:
-				return
-			}
-			select {
-			case <-l.over:
-				return
-			default:
 			}
 		}
 	}()
 	return l
 }
+
+// qemuAhead is how many rounds qemu-io has on its way. It reads 4 KiB of
+// commands at once, some 8 rounds, and then executes one at a time while there
+// are more to read: with less it would wait for ever.
+const qemuAhead = 24
 
 // qemuRound is the commands of one round. patterns is what the parts hold.
 func qemuRound(random *rand.Rand, patterns *[qemuParts]int, round int) string {
