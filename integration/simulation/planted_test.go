@@ -172,8 +172,8 @@ var planted = []struct {
 `,
 	}}},
 	{"takeover without flush", []edit{{
-		"target/control.go", "\t\tdurable = (k.server.isDraining()",
-		`		durable = plantedBug == "takeover without flush" && k.server.succeeded.Load() || (k.server.isDraining()`,
+		"target/control.go", "func() { durable = session.flush(",
+		`func() { durable = plantedBug == "takeover without flush" && k.server.succeeded.Load() || session.flush(`,
 	}}},
 	{"verifier of a lost cache kept", []edit{{
 		"target/identity.go", "\tif block.DurabilityOf(d) == block.FlushedOnly {",
