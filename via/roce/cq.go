@@ -23,7 +23,8 @@ import (
 //     requests a wake-up
 //  4. the consumer sleeps on an epoll file descriptor that watches the shards'
 //     sockets, an eventfd, and a timer for the queue pairs
-//  5. the next Poll withdraws the request, and drains eventfd and timer
+//  5. the next Poll withdraws the request, drains the eventfd, and stops the
+//     timer
 type cq struct {
 	fd       int // epoll
 	wakeFD   int // eventfd
@@ -213,8 +214,8 @@ func (c *cq) setTimer(due time.Duration) bool {
 	return true
 }
 
-// disarm drains the eventfd and the timer that made the file descriptor
-// readable.
+// disarm drains the eventfd and stops the timer that made the file descriptor
+// readable. A timer that is due may expire a little later.
 func (c *cq) disarm(now time.Duration) {
 	c.armed = false
 	if c.signaled.Load() {
@@ -222,7 +223,7 @@ func (c *cq) disarm(now time.Duration) {
 		eventfd.Drain(c.wakeFD)
 	}
 	if c.timerAt <= now {
-		eventfd.Drain(c.timerFD)
+		_ = unix.TimerfdSettime(c.timerFD, 0, new(unix.ItimerSpec), nil)
 		c.timerAt = never
 	}
 }
