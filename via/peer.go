@@ -131,11 +131,7 @@ func (p *peerRequest) offer(r *ConnRequest) byte {
 func (p *peerRequest) routineCall(ctx context.Context, vi *VI, host, name string) {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		link, attrs, err := vi.request(ctx, host, hello{attrs: vi.attrs, discriminator: name, peer: true})
-		var fabric *FabricError
-		var system *defaultCode
-		absent := errors.Is(err, ErrNoMatch) || errors.Is(err, errUnanswered) ||
-			errors.Is(err, ErrNotReachable) && !errors.As(err, &fabric) && !errors.As(err, &system)
-		if !absent {
+		if !peerAbsent(err) {
 			p.end(peerResult{link, attrs, err})
 			return
 		}
@@ -148,16 +144,27 @@ func (p *peerRequest) routineCall(ctx context.Context, vi *VI, host, name string
 	}
 }
 
-// routineListen waits for the peer's call and answers it.
+// peerAbsent reports whether err says that the peer does not take part in an
+// attempt, so that another one may meet it.
+func peerAbsent(err error) bool {
+	var fabric *FabricError
+	var system *defaultCode
+	return errors.Is(err, ErrNoMatch) || errors.Is(err, errUnanswered) ||
+		errors.Is(err, ErrNotReachable) && !errors.As(err, &fabric) && !errors.As(err, &system)
+}
+
+// routineListen waits for the peer's call and answers it. A caller that gives a
+// call up before it hears the answer calls again.
 func (p *peerRequest) routineListen(ctx context.Context, vi *VI, host *hostListener, s service) {
-	var r *ConnRequest
-	select {
-	case r = <-p.found:
-	case <-ctx.Done():
-	}
 	result := peerResult{err: ErrTimeout}
-	if r != nil { // answered first: a listener that closes refuses what is not
-		result = answerPeer(ctx, vi, r)
+	for again := true; again; {
+		select {
+		case r := <-p.found: // answered first: a listener that closes refuses what is not
+			result = answerPeer(ctx, vi, r)
+			again = peerAbsent(result.err)
+		case <-ctx.Done():
+			again = false
+		}
 	}
 	err := vi.nic.agent.removeWaiter(host, s)
 	select {

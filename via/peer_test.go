@@ -3,6 +3,7 @@ package via
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -186,6 +187,41 @@ func TestPeerAnswersEveryCall(t *testing.T) {
 			t.Fatalf("%d calls are accepted", accepted)
 		}
 		b.must(b.vi.Disconnect())
+	}
+	b.close()
+}
+
+// A caller that gave its call up before it heard the answer calls again, and is
+// answered again.
+func TestPeerListensAgain(t *testing.T) {
+	watchLeaks(t)
+	b := newBench(t, ReliableDelivery)
+	var incoming func(Incoming)
+	b.p.listen = func(_ string, f func(Incoming)) (Listening, error) {
+		incoming = f
+		return scriptedListening{}, nil
+	}
+	b.must(b.vi.PeerRequest(waiterAddr, callerAddr, time.Minute))
+	call := func(fail error) {
+		h := hello{attrs: b.vi.attrs, discriminator: digest(callerAddr, waiterAddr), peer: true}
+		incoming(&scriptedIncoming{hello: encodeHello(h), fail: fail})
+	}
+	call(fmt.Errorf("the call is not known: %w", ErrNotReachable))
+	_, err := b.vi.PeerDone()
+	for ; errors.Is(err, ErrNotDone); _, err = b.vi.PeerDone() {
+		call(nil) // refused while another call waits for its answer
+	}
+	b.must(err)
+	if b.vi.State() != StateConnected {
+		t.Errorf("vi is %v", b.vi.State())
+	}
+	b.must(b.vi.Disconnect())
+	b.must(b.vi.PeerRequest(waiterAddr, callerAddr, time.Minute))
+	call(&FabricError{errors.New("wire")})
+	_, err = b.vi.PeerWait()
+	var fabric *FabricError
+	if !errors.As(err, &fabric) {
+		t.Errorf("the failure of the fabric ends with %v", err)
 	}
 	b.close()
 }
