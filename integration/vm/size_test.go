@@ -23,7 +23,7 @@ func (b *deviceBed) testResize(t *testing.T) {
 	}
 	second, err := b.Start(b.ctx, "viablk", "attach", diskURI("small"), "--device", "/dev/nbd0", "--reattach", "--reconnect-delay", "20ms")
 	must(t, err)
-	for !strings.Contains(second.snapshot().Stderr, "the device waits for the target") {
+	for !strings.Contains(second.snapshot().Stderr, "event=reattach_waits") {
 		select {
 		case <-second.ended:
 			t.Fatal(second.Wait())
