@@ -8,7 +8,8 @@ import (
 )
 
 // sizesPause is between two questions of a session for the sizes of its disks,
-// each of which costs a goroutine and a wake-up.
+// each of which costs a goroutine and a wake-up: with one for each keepalive of
+// 250 ms, idle sessions take half as much again of a processor.
 const sizesPause = time.Second
 
 // watchSizes sends a resize event for an export whose size changed, one at a

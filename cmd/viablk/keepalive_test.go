@@ -24,7 +24,6 @@ func TestDefaultKeepalive(t *testing.T) {
 	interval := fmt.Sprintf("%d ms", want.Milliseconds())
 	for name, sentence := range map[string]string{
 		"docs/protocol.md": "`--keepalive`, " + interval + " by default",
-		"docs/nbd.md":      "one keepalive of the target later (" + interval + " by default)",
 		"docs/paths.md":    fmt.Sprintf("by silence, within %d s with the default `--keepalive`", (4*want)/time.Second),
 		"CHANGELOG.md":     "keepalives of " + interval,
 	} {
