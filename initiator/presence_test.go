@@ -46,6 +46,16 @@ func hang(t *testing.T, g *gate, q *initiator.Queue) {
 	waitFor(t, "the write", func() bool { must(t, drive(q)); return len(g.began) > 0 })
 }
 
+// begin calls f on a goroutine, and closes the channel at its end.
+func begin(f func()) <-chan struct{} {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		f()
+	}()
+	return ended
+}
+
 // TestLossAmidASlowRequest: a session is lost while its write hangs in the
 // disk, and the target admits no other one until the disk has answered. The
 // write waits, also for longer than the loss timeout, and succeeds.
@@ -60,11 +70,7 @@ func TestLossAmidASlowRequest(t *testing.T) {
 	})
 	q := open(t, d, 4)
 	hang(t, g, q)
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		stop() // waits for the disk
-	}()
+	stopped := begin(stop) // waits for the disk
 	waitFor(t, "the loss", func() bool { q.Reap(nil); return !d.Status().Connected })
 	defer r.second(t, host)()
 	waitFor(t, "the refusal", func() bool {
@@ -94,11 +100,7 @@ func TestFenceAmidASlowRequest(t *testing.T) {
 	waitFor(t, "both paths", func() bool { return states(d) == [2]initiator.PathState{initiator.PathUp, initiator.PathUp} })
 	q := open(t, d, 4)
 	hang(t, g, q)
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		stop() // waits for the disk
-	}()
+	stopped := begin(stop) // waits for the disk
 	waitFor(t, "the loss of the path", func() bool { q.Reap(nil); return d.Status().Paths[0].Queues == 0 && states(d)[0] == initiator.PathLost })
 	waits(t, clock, d, q)
 	close(g.pass)

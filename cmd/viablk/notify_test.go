@@ -12,14 +12,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestNotify(t *testing.T) {
+// serviceManager is the socket at which a service manager hears of the process.
+func serviceManager(t *testing.T) *net.UnixConn {
+	t.Helper()
 	path := filepath.Join(t.TempDir(), "notify")
 	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer manager.Close()
+	t.Cleanup(func() { manager.Close() })
 	t.Setenv("NOTIFY_SOCKET", path)
+	return manager
+}
+
+func TestNotify(t *testing.T) {
+	manager := serviceManager(t)
 	if err := notify(stateReady); err != nil {
 		t.Fatal(err)
 	}
@@ -41,13 +48,7 @@ func TestNotify(t *testing.T) {
 // TestReloadIsNotified: the service manager learns when a reload begins, by its
 // clock, and that the process serves on, also with the old configuration.
 func TestReloadIsNotified(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "notify")
-	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer manager.Close()
-	t.Setenv("NOTIFY_SOCKET", path)
+	manager := serviceManager(t)
 	s := newTestService(t, waitTimeout)
 	receive := func(want string) {
 		t.Helper()
@@ -97,13 +98,7 @@ func TestWatchdogTime(t *testing.T) {
 
 // Without a status there is no keepalive.
 func TestWatchdog(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "notify")
-	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer manager.Close()
-	t.Setenv("NOTIFY_SOCKET", path)
+	manager := serviceManager(t)
 	asked, answer := make(chan struct{}), make(chan struct{})
 	p := watchdog(time.Microsecond, func() processStatus {
 		asked <- struct{}{}

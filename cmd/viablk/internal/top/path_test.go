@@ -2,13 +2,9 @@ package top
 
 import (
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"charm.land/lipgloss/v2"
 
 	"github.com/viablk/viablk/cmd/viablk/internal/activity"
 )
@@ -50,31 +46,8 @@ func TestPathFrames(t *testing.T) {
 			a, b := pathStates(c.up)
 			m := model(t, c.width, c.height, a, b)
 			press(m, c.keys...)
-			got := screen(m)
-			for i, line := range strings.Split(got, "\n") {
-				if w := lipgloss.Width(line); w > c.width {
-					t.Errorf("line %d takes %d columns of %d: %s", i, w, c.width, line)
-				}
-			}
-			compareGolden(t, filepath.Join("testdata", c.name+".txt"), got)
+			compareFrame(t, m, c.name, c.width)
 		})
-	}
-}
-
-// compareGolden compares a frame with a golden one, or writes that anew.
-func compareGolden(t *testing.T, golden, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("the frame differs from %s:\n%s", golden, got)
 	}
 }
 

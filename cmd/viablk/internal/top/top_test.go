@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -155,14 +156,32 @@ func TestFrames(t *testing.T) {
 				m.Update(sampled{began: time.Now(), err: c.failure})
 			}
 			press(m, c.keys...)
-			got := screen(m)
-			for i, line := range strings.Split(got, "\n") {
-				if w := lipgloss.Width(line); w > c.width {
-					t.Errorf("line %d takes %d columns of %d: %s", i, w, c.width, line)
-				}
-			}
-			compareGolden(t, filepath.Join("testdata", c.name+".txt"), got)
+			compareFrame(t, m, c.name, c.width)
 		})
+	}
+}
+
+// compareFrame compares what a person sees, which is no wider than the screen,
+// with a golden frame, or writes that anew.
+func compareFrame(t *testing.T, m *Model, name string, width int) {
+	t.Helper()
+	got, golden := screen(m), filepath.Join("testdata", name+".txt")
+	for i, line := range strings.Split(got, "\n") {
+		if w := lipgloss.Width(line); w > width {
+			t.Errorf("line %d takes %d columns of %d: %s", i, w, width, line)
+		}
+	}
+	if *update {
+		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("the frame differs from %s:\n%s", golden, got)
 	}
 }
 
