@@ -94,7 +94,10 @@ VERBS := verbs
 RBD := rbd
 CEPH := $(RBD),ceph
 
-# A command or file that is there when its Debian package is.
+# A command or file that is there when its Debian package is: of images of Ceph, of a
+# cluster, and of all tests and checks.
+RBD_TOOLS := /usr/include/rbd/librbd.h:librbd-dev /usr/include/rados/librados.h:librados-dev
+CEPH_TOOLS := ceph-mon:ceph-mon ceph-osd:ceph-osd ceph:ceph-common rbd:ceph-common
 TOOLS := git:git fio:fio nbdkit:nbdkit nbdinfo:libnbd-bin nbdcopy:libnbd-bin \
 	nbdfuse:libnbd-bin qemu-img:qemu-utils qemu-io:qemu-utils \
 	qemu-nbd:qemu-utils nbd-server:nbd-server strace:strace mkfs.ext4:e2fsprogs losetup:mount \
@@ -104,10 +107,6 @@ TOOLS := git:git fio:fio nbdkit:nbdkit nbdinfo:libnbd-bin nbdcopy:libnbd-bin \
 	gcc:gcc /usr/include/stdlib.h:libc6-dev /usr/include/infiniband/verbs.h:libibverbs-dev \
 	/usr/include/rdma/rdma_cma.h:librdmacm-dev $(RBD_TOOLS) nbdsh:python3-libnbd /usr/lib/python3/dist-packages/nbd.py:python3-libnbd \
 	/usr/lib/python3/dist-packages/jsonschema/__init__.py:python3-jsonschema /usr/lib/python3/dist-packages/yaml/__init__.py:python3-yaml
-
-# The same for images of Ceph, and for a cluster.
-RBD_TOOLS := /usr/include/rbd/librbd.h:librbd-dev /usr/include/rados/librados.h:librados-dev
-CEPH_TOOLS := ceph-mon:ceph-mon ceph-osd:ceph-osd ceph:ceph-common rbd:ceph-common
 
 # The same for what builds and runs the suites of other projects.
 SUITES_TOOLS := make:make g++:g++ pod2man:perl hexdump:bsdextrautils pkg-config:pkg-config \

@@ -161,6 +161,25 @@ func readScripts(t *testing.T) map[string]string {
 	return scripts
 }
 
+// namedList is where a list of tools has those of another one.
+var namedList = regexp.MustCompile(`\$\((\w*TOOLS)\)`)
+
+// checkLists returns the lists of tools that have those of a list that comes
+// after them: make would take it for an empty one.
+func checkLists(makefile string) []string {
+	var bad []string
+	before := make(map[string]bool)
+	for _, list := range toolLists.FindAllStringSubmatch(makefile, -1) {
+		for _, other := range namedList.FindAllStringSubmatch(list[2], -1) {
+			if !before[other[1]] {
+				bad = append(bad, fmt.Sprintf("%s has the tools of %s, which is defined after it", list[1], other[1]))
+			}
+		}
+		before[list[1]] = true
+	}
+	return bad
+}
+
 // Every program that a test or script starts is installed by "make deps".
 func TestMakefileInstallsTools(t *testing.T) {
 	makefile, err := os.ReadFile("Makefile")
@@ -172,7 +191,7 @@ func TestMakefileInstallsTools(t *testing.T) {
 	}
 	files := readScripts(t)
 	maps.Copy(files, readTree(t))
-	for _, complaint := range checkTools(string(makefile), files) {
+	for _, complaint := range append(checkTools(string(makefile), files), checkLists(string(makefile))...) {
 		t.Error(complaint)
 	}
 }
@@ -194,6 +213,17 @@ func TestMissingToolIsFound(t *testing.T) {
 	good := map[string]string{"via/a_test.go": "package a\n\nfunc f() { exec.Command(\"ip\"); exec.Command(\"sh\") }\n"}
 	if got := checkTools(makefile, good); len(got) != 0 {
 		t.Errorf("the good file is refused: %q", got)
+	}
+}
+
+// TestListOfLaterToolsIsFound: a list that comes too late for another one is
+// found.
+func TestListOfLaterToolsIsFound(t *testing.T) {
+	const list = "SOME_TOOLS := ip:iproute2\n"
+	for makefile, want := range map[string]int{list + "TOOLS := fio:fio \\\n\t$(SOME_TOOLS)\n": 0, "TOOLS := fio:fio \\\n\t$(SOME_TOOLS)\n" + list: 1} {
+		if got := checkLists(makefile); len(got) != want {
+			t.Errorf("%q: %q", makefile, got)
+		}
 	}
 }
 
