@@ -228,7 +228,7 @@ func (a Attach) validateReattach(bad *complaints) {
 	case a.NBD != "" && localErr != nil:
 	case local.Socket == "" && a.Device == "":
 		bad.add("attach.reattach", "there is no device or unix socket to take over: set attach.device or attach.nbd")
-	case local.Socket != "" && a.URI != "" && err == nil && !remote.VIA() && !a.Durable:
+	case a.URI != "" && err == nil && !remote.VIA() && !a.Durable:
 		bad.add("attach.reattach", "an NBD server cannot tell whether it lost writes, or still executes some, of the process before: set attach.durable if it does neither")
 	}
 }

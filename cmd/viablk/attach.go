@@ -26,9 +26,9 @@ _viablk_transport=PROVIDER: what it says is attached as that device.
 When the target goes away requests wait for it, for --ctrl-loss-tmo, and are retried
 when it is back; those to an NBD server, unless it was lost with writes that were not
 flushed (--durable). A device that is in use when the process ends is left: its requests
-wait as long, and the next process takes it over with --reattach. It takes over the unix
-socket of --nbd too: NBD clients that connect again go on, unless another client wrote to
-the disk meanwhile, or answered writes may be lost.`,
+wait as long, and the next process takes it over with --reattach, and the unix socket of
+--nbd too: NBD clients that connect again go on. It does not if another client wrote to the
+disk meanwhile, or answered writes may be lost.`,
 		Example: `  viablk attach via+roce://storage/disk0 --device auto
   viablk attach via+roce://storage/disk0 --nbd 'nbd+unix:///?socket=/run/disk0.sock'
   viablk attach 'via+shm:///disk0?socket=/run/viablk/t' --nbd nbd://localhost/disk0
@@ -121,12 +121,12 @@ func (a *app) attach(ctx context.Context, c config.Config, in *nbdListeners) (er
 	svc := a.newService(c, log, level)
 	defer svc.release()
 
-	life, err := openLifeFile(local, uri, c.Attach.Reattach, log)
+	life, err := openLifeFiles(kernel.addTo(placeOf(local)), uri, c.Attach.Reattach, log)
 	if err != nil {
 		return err
 	}
 	defer func() { life.close(err == nil) }()
-	remote, err := dialAttached(ctx, svc, uri, c.Attach, kernel, life, log, newTracer(c.Log, a.stderr))
+	remote, err := dialAttached(ctx, svc, uri, c.Attach, life, log, newTracer(c.Log, a.stderr))
 	if err != nil {
 		return err
 	}
@@ -142,6 +142,11 @@ func (a *app) attach(ctx context.Context, c config.Config, in *nbdListeners) (er
 	g := &gateway{in: in, monitor: a.monitorListener, disks: []attached{served}, again: again, kernel: kernel}
 	if err := g.start(ctx, c, svc, "attach", local, log); err != nil {
 		return err
+	}
+	if kernel != nil {
+		if err := life.publish(kernel.lifePath()); err != nil {
+			return errors.Join(err, kernel.abandon())
+		}
 	}
 	var done <-chan struct{} = g.in.left
 	if kernel != nil {

@@ -73,8 +73,22 @@ func (k *kernelDevice) close() {
 	}
 }
 
-// reattaching reports whether the device is there, and waits to be served.
-func (k *kernelDevice) reattaching() bool { return k != nil && k.reserved.Reattaching() }
+// addTo adds the device, before it is attached, to the places of an attach.
+func (k *kernelDevice) addTo(p lifePlaces) lifePlaces {
+	if k == nil {
+		return p
+	}
+	p.folder, p.waits = nbdkernel.Folder, k.reserved.Reattaching()
+	if n, known := k.reserved.Node(); known {
+		p.device = lifePath(p.folder, n.String())
+	}
+	return p
+}
+
+// lifePath returns the file of the device's life, once it is attached.
+func (k *kernelDevice) lifePath() string {
+	return lifePath(nbdkernel.Folder, k.attachment.Node().String())
+}
 
 // attach makes the device of a remote disk that is an export of the server.
 func (k *kernelDevice) attach(ctx context.Context, server *nbd.Server, d attached, log *slog.Logger) error {

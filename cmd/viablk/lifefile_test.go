@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"log/slog"
 	"os"
@@ -18,20 +19,30 @@ type lifeBed struct {
 	t      *testing.T
 	socket string
 	remote config.URI
+	log    bytes.Buffer
 }
 
 func newLifeBed(t *testing.T) *lifeBed {
-	return &lifeBed{t, filepath.Join(t.TempDir(), "n"), config.URI{Provider: "shm", Socket: "/run/v", Export: "disk"}}
+	return &lifeBed{t: t, socket: filepath.Join(t.TempDir(), "n"), remote: config.URI{Provider: "shm", Socket: "/run/v", Export: "disk"}}
 }
 
-func (b *lifeBed) open(reattach bool) (*lifeFile, error) {
-	return openLifeFile([]config.URI{{Socket: b.socket}}, b.remote, reattach, slog.New(slog.DiscardHandler))
+func (b *lifeBed) open(reattach bool) (*lifeFiles, error) {
+	return b.openAt(lifePlaces{socket: b.socket}, reattach)
+}
+
+func (b *lifeBed) openAt(p lifePlaces, reattach bool) (*lifeFiles, error) {
+	return openLifeFiles(p, b.remote, reattach, slog.New(slog.NewTextHandler(&b.log, nil)))
 }
 
 // opened is open, which must succeed.
-func (b *lifeBed) opened(reattach bool) *lifeFile {
+func (b *lifeBed) opened(reattach bool) *lifeFiles {
 	b.t.Helper()
-	l, err := b.open(reattach)
+	return b.openedAt(lifePlaces{socket: b.socket}, reattach)
+}
+
+func (b *lifeBed) openedAt(p lifePlaces, reattach bool) *lifeFiles {
+	b.t.Helper()
+	l, err := b.openAt(p, reattach)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -118,7 +129,7 @@ func TestLifeFileRefusals(t *testing.T) {
 				if err != nil || l.reattaching() != (c.want != "") {
 					t.Errorf("%v; continues: %v", err, l.reattaching())
 				}
-			case err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "attach without --reattach"):
+			case err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "attach it without --reattach"):
 				t.Errorf("%v, not %q", err, c.want)
 			}
 		})
@@ -141,5 +152,136 @@ func TestLifeFileOfAServer(t *testing.T) {
 	if l, err := b.open(true); err == nil || !strings.Contains(err.Error(), "the process before served nbd://a") {
 		l.close(true)
 		t.Errorf("another server: %v", err)
+	}
+}
+
+// device returns the place of a device in the folder of the socket, which the
+// driver may have chosen, or is to choose.
+func (b *lifeBed) device(known, waits bool) lifePlaces {
+	p := lifePlaces{folder: filepath.Dir(b.socket), waits: waits}
+	if known {
+		p.device = lifePath(p.folder, "/dev/nbd3")
+	}
+	return p
+}
+
+// TestLifeFileOfADevice: a process continues the life of the one before at a
+// device that waits, whether the user or the driver chose it.
+func TestLifeFileOfADevice(t *testing.T) {
+	life, stale := initiator.Life{Writer: [16]byte{1}, Generation: 4}, initiator.Life{Writer: [16]byte{9}}
+	for name, known := range map[string]bool{"known": true, "chosen by the driver": false} {
+		t.Run(name, func(t *testing.T) {
+			b := newLifeBed(t)
+			before := b.openedAt(b.device(true, false), false) // and was detached
+			before.keep(&stale)
+			before.close(true)
+
+			first := b.openedAt(b.device(known, false), true)
+			if got := first.continues(); got != nil || first.reattaching() {
+				t.Errorf("the first one continues %+v", got)
+			}
+			first.keep(&initiator.Life{Writer: life.Writer, Generation: 3})
+			if err := first.publish(lifePath(b.device(true, false).folder, "/dev/nbd3")); err != nil {
+				t.Error(err)
+			}
+			first.keep(&life)
+			first.close(true) // the device is in use, and stays
+			for range 2 {
+				second := b.openedAt(b.device(true, true), true)
+				if got := second.continues(); got == nil || *got != life || !second.reattaching() {
+					t.Errorf("continues %+v", got)
+				}
+				second.close(false) // before it had the disk
+			}
+			if files, err := filepath.Glob(filepath.Join(filepath.Dir(b.socket), "*")); len(files) != 1 || err != nil {
+				t.Errorf("files are left: %q, %v", files, err)
+			}
+		})
+	}
+}
+
+// TestLifeFileOfADeviceWithoutARecord: a device that waits is taken over all
+// the same, and the log tells what is not known.
+func TestLifeFileOfADeviceWithoutARecord(t *testing.T) {
+	for name, uri := range map[string]string{"none": "", "of another disk": "/run/w"} {
+		t.Run(name, func(t *testing.T) {
+			b := newLifeBed(t)
+			if uri != "" {
+				at := b.remote.Socket
+				b.remote.Socket = uri
+				other := b.openedAt(b.device(true, false), true)
+				other.keep(&initiator.Life{Writer: [16]byte{1}})
+				other.close(true)
+				b.remote.Socket = at
+			}
+			l := b.openedAt(b.device(true, true), true)
+			defer l.close(false)
+			if got := l.continues(); got != nil || !l.reattaching() || !strings.Contains(b.log.String(), "event=life_unknown") {
+				t.Errorf("continues %+v; log: %s", got, b.log.String())
+			}
+		})
+	}
+}
+
+// TestUnpublishedLifeFileGoes: a process that got no device leaves no file.
+func TestUnpublishedLifeFileGoes(t *testing.T) {
+	b := newLifeBed(t)
+	l := b.openedAt(b.device(false, false), true)
+	l.keep(&initiator.Life{})
+	l.close(false)
+	if files, err := filepath.Glob(filepath.Join(filepath.Dir(b.socket), "*")); len(files) != 0 || err != nil {
+		t.Errorf("files are left: %q, %v", files, err)
+	}
+}
+
+// TestLifeOfSocketAndDevice: of two records of one process the later one
+// counts; one process cannot continue two.
+func TestLifeOfSocketAndDevice(t *testing.T) {
+	life := func(writer byte, generation uint64) *initiator.Life {
+		return &initiator.Life{Writer: [16]byte{writer}, Generation: generation}
+	}
+	for name, c := range map[string]struct {
+		socket, device *initiator.Life
+		continues      uint64 // generation
+		refused        bool
+	}{
+		"the same":          {socket: life(1, 4), device: life(1, 4), continues: 4},
+		"the socket later":  {socket: life(1, 5), device: life(1, 4), continues: 5},
+		"the device later":  {socket: life(1, 4), device: life(1, 5), continues: 5},
+		"the socket alone":  {socket: life(1, 4), continues: 4},
+		"the device alone":  {device: life(1, 4), continues: 4},
+		"of two processes":  {socket: life(1, 4), device: life(2, 4), refused: true},
+		"of none of before": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newLifeBed(t)
+			both := b.device(true, c.device != nil)
+			for _, one := range []struct {
+				life *initiator.Life
+				p    lifePlaces
+			}{{c.socket, lifePlaces{socket: b.socket}}, {c.device, b.device(true, false)}} {
+				if one.life == nil {
+					continue
+				}
+				l := b.openedAt(one.p, true)
+				l.keep(one.life)
+				l.close(false)
+			}
+			both.socket = b.socket
+			l, err := b.openAt(both, true)
+			defer l.close(false)
+			if c.refused {
+				if err == nil || !strings.Contains(err.Error(), "two processes before") || !strings.Contains(err.Error(), "detach it with --force") {
+					t.Errorf("%v", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := l.continues(); (got != nil) != (c.continues != 0) || got != nil && got.Generation != c.continues {
+				t.Errorf("continues %+v", got)
+			}
+		})
 	}
 }

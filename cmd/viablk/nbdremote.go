@@ -24,9 +24,9 @@ type nbdRemote struct {
 	timeout time.Duration // how long requests wait for the server
 }
 
-// dialRemote opens the disk that a URI names. It continues the life that a file
-// has, and keeps its own there; a nil file is none. The caller closes the disk.
-func dialRemote(ctx context.Context, u config.URI, c config.Attach, life *lifeFile, log *slog.Logger, trace *tracer) (*remoteDisk, error) {
+// dialRemote opens the disk that a URI names. It continues the life that
+// files have, and keeps its own there. The caller closes the disk.
+func dialRemote(ctx context.Context, u config.URI, c config.Attach, life *lifeFiles, log *slog.Logger, trace *tracer) (*remoteDisk, error) {
 	dial := dialNBDRemote
 	if u.VIA() {
 		dial = dialVIA
@@ -39,7 +39,7 @@ func dialRemote(ctx context.Context, u config.URI, c config.Attach, life *lifeFi
 }
 
 // dialNBDRemote is dialRemote for an NBD URI.
-func dialNBDRemote(ctx context.Context, u config.URI, c config.Attach, life *lifeFile, log *slog.Logger, _ *tracer) (*remoteDisk, error) {
+func dialNBDRemote(ctx context.Context, u config.URI, c config.Attach, life *lifeFiles, log *slog.Logger, _ *tracer) (*remoteDisk, error) {
 	if c.Exclusive || c.Preempt {
 		return nil, usage("%s: an NBD server reserves no disk: leave out --exclusive and --preempt", u)
 	}

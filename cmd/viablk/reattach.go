@@ -15,9 +15,9 @@ import (
 
 // dialAttached opens the disk of an attach. While a device, or clients of a
 // socket, wait for it, it tries until they would wait no longer.
-func dialAttached(ctx context.Context, svc *service, u config.URI, c config.Attach, k *kernelDevice, life *lifeFile, log *slog.Logger, trace *tracer) (*remoteDisk, error) {
+func dialAttached(ctx context.Context, svc *service, u config.URI, c config.Attach, life *lifeFiles, log *slog.Logger, trace *tracer) (*remoteDisk, error) {
 	dial := func() (*remoteDisk, error) { return dialRemote(ctx, u, c, life, log, trace) }
-	if !k.reattaching() && !life.reattaching() {
+	if !life.reattaching() {
 		return dial()
 	}
 	remote, err := attempts{
@@ -33,7 +33,7 @@ func dialAttached(ctx context.Context, svc *service, u config.URI, c config.Atta
 		},
 	}.until(dial)
 	if refused := new(initiator.ContinueError); errors.As(err, &refused) {
-		err = fmt.Errorf("%w: end the clients of %s, check what is on the disk, and attach it without --reattach", err, life.socket)
+		err = fmt.Errorf("%w: %s", err, life.anew())
 	}
 	return remote, err
 }

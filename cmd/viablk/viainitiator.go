@@ -41,7 +41,7 @@ type remoteDisk struct {
 }
 
 // dialVIA is dialRemote for a VIA URI.
-func dialVIA(ctx context.Context, u config.URI, c config.Attach, life *lifeFile, log *slog.Logger, trace *tracer) (*remoteDisk, error) {
+func dialVIA(ctx context.Context, u config.URI, c config.Attach, life *lifeFiles, log *slog.Logger, trace *tracer) (*remoteDisk, error) {
 	security, err := sealed(u, nil)
 	if err != nil {
 		return nil, err

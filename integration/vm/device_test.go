@@ -39,6 +39,7 @@ func TestDevice(t *testing.T) {
 		{"load", b.testLoad},
 		{"process killed", b.testProcessKilled},
 		{"process ended", b.testProcessEnded},
+		{"another writer", b.testAnotherWriter},
 		{"target stands still", b.testStall},
 		{"target restarted with another size", b.testResize},
 		{"disk grows and shrinks", b.testGrow},
@@ -310,6 +311,32 @@ func (b *deviceBed) testProcessEnded(t *testing.T) {
 	}
 	b.script(t, "umount /mnt && e2fsck -fn /dev/nbd0 && mount /dev/nbd0 /mnt && sha256sum -c /sum && umount /mnt")
 	b.detach(t, second)
+}
+
+// testAnotherWriter: after another client wrote to the disk of a device that
+// waits, no process takes it over, whose kernel would write older blocks.
+func (b *deviceBed) testAnotherWriter(t *testing.T) {
+	first := b.attach(t, "disk", "--reattach")
+	b.script(t, "mount /dev/nbd0 /mnt")
+	must(t, first.Signal(syscall.SIGKILL))
+	first.Wait()
+	other := b.attachAs(t, "/dev/nbd1", diskURI("disk"))
+	b.script(t, "dd if=/dev/nbd1 of=/tmp/block bs=4k count=1 iflag=direct 2>/dev/null && dd if=/tmp/block of=/dev/nbd1 bs=4k oflag=direct 2>/dev/null")
+	b.run(t, "viablk", "detach", "/dev/nbd1")
+	if r := other.Wait(); !r.OK() {
+		t.Error(r)
+	}
+	for _, device := range []string{"/dev/nbd0", "auto"} { // a refusal leaves the record
+		b.refused(t, 1, "another client wrote to the disk meanwhile", "viablk", "attach", diskURI("disk"), "--device", device, "--reattach")
+	}
+	if r := b.Run(b.ctx, "viablk", "status", "/dev/nbd0"); r.Code != 2 || !strings.Contains(r.Stdout, "waiting") {
+		t.Error(r)
+	}
+	b.run(t, "viablk", "detach", "/dev/nbd0", "--force")
+	b.script(t, "umount /mnt")
+	c := b.attach(t, "disk", "--reattach") // there is nothing to take over
+	b.script(t, "e2fsck -fp /dev/nbd0 > /dev/null || [ $? = 1 ]; mount /dev/nbd0 /mnt && sha256sum -c /sum && umount /mnt")
+	b.detach(t, c)
 }
 
 // testStall has the target stand still for longer than the kernel's timeout:

@@ -48,7 +48,7 @@ func (b *deviceBed) testForeignServer(t *testing.T) {
 	must(t, first.Signal(syscall.SIGKILL))
 	first.Wait()
 	must(t, server.Signal(syscall.SIGCONT))
-	second := b.attachAs(t, "/dev/nbd0", foreignURI, "--connections", "2", "--io-timeout", "5s", "--reattach")
+	second := b.attachAs(t, "/dev/nbd0", foreignURI, "--connections", "2", "--io-timeout", "5s", "--reattach", "--durable")
 	if r := writer.Wait(); !r.OK() {
 		t.Fatal(r)
 	}

@@ -15,9 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockFolder is where the lock files of devices are: devices are the machine's,
-// and so is the folder.
-const lockFolder = "/run/viablk"
+// Folder is where the lock files of devices are, and what their processes keep
+// for those that take a device over: devices are the machine's, and so is the
+// folder.
+const Folder = "/run/viablk"
 
 // lock says that this process serves a device: no other process connects it
 // meanwhile. It ends with the process, however that ends.
@@ -89,7 +90,7 @@ func readPID(file *os.File) int {
 }
 
 // Server returns the process that serves the device, 0 if none does.
-func (n Node) Server() (pid int, err error) { return n.server(lockFolder) }
+func (n Node) Server() (pid int, err error) { return n.server(Folder) }
 
 func (n Node) server(folder string) (pid int, err error) {
 	file, err := os.Open(lockPath(folder, n))

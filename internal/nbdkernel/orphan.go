@@ -17,7 +17,7 @@ type Connected struct {
 
 // Orphans returns the devices that viablk connected and that no process serves
 // any more, by index. Without the driver there are none.
-func Orphans() ([]Connected, error) { return orphans(sysfs, lockFolder) }
+func Orphans() ([]Connected, error) { return orphans(sysfs, Folder) }
 
 func orphans(root, locks string) ([]Connected, error) {
 	all, err := connected(root)

@@ -23,7 +23,7 @@ type Reservation struct {
 // to the backend, if there is one. The error wraps [ErrBusy] if the device is
 // in use. The caller gives the reservation to [Attach], or releases it.
 func Reserve(index int, backend string, reattach bool) (*Reservation, error) {
-	r := &Reservation{index: index, backend: backend, sysfs: sysfs, locks: lockFolder}
+	r := &Reservation{index: index, backend: backend, sysfs: sysfs, locks: Folder}
 	if err := r.acquire(reattach); err != nil {
 		r.Release()
 		return nil, err
@@ -75,6 +75,9 @@ func (s State) refuse(n Node, backend string, reattach bool) error {
 
 // Reattaching reports whether the device is there, and waits to be served.
 func (r *Reservation) Reattaching() bool { return r.state.Attached }
+
+// Node returns the device, if it is known before the driver chooses it.
+func (r *Reservation) Node() (n Node, known bool) { return r.node(), r.index != AnyIndex }
 
 // Release lets others have the device.
 func (r *Reservation) Release() {
