@@ -15,9 +15,9 @@ type Row struct {
 	ReadRate, WriteRate, OtherRate, ErrorRate float64
 	ReadBytes, WriteBytes                     float64
 
-	P50, P99   time.Duration         // of all requests; 0 without
-	Durations  *latency.Distribution // of them; nil without
-	Operations [latency.Operations]Operation
+	P50, P99, P999 time.Duration         // of all requests; 0 without
+	Durations      *latency.Distribution // of them; nil without
+	Operations     [latency.Operations]Operation
 
 	InBackend  float64 // share of the requests' time in the disk
 	InLimit    float64 // share that they waited for limits
@@ -35,12 +35,12 @@ type Row struct {
 
 // Operation is the requests of one kind.
 type Operation struct {
-	Rate          float64
-	Mean          time.Duration
-	InBackend     time.Duration // mean, in the disk
-	P50, P99      time.Duration
-	count         uint64
-	total, behind time.Duration // sums, of all and in the disk
+	Rate           float64
+	Mean           time.Duration
+	InBackend      time.Duration // mean, in the disk
+	P50, P99, P999 time.Duration
+	count          uint64
+	total, behind  time.Duration // sums, of all and in the disk
 }
 
 // Place is where most of the time of requests goes.
@@ -146,7 +146,7 @@ func (r *Row) measure(earlier *latency.Status) {
 		x.count, x.total, x.behind = requests.Count, requests.Sum, disk.Sum
 		x.Rate = float64(x.count) / r.Interval.Seconds()
 		x.Mean = requests.Sum / time.Duration(requests.Count)
-		x.P50, x.P99 = requests.Quantile(0.5), requests.Quantile(0.99)
+		x.P50, x.P99, x.P999 = requests.Quantile(0.5), requests.Quantile(0.99), requests.Quantile(0.999)
 		if disk.Count > 0 {
 			x.InBackend = disk.Sum / time.Duration(disk.Count)
 		}
@@ -154,7 +154,7 @@ func (r *Row) measure(earlier *latency.Status) {
 		all.Merge(&requests)
 	}
 	if all.Count > 0 {
-		r.P50, r.P99, r.Durations = all.Quantile(0.5), all.Quantile(0.99), &all
+		r.P50, r.P99, r.P999, r.Durations = all.Quantile(0.5), all.Quantile(0.99), all.Quantile(0.999), &all
 	}
 	if total > 0 {
 		r.InBackend = min(1, behind.Seconds()/total.Seconds())

@@ -45,6 +45,7 @@ var columns = []column{
 	{name: "MB/s-W", width: 6, rank: 7, cell: rateCell(func(r *activity.Row) string { return show.Megabytes(r.WriteBytes) })},
 	{name: "P50", width: 5, rank: 10, cell: func(r *activity.Row) string { return duration(r, r.P50) }},
 	{name: "P99", width: 5, rank: 1, cell: func(r *activity.Row) string { return duration(r, r.P99) }},
+	{name: "P99.9", width: 5, rank: 15, cell: func(r *activity.Row) string { return duration(r, r.P999) }},
 	{name: "INFLIGHT", width: 8, rank: 9, cell: func(r *activity.Row) string { return strconv.Itoa(r.InFlight) }},
 	{name: "WAIT%", width: 5, rank: 11, cell: func(r *activity.Row) string { return show.Percent(r.Waited) }},
 	{name: "RETRANS", width: 7, rank: 12, shown: networked, cell: retransCell},

@@ -25,7 +25,7 @@ func (m *Model) detailLines() []string {
 		lines = append(lines, m.fit(line))
 	}
 	lines = append(lines, "")
-	lines = append(lines, m.fixed([]int{-7, 8, 8, 10, 6, 6}, operationRows(r))...)
+	lines = append(lines, m.fixed([]int{-7, 8, 8, 10, 6, 6, 6}, operationRows(r))...)
 	if len(r.Paths) > 0 {
 		lines = append(lines, "")
 		lines = append(lines, m.pathLines(r.Paths)...)
@@ -71,12 +71,12 @@ func describe(r *activity.Row) []string {
 
 // operationRows returns a table of the operations.
 func operationRows(r *activity.Row) [][]string {
-	rows := [][]string{{"OP", "PER-SEC", "MEAN", "IN-BACKEND", "P50", "P99"}}
+	rows := [][]string{{"OP", "PER-SEC", "MEAN", "IN-BACKEND", "P50", "P99", "P99.9"}}
 	for o := range r.Operations {
 		x := &r.Operations[o]
 		if x.Rate > 0 {
 			rows = append(rows, []string{
-				latency.Names[o], show.Rate(x.Rate), latency.Text(x.Mean), latency.Text(x.InBackend), latency.Text(x.P50), latency.Text(x.P99),
+				latency.Names[o], show.Rate(x.Rate), latency.Text(x.Mean), latency.Text(x.InBackend), latency.Text(x.P50), latency.Text(x.P99), latency.Text(x.P999),
 			})
 		}
 	}

@@ -34,6 +34,7 @@ type ExportDocument struct {
 	WrittenBytes   float64  `json:"written_bytes_per_second"`
 	P50            float64  `json:"p50_us"`
 	P99            float64  `json:"p99_us"`
+	P999           float64  `json:"p99_9_us"`
 	TimeIn         string   `json:"time_in"` // backend, target, network, limit, queue, transfer, stuck or -
 	InBackend      *float64 `json:"share_in_backend,omitempty"`
 	InLimit        *float64 `json:"share_in_limits,omitempty"`
@@ -75,7 +76,7 @@ func newExportDocument(r *activity.Row) ExportDocument {
 		Key: r.Key, Interval: r.Interval.Seconds(), State: r.State, Reason: r.Reason, WaitingSeconds: r.Away.Seconds(),
 		Backend: r.Backend, Connections: r.Connections, InFlight: r.InFlight,
 		Reads: r.ReadRate, Writes: r.WriteRate, Others: r.OtherRate, Errors: r.ErrorRate,
-		ReadBytes: r.ReadBytes, WrittenBytes: r.WriteBytes, P50: micros(r.P50), P99: micros(r.P99), TimeIn: string(where),
+		ReadBytes: r.ReadBytes, WrittenBytes: r.WriteBytes, P50: micros(r.P50), P99: micros(r.P99), P999: micros(r.P999), TimeIn: string(where),
 		InBackend: share(r.InBackend), InLimit: share(r.InLimit), Waited: share(r.Waited), SilentSeconds: r.Silent.Seconds(),
 	}
 	for _, p := range r.Paths {
