@@ -21,6 +21,10 @@ import (
 // and length, with and without data digests.
 func TestCopyModes(t *testing.T) {
 	const size = 32 << 20
+	operations := 400
+	if testing.Short() {
+		operations = 100
+	}
 	for i, mode := range append(regcache.CopyModes(), regcache.CopyModes()...) {
 		digest := i >= len(regcache.CopyModes())
 		t.Run(fmt.Sprintf("%s, digest %v", mode, digest), func(t *testing.T) {
@@ -33,7 +37,7 @@ func TestCopyModes(t *testing.T) {
 			heap := make([]byte, 12<<20)
 			rng := rand.New(rand.NewPCG(1, uint64(len(mode))))
 			lengths := []int{1, 512, 4096, 4097, 64 << 10, 300000, 1 << 20, 3<<20 + 5, 9 << 20}
-			for i := range 400 {
+			for i := range operations {
 				mem := arena
 				if i%4 == 3 {
 					mem = heap

@@ -28,6 +28,7 @@ var (
 // session is lost, and no transfer begins anew. Its keepalive is longer than
 // the default, of which four are little more than such a wait.
 func TestCrowdOverSlowCable(t *testing.T) {
+	t.Parallel()
 	b := netbed.New(t, netbed.Options{})
 	args := []string{
 		"target", "--insecure", "--admin", filepath.Join(testbed.Folder(t), "target"),

@@ -138,6 +138,7 @@ func tells(t testing.TB, r testbed.Remote, count func(*testbed.NetworkDrops) uin
 // TestLinkGoesDown takes the link down for 2 s under load, at either end:
 // requests wait, and none fails.
 func TestLinkGoesDown(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		host func(*netbed.Bed) *netbed.Host
@@ -146,6 +147,7 @@ func TestLinkGoesDown(t *testing.T) {
 		{"of its user", func(b *netbed.Bed) *netbed.Host { return b.A }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			const size = 16 << 20
 			b := netbed.New(t, netbed.Options{MTU: 4500})
 			file := testbed.SparseFile(t, size)

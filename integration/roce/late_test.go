@@ -98,6 +98,7 @@ func (l *lateness) packets(to *netbed.Host) (held, waiting int) {
 // again, else long after that. They change nothing: the disk is linearizable,
 // and no request fails.
 func TestLatePackets(t *testing.T) {
+	t.Parallel()
 	b := netbed.New(t, netbed.Options{MTU: 4500})
 	cables := b.Cables()
 	testbed.StartBinaryAt(t, b.B.StartGroup, testbed.Program(t), "target", "--insecure", "--admin", filepath.Join(testbed.Folder(t), "target"),

@@ -22,6 +22,7 @@ var (
 // are in flight. Each of them is answered, without an error, and the session
 // stays the same. The log says how long the longest waited.
 func TestCutOfOneCable(t *testing.T) {
+	t.Parallel()
 	b := netbed.New(t, netbed.Options{})
 	cables := b.Cables()
 	hosts := fmt.Sprintf("via+roce://%v,%v/disk", cables[0].B, cables[1].B)
@@ -73,6 +74,7 @@ func TestCutOfOneCable(t *testing.T) {
 // TestExactlyOnceOverTwoCables: a disk over two cables is linearizable whatever
 // happens to them and to the processes at their ends.
 func TestExactlyOnceOverTwoCables(t *testing.T) {
+	t.Parallel()
 	b := netbed.New(t, netbed.Options{MTU: 4500})
 	cables := b.Cables()
 	s := nemesis.Setup{

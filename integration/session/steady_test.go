@@ -15,7 +15,7 @@ import (
 )
 
 var (
-	steadyTime      = flag.Duration("session.steady", 15*time.Second, "how long TestNoFalseLosses keeps the processors busy")
+	steadyTime      = flag.Duration("session.steady", 6*time.Second, "how long TestNoFalseLosses keeps the processors busy")
 	steadyKeepalive = flag.Duration("session.steadykeepalive", 250*time.Millisecond, "keepalive of its target")
 )
 

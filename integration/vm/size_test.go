@@ -11,12 +11,15 @@ import (
 	"time"
 )
 
-// testResize makes a disk larger while its device has no process: the target is
-// started again, and the process that waited for it takes the device over.
+// testResize makes a disk larger while its device has no process. The target is
+// started again, and the process that waited for it takes the device over. A
+// file that changes while no target has it may have been written to: then the
+// process is refused.
 func (b *deviceBed) testResize(t *testing.T) {
 	first := b.attach(t, "small")
 	must(t, first.Signal(syscall.SIGKILL))
 	first.Wait()
+	b.script(t, "truncate -s 12M /tmp/small")
 	must(t, b.target.Signal(syscall.SIGTERM))
 	if r := b.target.Wait(); !r.OK() {
 		t.Error(r)
@@ -30,12 +33,19 @@ func (b *deviceBed) testResize(t *testing.T) {
 		case <-time.After(pause):
 		}
 	}
-	b.script(t, "truncate -s 12M /tmp/small")
 	b.startTarget(t)
 	must(t, second.Await(b.ctx, "/dev/nbd0"))
 	b.await(t, "12582912", "blockdev", "--getsize64", "/dev/nbd0")
 	b.script(t, "dd if=/dev/urandom of=/noise bs=1M count=12 2>/dev/null && dd if=/noise of=/dev/nbd0 bs=1M conv=fsync 2>/dev/null && cmp /noise /tmp/small")
-	b.detach(t, second)
+	b.script(t, "mkfs.ext4 -q -F /dev/nbd0 && mount /dev/nbd0 /mnt")
+	must(t, second.Signal(syscall.SIGKILL))
+	second.Wait()
+	b.end(t, b.target)
+	b.script(t, "truncate -s 16M /tmp/small")
+	b.startTarget(t)
+	b.refused(t, 1, "another client wrote to the disk meanwhile", "viablk", "attach", diskURI("small"), "--device", "/dev/nbd0", "--reattach")
+	b.run(t, "viablk", "detach", "/dev/nbd0", "--force")
+	b.script(t, "umount /mnt")
 }
 
 // growingURI names a disk whose target tells of its size at once.

@@ -161,7 +161,7 @@ func TestSnapshotsLosePower(t *testing.T) {
 	for _, change := range changes {
 		t.Run(change.name, func(t *testing.T) {
 			cuts := 0
-			for cutAt := 1; ; cutAt++ {
+			for cutAt := 1; ; cutAt += cutStep() {
 				d := newCutDisk(t, uint64(cutAt))
 				d.lives1()
 				is := map[string]image{"one": d.image()}

@@ -212,6 +212,10 @@ func corruptClosed(t testing.TB, path string, at int64) {
 // or killed now and then: no alarm, and no sum that a block lacks.
 func TestChecksumsAgainstModel(t *testing.T) {
 	const size = 9<<20 + 512
+	rounds := 15
+	if testing.Short() {
+		rounds = 3
+	}
 	for _, spec := range []string{"", "?direct=1"} {
 		grain := int64(1)
 		if spec != "" {
@@ -220,7 +224,7 @@ func TestChecksumsAgainstModel(t *testing.T) {
 		b := newSumsBed(t, size)
 		model := make([]byte, size)
 		random := rand.New(rand.NewPCG(1, 2))
-		for round := range 15 {
+		for round := range rounds {
 			d := mustOpen(t, b.spec(spec), Options{}).(*crc)
 			disk := viewOf(t, d)
 			for range 20 {

@@ -204,7 +204,7 @@ func (d *crcCut) lives(seed uint64, cutAt int) (cut bool, found int) {
 func TestChecksumsLosePower(t *testing.T) {
 	cuts, found := 0, 0
 	for seed := *cutSeed; seed < *cutSeed+uint64(*cutSeeds); seed++ {
-		for cutAt := 1; ; cutAt++ {
+		for cutAt := 1; ; cutAt += cutStep() {
 			d := newCrcCut(t)
 			d.model.random = rand.New(rand.NewPCG(seed, 7))
 			cut, n := d.lives(seed, cutAt)
@@ -231,7 +231,7 @@ func TestChecksumsLosePower(t *testing.T) {
 // checksums, and a power cut amid a life of another one: that finds marks that
 // the first one failed to make durable.
 func TestChecksumsAreKilled(t *testing.T) {
-	for cutAt := 1; ; cutAt++ {
+	for cutAt := 1; ; cutAt += cutStep() {
 		d := newCrcCut(t)
 		device, err := d.open(*cutSeed, cutAt)
 		if err == nil {

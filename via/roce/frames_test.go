@@ -49,6 +49,10 @@ func (c cable) open(local netip.AddrPort) (p port.Port, err error) {
 
 // TestConformanceFrames runs over Ethernet frames, without the kernels' UDP.
 func TestConformanceFrames(t *testing.T) {
+	groups := []string{"messaging", "rdma", "ordering", "flow", "notice", "connection", "disconnect"}
+	if testing.Short() {
+		groups = shortGroups
+	}
 	plain := roce.New(roce.Options{Open: newCable(t).open})
 	keepOpen(t, plain, framesFar)
 	viatest.RunGroups(t, func(tb testing.TB, decorate func(via.Provider) via.Provider) *viatest.Fabric {
@@ -59,7 +63,7 @@ func TestConformanceFrames(t *testing.T) {
 			Open:    func() *via.NIC { return openNIC(tb, p, framesThird) },
 			Address: func(d string) via.Address { return via.Address{Host: framesFar, Discriminator: d} },
 		}
-	}, skips, "messaging", "rdma", "ordering", "flow", "notice", "connection", "disconnect")
+	}, skips, groups...)
 }
 
 // parseFrames accepts and refuses device names.

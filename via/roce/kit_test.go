@@ -147,15 +147,26 @@ func TestConformanceIPv4(t *testing.T) { viatest.Run(t, openUDP("127.0.0.1"), sk
 // TestConformanceIPv6 runs the cases that depend on addresses and on queue
 // depths: through decorators with small queues and late completions.
 func TestConformanceIPv6(t *testing.T) {
+	groups := []string{
+		"messaging", "rdma", "ordering", "flow", "lossy", "spill", "fairness", "completion", "announcement",
+		"workqueue", "notice", "connection", "peers", "names", "disconnect", "steady",
+	}
+	if testing.Short() {
+		groups = shortGroups
+	}
 	more := maps.Clone(skips)
 	more["SpillRefillsRarely"] = "a fabric without room takes what waits piece by piece"
 	viatest.RunGroups(t, func(tb testing.TB, decorate func(via.Provider) via.Provider) *viatest.Fabric {
 		return openUDP("::1")(tb, func(p via.Provider) via.Provider {
 			return decorate(hook.Fault(hook.Stats(p), hook.Plan{Seed: 1, RefusePosts: 0.4, HoldCompletions: 3}))
 		})
-	}, more, "messaging", "rdma", "ordering", "flow", "lossy", "spill", "fairness", "completion", "announcement",
-		"workqueue", "notice", "connection", "peers", "names", "disconnect", "steady")
+	}, more, groups...)
 }
+
+// shortGroups are what another kind of address or of device does otherwise.
+// With -short these alone run for a device beside that of IPv4, which shows the
+// race detector all.
+var shortGroups = []string{"messaging", "connection", "names", "disconnect"}
 
 // TestConformanceUnderLoss shows that reliable connections recover from loss on
 // the network.
