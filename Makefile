@@ -58,6 +58,7 @@
 #                  changes meanwhile, sealed sessions whose messages change on the way, and
 #                  bugs planted in what seals
 # make rotation    a minute of requests under rekeys, and bugs planted in these
+# make nonces      ten minutes (NONCES=10m) of restarts, rekeys and cut connections: no nonce twice under a key
 # make cable       sealed sessions of two hosts with an attacker on their cable, also with bugs
 #                  planted that leave payload in clear
 # make fuzz-smoke  every fuzz target for a moment
@@ -128,7 +129,7 @@ PACKAGE_TOOLS := $(BUILD_TOOLS) mmdebstrap:mmdebstrap lintian:lintian rpm:rpm rp
 LOCKS := -test=false -inferred=false
 LOCKED := ./internal/... ./via/... ./target/... ./initiator ./regcache ./config ./cmd/...
 
-.PHONY: build build-verbs deb rpm image test test-plain test-race test-suites test-page test-packages test-vm test-vm-next conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed hogs forged-packets planted exactly-once returns noticed steady cable-cuts late-packets crowds restarts attach-latency takeovers scrapes forgeries rotation cable fuzz-smoke deps clean bench-copy bench-proxy build-rbd test-ceph
+.PHONY: build build-verbs deb rpm image test test-plain test-race test-suites test-page test-packages test-vm test-vm-next conformance check bench bench-nbd bench-cost nbd-conformance mutants ablations stress simulate spoofed hogs forged-packets planted exactly-once returns noticed steady cable-cuts late-packets crowds restarts attach-latency takeovers scrapes forgeries rotation nonces cable fuzz-smoke deps clean bench-copy bench-proxy build-rbd test-ceph
 
 build:
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/viablk ./cmd/viablk
@@ -392,6 +393,10 @@ forgeries:
 rotation:
 	$(GO) test -v -count=1 -timeout 10m -run '^TestRotation$$' ./integration/attack -args -attack.rotation 60s -attack.rekey 1s
 	$(GO) test -v -count=1 -timeout 10m -run '^TestPlantedRekeys$$' ./integration/attack -args -attack.planted
+
+NONCES ?= 10m
+nonces:
+	$(GO) test -v -count=1 -timeout 0 -run '^TestNoncesOfSessions$$' ./integration/attack -args -attack.nonces $(NONCES)
 
 cable: deps
 	$(GO) test -v -count=1 -timeout 60m -run '^(TestFlipsOnCable|TestMessagesOnCable|TestSprayOnCable)$$' ./integration/attack -args \

@@ -1,6 +1,7 @@
 package attack
 
 import (
+	"flag"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -9,6 +10,8 @@ import (
 	"github.com/viablk/viablk/integration/testbed"
 	"github.com/viablk/viablk/internal/seal"
 )
+
+var nonceTime = flag.Duration("attack.nonces", 0, "how long TestNoncesOfSessions lasts at least")
 
 // uses is every nonce under every key that either end has sealed with.
 type uses struct {
@@ -68,10 +71,11 @@ func TestNoncesOfSessions(t *testing.T) {
 		defer u.mu.Unlock()
 		return len(u.seen)
 	}
-	for round := range 8 {
+	began, rounds := time.Now(), 0
+	for ; (rounds < 8 || time.Since(began) < *nonceTime) && !t.Failed(); rounds++ {
 		from := sealed()
 		m.mu.Lock()
-		m.on = round%2 == 1
+		m.on = rounds%2 == 1
 		m.mu.Unlock()
 		waitFor(t, "requests", func() bool { return t.Failed() || sealed() > from+500 })
 		s.stop()
@@ -88,5 +92,5 @@ func TestNoncesOfSessions(t *testing.T) {
 	if u.bad != 0 || len(u.keys) < 100 {
 		t.Errorf("%d of %d nonces of %d keys were used twice", u.bad, len(u.seen), len(u.keys))
 	}
-	t.Logf("%d nonces, %d keys, %d changes", len(u.seen), len(u.keys), m.total())
+	t.Logf("%d nonces, %d keys, %d restarts, %d changes", len(u.seen), len(u.keys), rounds, m.total())
 }
