@@ -174,7 +174,7 @@ func (x *executor) submit(r *request) error {
 	r.state = running
 	q := r.handle.queue
 	if r.given = x.stopwatch.Now(); q.active == 0 {
-		q.age.since.Store(int64(r.given))
+		q.age.Set(r.given)
 	}
 	if !q.queue.Submit(&r.block) {
 		// The queue has one entry for each slot.
@@ -191,7 +191,7 @@ func (x *executor) reap(q *exportQueue) []*block.Request {
 	q.queue.Kick()
 	n := q.queue.Reap(x.reaped[:])
 	if q.active -= n; n > 0 && q.active == 0 {
-		q.age.since.Store(0)
+		q.age.Set(0)
 	}
 	return x.reaped[:n]
 }

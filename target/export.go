@@ -46,9 +46,6 @@ type exported struct {
 	copied       atomic.Bool  // the warning of a failed registration was logged
 	mappingStats MappingStats // of closed queues; guarded by exportTable.mu
 	counts       ExportCounts // of closed queues; guarded by exportTable.mu
-
-	ages    map[*requestAge]struct{} // of its queues; guarded by exportTable.mu
-	overdue time.Duration            // as checkAge found it last; guarded by exportTable.mu
 }
 
 // exportTable finds exports by name. The list is replaced as a whole.
@@ -116,9 +113,10 @@ func (x *exported) equals(e *Export) bool {
 }
 
 func (t *exportTable) newExported(e Export) *exported {
-	x := &exported{Export: e, size: e.Device.Info().Size, life: lifeOf(e.Device, t.lifetime), ages: make(map[*requestAge]struct{})}
+	x := &exported{Export: e, size: e.Device.Info().Size, life: lifeOf(e.Device, t.lifetime)}
 	if x.Reservations == nil {
 		x.Reservations = reserve.New(e.Device, t.scheduler)
+		x.Reservations.Limit(e.Name, t.ioTimeout, t.log)
 	}
 	x.identity = x.Reservations.Identity()
 	x.readOnly = e.ReadOnly || e.Device.Info().Features&block.ReadOnly != 0

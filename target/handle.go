@@ -10,6 +10,7 @@ import (
 	"github.com/viablk/viablk/internal/carrier"
 	"github.com/viablk/viablk/internal/latency"
 	"github.com/viablk/viablk/internal/wire"
+	"github.com/viablk/viablk/target/reserve"
 	"github.com/viablk/viablk/via"
 )
 
@@ -33,7 +34,7 @@ type exportQueue struct {
 	copies  bool // the provider copies when a work request is posted
 	active  int  // requests submitted
 	busy    int  // requests in flight
-	age     *requestAge
+	age     *reserve.Age
 	handles int
 	counts  ExportCounts // of the requests through this queue
 
@@ -188,7 +189,7 @@ func (t *handleTable) openQueue(x *exported) (*exportQueue, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &exportQueue{export: x, queue: queue, age: t.server.exports.addAge(x), copies: t.server.cfg.NIC.Limits().PostsCopy}
+	q := &exportQueue{export: x, queue: queue, age: x.Reservations.AddAge(t.server.exports.clock), copies: t.server.cfg.NIC.Limits().PostsCopy}
 	q.recorder = x.latency.Acquire()
 	t.queues = append(t.queues, q)
 	if t.carrier.Sealed() || t.login.digest {
@@ -211,9 +212,9 @@ func (t *handleTable) openQueue(x *exported) (*exportQueue, error) {
 
 // close ends the queue; it waits for requests in flight. The registrations of
 // the disk stay until the connection ends, but without a lease.
-func (q *exportQueue) close(t *exportTable) error {
+func (q *exportQueue) close() error {
 	err := q.queue.Close()
-	t.removeAge(q.export, q.age)
+	q.export.Reservations.RemoveAge(q.age)
 	if q.direct != nil {
 		err = errors.Join(err, q.direct.Deregister())
 	}
@@ -236,7 +237,7 @@ func (t *handleTable) closeHandle(h *handle) {
 	q := h.queue
 	if q.handles--; q.handles == 0 {
 		t.retire(q)
-		if err := q.close(t.server.exports); err != nil {
+		if err := q.close(); err != nil {
 			t.log.Error("export not released", "event", "release_failed", "export", q.export.Name, "error", err)
 		}
 		t.queues = slices.DeleteFunc(t.queues, func(x *exportQueue) bool { return x == q })

@@ -26,8 +26,8 @@ func (g *inlineGate) Attempt(r *block.Request) bool {
 }
 
 // TestOverdueDisk: a request that is in the disk for longer than the timeout is
-// logged once, and new opens are refused until it is answered. Nothing answers
-// it but the disk, whether the disk blocks the worker or not.
+// logged once, and new clients are refused until it is answered. Nothing
+// answers it but the disk, whether the disk blocks the worker or not.
 func TestOverdueDisk(t *testing.T) {
 	gates := map[string]func() (block.Device, *gate){
 		"the disk has workers": func() (block.Device, *gate) { g := newGate(1, 1<<20); return g, g },

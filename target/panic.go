@@ -103,7 +103,7 @@ func (w *worker) quiesce() bool {
 	}
 	ok := true
 	for _, q := range w.exports.queues {
-		ok = w.step(func() error { return q.close(w.conn.server.exports) }) && ok
+		ok = w.step(func() error { return q.close() }) && ok
 	}
 	return ok
 }

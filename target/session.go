@@ -328,7 +328,7 @@ func (s *session) open(t *exportTable, q *wire.OpenRequest) (a wire.OpenResponse
 
 // openFound opens an export that the client may use.
 func (s *session) openFound(t *exportTable, x *exported, q *wire.OpenRequest) wire.OpenResponse {
-	if why := t.refuseOverdue(x, q); why != "" {
+	if why := x.refuseOverdue(q); why != "" {
 		return wire.OpenResponse{Status: wire.StatusBusy, Reason: why}
 	}
 	hold, status, reason := t.open(s, x, q)

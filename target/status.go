@@ -112,7 +112,7 @@ func (s *Server) count(st *Status, list []*exported) {
 		e := &st.Exports[i]
 		e.Clients, e.Stats = x.Reservations.Clients(), x.counts
 		e.Opens = len(e.Clients)
-		e.OldestRequest = s.exports.oldestLocked(x).Seconds()
+		e.OldestRequest = x.Reservations.Oldest().Seconds()
 		if e.Mapping != nil {
 			e.Mapping.MappingStats = x.mappingStats
 		}

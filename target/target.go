@@ -40,7 +40,8 @@ type Config struct {
 	Log            *slog.Logger  // nil discards
 
 	// IOTimeout is how long a request may be in a disk until the disk is
-	// overdue: new opens are refused until it has answered. 0 is no limit.
+	// overdue: new clients are refused until it has answered. 0 is no limit.
+	// It is that of disks without [Export.Reservations], which have their own.
 	IOTimeout time.Duration
 
 	// CopyMode says how Reads of mapped files move; "" is auto.

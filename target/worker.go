@@ -212,7 +212,7 @@ func (w *worker) checkPeer() {
 		return
 	}
 	if w.login.role == wire.RoleControl {
-		w.login.session.checkAges(w.conn.server.exports)
+		w.login.session.checkAges()
 	}
 	if err := w.control.watchSizes(); err != nil {
 		w.fail(err)

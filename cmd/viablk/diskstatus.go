@@ -21,6 +21,8 @@ type diskStatus struct {
 	Rule       reserve.Rule     `json:"reservation"`
 	Clients    []reserve.Client `json:"clients"` // over VIA and NBD
 
+	OldestRequest float64 `json:"oldest_request_seconds"` // in the disk, of all clients
+
 	// Of a disk with checksums.
 	CorruptBlocks *uint64              `json:"corrupt_blocks,omitempty"` // reads that met one
 	Scrub         *backend.ScrubStatus `json:"scrub,omitempty"`
@@ -36,7 +38,7 @@ func diskReports(disks []disk) (reports []diskStatus) {
 		kind, _, _ := strings.Cut(d.Backend, ":")
 		r := diskStatus{
 			Name: d.Name, Backend: kind, UUID: block.FormatUUID(id.UUID()), Persistent: id.Persistent(), Generation: id.Writer().Generation,
-			Rule: d.reservations.Rule(), Clients: d.reservations.Clients(),
+			Rule: d.reservations.Rule(), Clients: d.reservations.Clients(), OldestRequest: d.reservations.Oldest().Seconds(),
 		}
 		if n, ok := backend.CorruptBlocks(d.opened); ok {
 			r.CorruptBlocks = &n

@@ -58,7 +58,7 @@ func openDisks(e config.Effective, held *backend.Held, wait time.Duration, log *
 	var disks []disk
 	state := stateFolder(e.Config.Target.StateFolder)
 	for _, x := range e.Config.Target.Exports {
-		d, err := openDisk(x, state, held, wait, e.Config.Insecure, log)
+		d, err := openDisk(x, state, held, wait, &e.Config, log)
 		if err != nil {
 			if errors.Is(err, backend.ErrLocked) {
 				err = sameBacking(err, x, disks)
@@ -94,10 +94,9 @@ func sameBacking(err error, x config.Export, disks []disk) error {
 }
 
 // openDisk opens the disk of an export. The caller closes it.
-func openDisk(x config.Export, state string, held *backend.Held, wait time.Duration, insecure bool, log *slog.Logger) (disk, error) {
-	log = log.With("export", x.Name)
+func openDisk(x config.Export, state string, held *backend.Held, wait time.Duration, c *config.Config, log *slog.Logger) (disk, error) {
 	device, err := backend.Open(x.Backend, backend.Options{
-		ReadOnly: x.ReadOnly, StateFolder: state, Held: held, Export: x.Name, LockWait: wait, Log: log, NBD: parseNBD(insecure),
+		ReadOnly: x.ReadOnly, StateFolder: state, Held: held, Export: x.Name, LockWait: wait, Log: log.With("export", x.Name), NBD: parseNBD(c.Insecure),
 	})
 	if err != nil {
 		return disk{}, err
@@ -111,6 +110,7 @@ func openDisk(x config.Export, state string, held *backend.Held, wait time.Durat
 		return disk{}, errors.Join(&exit{exitUsage, err}, adjusted.Close())
 	}
 	d.opened, d.reservations = device, reserve.New(d.device, nil)
+	d.reservations.Limit(x.Name, c.Target.IOTimeout, log)
 	return d, nil
 }
 

@@ -183,7 +183,7 @@ func (s *exportSet) merge(before []disk, c config.Config) (disks, opened []disk,
 		var d disk
 		if i := slices.IndexFunc(before, func(d disk) bool { return d.Name == x.Name }); i >= 0 {
 			d, err = before[i].with(x)
-		} else if d, err = openDisk(x, state, s.held, 0, c.Insecure, s.log); err == nil {
+		} else if d, err = openDisk(x, state, s.held, 0, &c, s.log); err == nil {
 			opened = append(opened, d)
 		}
 		if err != nil {

@@ -59,7 +59,7 @@ var (
 		{"require-data-digest", "target.require_data_digest", "refuse initiators without --data-digest, except with certificates, which protect more"},
 		{"pool", "target.pool", "bounce pool per VIA connection, `SIZE`; 0: twice --max-io"},
 		{"keepalive", "target.keepalive", "interval, `TIME`, of the keepalives of idle initiators"},
-		{"io-timeout", "target.io_timeout", "`TIME` that a request may be in a disk until new initiators are refused; 0: for ever"},
+		{"io-timeout", "target.io_timeout", "`TIME` that a request may be in a disk until new clients are refused; 0: for ever"},
 		{"busy-poll", "target.busy_poll", "busy-poll a VIA connection for `TIME` before sleeping"},
 	}
 	attachOptions = []option{

@@ -37,7 +37,7 @@ func TestSlowDiskIsNoDeadTarget(t *testing.T) {
 			}
 			k.Expect("ok")
 			testbed.Eventually(t, "the log", func() (any, bool) {
-				return p.Output(), strings.Contains(p.Output(), "the disk has answered: opens are admitted")
+				return p.Output(), strings.Contains(p.Output(), "the disk has answered: clients are admitted")
 			})
 			if st := p.Status(); st.Targets[0].Exports[0].OldestRequest != 0 {
 				t.Errorf("target: %+v", st.Targets[0].Exports[0])
@@ -50,4 +50,36 @@ func TestSlowDiskIsNoDeadTarget(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSlowDiskOfNBDClients: of a disk that NBD clients alone use, the target
+// shows the age of a read that the disk holds, logs it, and tells new clients
+// why they do not get the disk. The read is answered by the disk.
+func TestSlowDiskOfNBDClients(t *testing.T) {
+	t.Parallel()
+	p := testbed.StartBinary(t, testbed.Program(t), "target", "--admin", filepath.Join(testbed.Folder(t), "target"),
+		"--listen", "nbd+unix:///?socket="+filepath.Join(testbed.Folder(t), "n"), "--export", "disk=delay:read=6s:memory:16MiB", "--io-timeout", "1s")
+	uri := p.URI("disk", "nbd+unix")
+	k := testbed.Connect(t, uri)
+	k.Send("read 0 4096")
+	testbed.Eventually(t, "the log", func() (any, bool) {
+		return p.Output(), strings.Contains(p.Output(), "event=disk_overdue export=disk")
+	})
+	if st := p.Status(); st.Disks[0].OldestRequest <= 1 {
+		t.Errorf("the disk: %+v", st.Disks)
+	}
+	testbed.Requires(t, "qemu-io")
+	c := testbed.StartPath(t, testbed.Environment(t), testbed.Locate("qemu-io"), "-f", "raw", "-c", "length", uri)
+	if code := c.Wait(t, testbed.ToolLimit); code == 0 || !regexp.MustCompile(`the disk has not answered a request for \ds: try again`).MatchString(c.Output()) {
+		t.Errorf("a new client: exit code %d\n%s", code, c.Output())
+	}
+	k.Expect("ok")
+	testbed.Eventually(t, "the log", func() (any, bool) {
+		return p.Output(), strings.Contains(p.Output(), "event=disk_answered export=disk")
+	})
+	if st := p.Status(); st.Disks[0].OldestRequest != 0 {
+		t.Errorf("the disk: %+v", st.Disks)
+	}
+	testbed.Connect(t, uri).Disconnect()
+	k.Disconnect()
 }

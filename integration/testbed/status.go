@@ -27,7 +27,11 @@ type Status struct {
 		ReadOnly bool     `json:"read_only"`
 		URIs     []string `json:"uris"`
 	} `json:"exports"`
-	NBD        *nbd.Status        `json:"nbd"`
+	NBD   *nbd.Status `json:"nbd"`
+	Disks []struct {
+		Name          string  `json:"name"`
+		OldestRequest float64 `json:"oldest_request_seconds"`
+	} `json:"disks"`
 	Targets    []target.Status    `json:"targets"`
 	Initiators []initiator.Status `json:"initiators"`
 	Limits     []LimitStatus      `json:"limits"`

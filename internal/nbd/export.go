@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 	"unicode/utf8"
 
 	"github.com/viablk/viablk/internal/access"
@@ -47,6 +48,11 @@ type Reservation interface {
 	// BeforeWrite is called before each request that changes the disk. Only the
 	// first call may block. With an error the request is not executed.
 	BeforeWrite() error
+
+	// InDisk tells since when the oldest request of the connection has been in
+	// the disk: a moment after it came there and each second while it stays, and
+	// the zero time when none is there any more. It does not block.
+	InDisk(since time.Time)
 
 	// Release ends the use. Nothing of the connection is in flight.
 	Release()

@@ -49,6 +49,7 @@ type oneWriter struct{ taken *atomic.Bool }
 
 func (oneWriter) BeforeWrite() error { return nil }
 func (oneWriter) ReadOnly() bool     { return false }
+func (oneWriter) InDisk(time.Time)   {}
 func (o oneWriter) Release()         { o.taken.Store(false) }
 
 // A panic of the device while a client opens its export leaves nothing taken.

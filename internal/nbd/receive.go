@@ -452,7 +452,7 @@ func (t *transmission) submit(s *entry) bool {
 		t.in.phase = awaitQueue
 		return false
 	}
-	s.given = t.timing.Now()
+	s.given, s.inQueue = t.timing.Now(), true
 	t.inQueue++
 	t.unkicked = true
 	t.in.phase = awaitHeader

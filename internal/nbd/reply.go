@@ -57,6 +57,7 @@ func (t *transmission) reap() bool {
 		for _, r := range t.finished[:n] {
 			t.inQueue--
 			s := t.requests.entryOf(r)
+			s.inQueue = false
 			if t.in.abandoned && errors.Is(r.Err, syscall.ECANCELED) {
 				t.releaseEntry(s)
 				continue

@@ -15,6 +15,7 @@ type entry struct {
 	began   time.Duration          // when its header was there
 	given   time.Duration          // to the queue
 	waited  bool                   // for memory or the queue
+	inQueue bool                   // between Submit and Reap
 	why     string                 // text of an error reply, if there is one
 	reply   [maximumChunkHead]byte // header of the reply
 	heads   []byte                 // headers of a reply in several chunks

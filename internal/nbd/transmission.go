@@ -60,6 +60,7 @@ type transmission struct {
 	sends      stall
 	counts     counterSet
 	timing     timing
+	age        requestAge
 	iterations uint // since the counters were published
 	epoch      time.Time
 	idleTime   time.Duration // slept without anything to do
@@ -197,6 +198,7 @@ func (t *transmission) done() bool {
 
 // sleep waits for the socket, the queue, or the server to have something to do.
 func (t *transmission) sleep() error {
+	t.clearAge()
 	if t.inQueue == 0 {
 		t.queue.Reap(nil) // an idle remote device keeps its connection alive
 	}
@@ -228,6 +230,7 @@ func (t *transmission) sleep() error {
 	}
 	now := time.Now()
 	t.timing.At(now.Sub(t.epoch))
+	t.noteAge(now.Sub(t.epoch))
 	if t.slice.Due(now) {
 		loop.Yield()
 		t.counts[countYields]++
@@ -264,6 +267,9 @@ func (t *transmission) bound(wait time.Duration) (time.Duration, error) {
 		return 0, err
 	}
 	limits := [...]time.Duration{timeout, -1, -1}
+	if t.inQueue > 0 && t.reservation != nil {
+		limits[1] = ageInterval
+	}
 	if t.quiescent() {
 		mayPark := wait < 0 || t.idleReleaser != nil
 		if mayPark && t.idleTime >= t.parkDelay {

@@ -100,6 +100,10 @@ type Disk struct {
 	// +checklocks:mu
 	idle func() // called when no client has the retired disk; nil afterwards
 
+	// +checklocks:mu
+	overdue overdue
+	late    atomic.Bool // Overdue found it so last
+
 	// writer advanced the generation in this process, and no other had the disk
 	// for writing since; nil if there is none. The kept writer alone does not
 	// tell whether others came and only read.
