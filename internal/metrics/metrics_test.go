@@ -31,6 +31,7 @@ func fullSnapshot(names ...string) *Snapshot {
 		NBD:          &NBD{Handshakes: 2, Dropped: 3},
 		Targets:      []Target{{Provider: "shm", Sessions: 2, Registrations: 3, Quarantined: 1, DigestErrors: 1, Cache: Cache{1, 2, 3, 4, 5}}},
 		Devices:      []Device{{Name: "/dev/nbd0", Connections: 1, Replaced: 2}},
+		DeviceStates: []DeviceState{{"/dev/nbd0", "served"}},
 		Networks:     []Network{{Local: "192.0.2.1", PacketsSent: 1, Dropped: []Wait{{"bad_icrc", 1}}}},
 		Certificates: []Certificate{{"server-cert.pem", time.Unix(1800000000, 0)}, {"server-cert.pem", time.Unix(1750000000, 0)}},
 		Reloads:      Reloads{Succeeded: 2, Failed: 1, Last: time.Unix(1700000001, 0)},
@@ -158,6 +159,32 @@ func TestSeriesAreBounded(t *testing.T) {
 		if got, want := value(all[family], "export", "disk7"), want/MaximumExports; got != want {
 			t.Errorf("%s of the selected export is %v, not %v", family, got, want)
 		}
+	}
+}
+
+// A device has a series for each state, one of which is 1. Beyond the limit the
+// devices are sums.
+func TestDeviceStates(t *testing.T) {
+	s := fullSnapshot()
+	s.DeviceStates = []DeviceState{{"/dev/nbd0", "served"}, {"/dev/nbd1", "waiting"}}
+	f := gather(t, s)["viablk_device_state"]
+	for device, want := range map[string]string{"/dev/nbd0": "served", "/dev/nbd1": "waiting"} {
+		got := make(map[string]float64)
+		for _, m := range f.GetMetric() {
+			if l := m.GetLabel(); l[0].GetValue() == device {
+				got[l[1].GetValue()] = m.GetGauge().GetValue()
+			}
+		}
+		if len(got) != 3 || got["served"]+got["waiting"]+got["detached"] != 1 || got[want] != 1 {
+			t.Errorf("%s is %v, not %s", device, got, want)
+		}
+	}
+	for i := 2; i < maximumDevices+9; i++ {
+		s.DeviceStates = append(s.DeviceStates, DeviceState{fmt.Sprintf("/dev/nbd%d", i), "waiting"})
+	}
+	f = gather(t, s)["viablk_device_state"]
+	if n := len(f.GetMetric()); n != 3*(maximumDevices+1) || value(f, "device", Others) != 9 || value(f, "state", "waiting") != maximumDevices+8 {
+		t.Errorf("%d devices have %d series: %v", len(s.DeviceStates), n, f)
 	}
 }
 

@@ -98,6 +98,7 @@ var (
 // The kernel, the network, certificates and the configuration.
 var (
 	deviceConnections = gauge("device_connections", "Connections of the kernel to the process.", "device")
+	deviceState       = gauge("device_state", "Whether the device that viablk attached has the state: a process serves it, its requests wait for one, or it is detached.", "device", "state")
 	deviceReplaced    = counter("device_connections_replaced_total", "Connections that the kernel gave up and got again.", "device")
 
 	packets       = counter("roce_packets_total", "RoCE packets.", "local", "direction")
