@@ -97,7 +97,7 @@ func scrubMetrics(s *backend.ScrubStatus) *metrics.Scrub {
 // nbdMetrics describes what NBD clients and the kernel did.
 func (p *processStatus) nbdMetrics() []metrics.Face {
 	by := p.byExport()
-	faces := []metrics.Face{{Name: faceNBD, Accepted: p.NBD.Accepted, Refused: p.NBD.Refused}}
+	faces := []metrics.Face{{Name: faceNBD, Accepted: p.NBD.Accepted, Refused: p.NBD.Refused, Admitted: p.NBD.Admitted, Limit: p.NBD.Limit}}
 	for i := range p.Exports {
 		e := &p.Exports[i]
 		t := metrics.Traffic{Export: e.Name}
@@ -129,7 +129,7 @@ func (p *processStatus) nbdMetrics() []metrics.Face {
 // viaMetrics describes what initiators did.
 func viaMetrics(t *target.Status) metrics.Face {
 	f := metrics.Face{
-		Name: "via+" + t.Provider, Accepted: t.Accepted, Refused: t.Refused,
+		Name: "via+" + t.Provider, Accepted: t.Accepted, Refused: t.Refused, Admitted: t.Connections, Limit: t.Limit,
 		Waits: []metrics.Wait{
 			{Reason: "memory", N: t.Stats.WaitsForMemory}, {Reason: "send", N: t.Stats.WaitsForSends}, {Reason: "range", N: t.Stats.RangesTaken},
 		},

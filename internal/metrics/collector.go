@@ -187,6 +187,10 @@ func (s *series) addScrub(x *Scrub, name string) {
 func (s *series) addFace(f *Face) {
 	s.count(accepted, f.Accepted, f.Name)
 	s.count(refused, f.Refused, f.Name)
+	if f.Limit > 0 {
+		s.add(admitted, float64(f.Admitted), f.Name)
+		s.add(limit, float64(f.Limit), f.Name)
+	}
 	for _, w := range f.Waits {
 		s.count(waits, w.N, f.Name, w.Reason)
 	}

@@ -45,7 +45,7 @@ func fullSnapshot(names ...string) *Snapshot {
 	}
 	set.Release(recorder)
 	for _, name := range []string{"nbd", "via+shm"} {
-		f := Face{Name: name, Accepted: 3, Refused: 1, Waits: []Wait{{"memory", 1}}}
+		f := Face{Name: name, Accepted: 3, Refused: 1, Admitted: 2, Limit: 100, Waits: []Wait{{"memory", 1}}}
 		for i, x := range names {
 			f.Exports = append(f.Exports, Traffic{
 				Export: x, Connections: 1, InFlight: 2, Requests: []Count{{"read", uint64(i)}, {"write", 1}}, Errors: 1, BytesRead: 512, BytesWritten: 1024,
@@ -158,6 +158,18 @@ func TestSeriesAreBounded(t *testing.T) {
 		}
 		if got, want := value(all[family], "export", "disk7"), want/MaximumExports; got != want {
 			t.Errorf("%s of the selected export is %v, not %v", family, got, want)
+		}
+	}
+}
+
+// A face without a limit, that of the kernel, has no series of one.
+func TestLimitsOfConnections(t *testing.T) {
+	s := fullSnapshot("disk")
+	s.Faces = append(s.Faces, Face{Name: "device"})
+	all := gather(t, s)
+	for name, want := range map[string]float64{"viablk_connections_limit": 100, "viablk_limited_connections": 2} {
+		if got := value(all[name], "face", "nbd"); got != want || len(all[name].GetMetric()) != 2 {
+			t.Errorf("%s is %v, not %v: %v", name, got, want, all[name])
 		}
 	}
 }

@@ -67,6 +67,8 @@ var (
 	connections = gauge("connections", "Connections that have the export open.", "face", "export")
 	accepted    = counter("connections_accepted_total", "Connections accepted.", "face")
 	refused     = counter("connections_refused_total", "Connections refused: over a limit, or while draining.", "face")
+	admitted    = gauge("limited_connections", "Connections that count towards the limit.", "face")
+	limit       = gauge("connections_limit", "Connections that there may be; of the last quarter none is for new clients.", "face")
 	inFlight    = gauge("inflight_requests", "Requests in flight.", "face", "export")
 	handshakes  = gauge("nbd_handshakes", "NBD clients that have not chosen an export.")
 	displaced   = counter("nbd_handshakes_dropped_total", "NBD handshakes closed for newer ones.")

@@ -68,6 +68,7 @@ var States = []string{"connected", "waiting", "failed"}
 type Face struct {
 	Name              string
 	Accepted, Refused uint64 // connections
+	Admitted, Limit   int    // connections of those that are limited, and how many there may be
 	Exports           []Traffic
 	Waits             []Wait
 }
