@@ -40,13 +40,14 @@ type part struct {
 // second one cuts everything off.
 type service struct {
 	log       *slog.Logger
-	level     *slog.LevelVar              // of the log
-	events    *events.Ring                // its last lines
-	timeout   time.Duration               // for draining
-	signals   chan os.Signal              // that end the process
-	hangups   chan os.Signal              // SIGHUP
-	reload    func(context.Context) error // on SIGHUP; logs its error; nil: SIGHUP ends the process
-	reloads   reloadCounter               // of the configuration
+	level     *slog.LevelVar               // of the log
+	events    *events.Ring                 // its last lines
+	timeout   time.Duration                // for draining
+	signals   chan os.Signal               // that end the process
+	hangups   chan os.Signal               // SIGHUP
+	reload    func(context.Context) error  // on SIGHUP; logs its error; nil: SIGHUP ends the process
+	reloads   reloadCounter                // of the configuration
+	again     atomic.Pointer[certificates] // that it reads again; nil if it has none
 	asked     chan reloadRequest
 	inquiries chan os.Signal // SIGUSR1
 	ending    chan struct{}  // closed when no change begins any more
