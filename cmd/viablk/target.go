@@ -25,7 +25,8 @@ func (a *app) targetCommand() *cobra.Command {
 Every disk is served at every URI. BACKEND is memory:SIZE, file:PATH, mmap:PATH,
 cow:BASE,OVERLAY, crc:DISK,SUMS, null:SIZE, the URI of an NBD server, run:[COMMAND ...] that starts one,
 rbd:POOL/IMAGE of Ceph, or one of the
-wrappers delay:, fault: and volatile:. In front of it
+wrappers delay:, fault: and volatile:. Options follow a question mark, such as
+file:PATH?create=10GiB&direct=1, see viablk.yaml(5). In front of it
 limit:iops=N,bandwidth=SIZE,burst=TIME: limits the requests per second of the
 disk, and session-iops, session-bandwidth and session-burst those of one client. The first SIGTERM lets requests finish, a second one stops at once.
 
