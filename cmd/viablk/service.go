@@ -341,14 +341,22 @@ func newLog(c config.Log, w io.Writer) *slog.Logger {
 	return log
 }
 
+// timeOfDay is how people read the time of a line on their terminal.
+const timeOfDay = "15:04:05.000"
+
 // newLevelLog returns a log and its level, which may change.
 func newLevelLog(c config.Log, w io.Writer) (*slog.Logger, *slog.LevelVar) {
 	level := new(slog.LevelVar)
 	level.Set(levelOf(c.Level))
 	untimed := os.Getenv("JOURNAL_STREAM") != ""
+	onTerminal := isTerminal(w)
 	options := &slog.HandlerOptions{Level: level, ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
-		if untimed && a.Key == slog.TimeKey && len(groups) == 0 {
+		switch {
+		case a.Key != slog.TimeKey || len(groups) > 0:
+		case untimed:
 			return slog.Attr{} // the journal of systemd has its own
+		case onTerminal && c.Format != "json":
+			return slog.String(slog.TimeKey, a.Value.Time().Local().Format(timeOfDay))
 		}
 		return named(a)
 	}}
