@@ -39,6 +39,24 @@ func writeManual(t *testing.T) map[string]string {
 	return pages
 }
 
+// The page and the schema of the configuration speak of lists, and not of flags
+// that are given again.
+func TestConfigurationHasLists(t *testing.T) {
+	page := writeManual(t)["viablk.yaml.5"]
+	var schema, stderr bytes.Buffer
+	if code := run([]string{"config", "schema"}, nil, &schema, &stderr); code != 0 {
+		t.Fatalf("exit code %d: %s", code, &stderr)
+	}
+	for name, text := range map[string]string{"page": page, "schema": schema.String()} {
+		if strings.Contains(text, "repeated") {
+			t.Errorf("the %s says that a key may be repeated", name)
+		}
+		if n := strings.Count(strings.ToLower(text), "a list of"); n < 6 {
+			t.Errorf("the %s names %d lists", name, n)
+		}
+	}
+}
+
 // The page of the configuration names each kind of disk with its options.
 func TestManualNamesBackends(t *testing.T) {
 	_, text, found := strings.Cut(writeManual(t)["viablk.yaml.5"], ".SH BACKENDS\n")

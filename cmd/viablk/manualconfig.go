@@ -109,6 +109,14 @@ var unflaggedOptions = []option{
 	{"", "metrics.ready_away", "`TIME` that the target of a disk is away before /readyz answers 503"},
 }
 
+// listUsages are keys that are lists in a file, and flags that may be repeated.
+var listUsages = []option{
+	{"", "target.listen", "`URIS`, a list of where to listen, NBD or VIA"},
+	{"", "target.exports", "`EXPORTS`, a list of the disks to serve"},
+	{"", "attach.clients", "`NAMES`, a list of the only NBD clients that get the disk: names in certificates, and user:NAME and uid:N of this host"},
+	{"", "attach.clients_read_only", "`NAMES`, a list of NBD clients that get the disk for reading, beside those of clients"},
+}
+
 // exportUsages are the keys of an export.
 var exportUsages = map[string]string{
 	"name":                     "what clients ask for, `TEXT` with upper and lower case apart; it may be empty",
@@ -167,7 +175,7 @@ func configManual(root *cobra.Command, date string) []byte {
 
 // usageOf returns what is said of a key.
 func usageOf(key string) string {
-	for _, o := range slices.Concat(commonOptions, exportOptions, targetOptions, remoteOptions, attachOptions, deviceOptions, unflaggedOptions) {
+	for _, o := range slices.Concat(listUsages, commonOptions, exportOptions, targetOptions, remoteOptions, attachOptions, deviceOptions, unflaggedOptions) {
 		if o.key == key {
 			return o.usage
 		}
