@@ -227,12 +227,15 @@ func TestListOfLaterToolsIsFound(t *testing.T) {
 	}
 }
 
-// TestDepsSeesPastBuiltins: a program that the shell has built in, as kill, is
-// missing all the same until there is a file of it.
-func TestDepsSeesPastBuiltins(t *testing.T) {
+// asUser runs make as a normal user on a machine that has id, sort and the
+// given programs, and returns what it prints and its exit code.
+func asUser(t *testing.T, programs map[string]string, arguments ...string) (stdout, stderr string, code int) {
+	t.Helper()
 	bin := t.TempDir()
-	for name, text := range map[string]string{"id": "echo 1000\n", "sort": "exec /usr/bin/sort \"$@\"\n"} {
-		if err := os.WriteFile(path.Join(bin, name), []byte("#!/bin/sh\n"+text), 0o700); err != nil {
+	programs = maps.Clone(programs)
+	maps.Copy(programs, map[string]string{"id": "echo 1000", "sort": "exec /usr/bin/sort \"$@\""})
+	for name, text := range programs {
+		if err := os.WriteFile(path.Join(bin, name), []byte("#!/bin/sh\n"+text+"\n"), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -240,10 +243,47 @@ func TestDepsSeesPastBuiltins(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := exec.Command(makeProgram, "-s", "deps", "TOOLS=kill:the-package-of-kill")
+	c := exec.Command(makeProgram, arguments...)
 	c.Env = []string{"PATH=" + bin}
-	out, err := c.CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "missing the-package-of-kill") {
-		t.Errorf("make deps without kill: %v\n%s", err, out)
+	var out, complaint strings.Builder
+	c.Stdout, c.Stderr = &out, &complaint
+	if err := c.Run(); err != nil && c.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return out.String(), complaint.String(), c.ProcessState.ExitCode()
+}
+
+// TestDepsSeesPastBuiltins: a program that the shell has built in, as kill, is
+// missing all the same until there is a file of it.
+func TestDepsSeesPastBuiltins(t *testing.T) {
+	_, out, code := asUser(t, map[string]string{}, "-s", "deps", "TOOLS=kill:the-package-of-kill")
+	if code != 2 || !strings.Contains(out, "missing the-package-of-kill") {
+		t.Errorf("make deps without kill: %d\n%s", code, out)
+	}
+}
+
+// TestUserIsToldWhatIsMissing: a user who may not install packages hears in one
+// line which are missing, before anything is built, and a goal whose tools are
+// there goes on.
+func TestUserIsToldWhatIsMissing(t *testing.T) {
+	touched := path.Join(t.TempDir(), "built")
+	programs := map[string]string{"go": "/usr/bin/touch " + touched + "; exit 7", "apt-get": "/usr/bin/touch " + touched}
+	ends := regexp.MustCompile(`^make: \*\*\* \[Makefile:\d+: deps\] Error 1\n$`)
+	for _, goal := range []string{"test", "test-race", "test-vm", "deb", "build-verbs", "deps"} {
+		stdout, stderr, code := asUser(t, programs, goal, "TOOLS=absent:procps /absent:fio absent:fio")
+		said, rest, _ := strings.Cut(stderr, "\n")
+		want := fmt.Sprintf(`make %s: needs root: missing fio procps: run "apt-get install fio procps" as root, or make %s as root`, goal, goal)
+		if said != want || !ends.MatchString(rest) || stdout != "" || code != 2 {
+			t.Errorf("make %s ends with %d, and says %q%q, want %q", goal, code, stdout, stderr, want)
+		}
+		if _, err := os.Stat(touched); err == nil {
+			t.Fatalf("make %s builds or installs something first", goal)
+		}
+	}
+	if _, stderr, code := asUser(t, programs, "test-race", "TOOLS=sort:coreutils"); code != 2 || !strings.Contains(stderr, "test-race] Error 7") {
+		t.Errorf("with all tools make ends with %d: %s", code, stderr)
+	}
+	if _, err := os.Stat(touched); err != nil {
+		t.Errorf("with all tools nothing is built: %v", err)
 	}
 }

@@ -155,8 +155,8 @@ func TestConnectionLimit(t *testing.T) {
 			t.Fatalf("connection above the limit: %v, %v", q, err)
 		}
 	}
-	if got := r.server.Status().Refused; got != refused {
-		t.Errorf("%d connections refused, want %d", got, refused)
+	if got := r.server.Status(); got.Refused != refused || got.Connections != 3 || got.Limit != 3 {
+		t.Errorf("%d connections refused, want %d; %d of %d are in use", got.Refused, refused, got.Connections, got.Limit)
 	}
 	if lines := strings.Count(r.log.String(), "connection refused"); lines == 0 || lines == refused {
 		t.Errorf("%d lines about %d refusals within a moment, want few", lines, refused)

@@ -15,6 +15,7 @@ type Status struct {
 	Provider      string          `json:"provider"`
 	Draining      bool            `json:"draining"`
 	Connections   int             `json:"connections"`
+	Limit         int             `json:"limit"`    // of connections
 	Accepted      uint64          `json:"accepted"` // connections ever
 	Refused       uint64          `json:"refused"`
 	Panics        uint64          `json:"panics"`      // each ended one connection
@@ -71,7 +72,7 @@ type MappingStatus struct {
 func (s *Server) Status() Status {
 	st := Status{
 		ID: hex.EncodeToString(s.id[:]), Provider: s.cfg.NIC.Name(),
-		Registrations: s.cfg.NIC.Agent().Registrations.Load(), Panics: s.panics.Load(), Quarantined: s.quarantined.Load(),
+		Limit: s.cfg.MaxConnections, Registrations: s.cfg.NIC.Agent().Registrations.Load(), Panics: s.panics.Load(), Quarantined: s.quarantined.Load(),
 	}
 	s.sessions.mu.Lock()
 	st.Sessions = len(s.sessions.byID)

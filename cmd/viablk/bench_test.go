@@ -83,6 +83,22 @@ func TestTablesHaveTheirColumns(t *testing.T) {
 	}
 }
 
+// TestBusyMachineIsNamed: figures of a machine whose processors other programs
+// use say so.
+func TestBusyMachineIsNamed(t *testing.T) {
+	for load, want := range map[float64]string{1: "", 9.3: "load 9.3 on 2 processors: these figures will not repeat\n"} {
+		var out bytes.Buffer
+		r := sampleReport()
+		r.Conditions.Load = load
+		if err := (&app{stdout: &out}).printBenchTables(r); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(out.String(), "will not repeat"); got != (want != "") || !strings.Contains(out.String(), want) {
+			t.Errorf("with load %v:\n%s", load, &out)
+		}
+	}
+}
+
 func TestChartsNameWhatIsPublished(t *testing.T) {
 	r := sampleReport()
 	for _, m := range []bench.Mode{bench.PingPong, bench.PostRate, bench.PollScale} {

@@ -89,7 +89,7 @@ func (a *app) benchListen(ctx context.Context, o *benchOptions) (err error) {
 	}
 	server, err := bench.Listen(nic, hostOf(u))
 	if err != nil {
-		return about("", u, err)
+		return listenFailure(u, err)
 	}
 	defer func() { err = errors.Join(err, server.Close()) }()
 	server.Processor = o.other

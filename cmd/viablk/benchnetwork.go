@@ -48,6 +48,9 @@ const farFile = 3
 // benchVeth makes a network, and runs this command again at one end of it.
 func (a *app) benchVeth(ctx context.Context, o *benchOptions) (err error) {
 	pair, err := netns.NewPair(o.veth)
+	if errors.Is(err, syscall.EPERM) {
+		return fmt.Errorf("--veth: %w: run it as root", err)
+	}
 	if err != nil {
 		return fmt.Errorf("--veth: %w", err)
 	}

@@ -94,7 +94,7 @@ func serveBench(ctx context.Context, u config.URI, log *slog.Logger, ready func(
 	defer func() { err = errors.Join(err, nic.Close()) }()
 	server, err := bench.Listen(nic, hostOf(u))
 	if err != nil {
-		return about("listen at", u, err)
+		return listenFailure(u, err)
 	}
 	defer func() { err = errors.Join(err, server.Close()) }()
 	if err := ready(server); err != nil {

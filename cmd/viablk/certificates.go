@@ -52,6 +52,7 @@ func (c *certificates) use(u usedCertificates) {
 // attach has a service reload the certificates. Without any SIGHUP does what it
 // does otherwise.
 func (c *certificates) attach(s *service) {
+	s.again.Store(c)
 	if len(c.used) > 0 {
 		s.reload, s.hourly = func(context.Context) error { return c.reload() }, func() { _ = c.reload() } // it logs
 	}

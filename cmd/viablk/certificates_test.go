@@ -58,6 +58,18 @@ func TestCertificatesReadAgain(t *testing.T) {
 	if s.reload == nil || s.hourly == nil {
 		t.Error("the service does not reload")
 	}
+	s.reloads.count(false)
+	if got := s.failedReload(); !strings.HasPrefix(got, "configuration not read again at ") || !strings.Contains(got, "; certificates not read again at ") {
+		t.Errorf("of two failed reloads it says %q", got)
+	}
+	unreadable = nil
+	s.hourly() // does not read the configuration
+	if got := s.failedReload(); !strings.HasPrefix(got, "configuration") || strings.Contains(got, "certificates") {
+		t.Errorf("after the certificates were read it says %q", got)
+	}
+	if s.reloads.count(true); s.failedReload() != "" {
+		t.Errorf("after all was read it says %q", s.failedReload())
+	}
 	s = &service{}
 	(&certificates{}).attach(s)
 	if s.reload != nil || s.hourly != nil {

@@ -26,6 +26,8 @@ func complete(cmd *cobra.Command) {
 		switch {
 		case f.Name == "output":
 			completion = completeOutput
+		case strings.HasPrefix(argument, "NAME=") && strings.HasSuffix(argument, "BACKEND"):
+			completion = completeExport
 		case f.Value.Type() == "stringSlice":
 			completion = completeList(choices(argument, text))
 		}
@@ -38,6 +40,9 @@ func complete(cmd *cobra.Command) {
 		cmd.ValidArgsFunction = func(c *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 			if len(args) >= len(words) {
 				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			if words[len(args)] == "NAME=BACKEND" {
+				return completeExport(c, args, begun)
 			}
 			kinds := strings.Split(strings.Trim(words[len(args)], "[]…"), "|")
 			// A word in upper case is a kind, one in lower case literal.

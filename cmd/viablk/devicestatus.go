@@ -31,6 +31,15 @@ const (
 	stateDetached = "detached"
 )
 
+// serverState returns the state of a device that viablk attached, by the
+// process that serves it, which is 0 if none does.
+func serverState(pid int) string {
+	if pid == 0 {
+		return stateWaiting
+	}
+	return stateServed
+}
+
 // printDevice prints what is known of a device of the kernel. The exit code
 // says whether it is served. The process that serves it is asked for the state
 // of the disk, unless it is for udev, which waits for no process.
@@ -51,8 +60,8 @@ func (a *app) printDevice(ctx context.Context, c config.Config, argument string)
 		if r.PID, err = n.Server(); err != nil {
 			return err
 		}
-		if r.State = stateWaiting; r.PID != 0 || state.Backend == "" { // others say nothing
-			r.State = stateServed
+		if r.State = serverState(r.PID); state.Backend == "" {
+			r.State = stateServed // by another program, which says nothing
 		}
 		if r.PID != 0 && a.output != "udev" {
 			r.addDisk(ctx, c)

@@ -36,7 +36,7 @@ func (h *health) serveReady(w http.ResponseWriter, r *http.Request) {
 		answerError(w, http.StatusServiceUnavailable, err)
 		return
 	}
-	ready := newReadiness(&d.status, h.svc.ready.Load(), h.svc.draining.Load(), h.away)
+	ready := newReadiness(&d.status, h.svc.ready.Load(), h.svc.draining.Load(), h.svc.failedReload(), h.away)
 	code := http.StatusOK
 	if !ready.Ready {
 		code = http.StatusServiceUnavailable

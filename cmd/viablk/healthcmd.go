@@ -41,8 +41,8 @@ func (a *app) healthCommand() *cobra.Command {
 		Long: `Check the running viablk processes of this user, or the one behind --admin, for a
 monitor. A process is healthy if it tells its state within a second, as /healthz. With
 --ready it is ready if clients can use its disks, as /readyz: it has started, is not
-draining, and no disk has failed or waits for longer than metrics.ready_away. A process
-that drains is healthy and not ready; STATE is draining.
+draining, its last reload succeeded, and no disk has failed or waits for longer than
+metrics.ready_away. A process that drains is healthy and not ready; STATE is draining.
 
 The exit code is 0 if all are, 2 if one is not or does not answer, and 75 if no process
 is there.`,

@@ -39,6 +39,7 @@ var is = map[string]func(export) bool{
 // infoOptions are what "viablk info" is asked for; at most one is set.
 type infoOptions struct {
 	size, extents bool
+	costs         bool // of copies
 	totals        bool // with extents
 	can, is       string
 }
@@ -46,7 +47,7 @@ type infoOptions struct {
 // questions counts what is set.
 func (o infoOptions) questions() int {
 	n := 0
-	for _, set := range []bool{o.size, o.extents, o.can != "", o.is != ""} {
+	for _, set := range []bool{o.size, o.extents, o.costs, o.can != "", o.is != ""} {
 		if set {
 			n++
 		}
@@ -58,12 +59,11 @@ func (a *app) infoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "info URI",
 		Short: "Describe an export",
-		Long: `Describe the export that a VIA or NBD URI names. Over VIA that includes what
-a copy and a registration cost on this machine, from which size on memory of
-callers moves without a copy, what became of reads of a mapped file, and what the
+		Long: `Describe the export that a VIA or NBD URI names. Over VIA that includes what the
 processes here that have the export attached did: over RoCE each of their connections
 with its path MTU, round trip and retransmitted packets. With -o json that is all
-counters of the processes here that serve the export or have it attached.
+counters of the processes here that serve the export or have it attached, and what
+--copy measures.
 
 If a process of this user serves the export here, that includes who has it open, and
 the reservation: with "write exclusive" other clients may only read, with "exclusive
@@ -73,7 +73,11 @@ access" they may not open it. "uuid kept" says whether the UUID outlives the pro
 
 --map prints what a disk behind a VIA URI consists of, as nbdinfo does: offset,
 length, type, and data, hole, zero or both. --totals prints sums of each type. It
-opens the export for reading. Over NBD, use nbdinfo.`,
+opens the export for reading. Over NBD, use nbdinfo.
+
+--copy prints what a copy and a registration cost on this machine over VIA, from which
+size on memory of callers moves without a copy (zero-copy), if its registration is
+cached and at its first use, and what became of reads of a mapped file.`,
 		Example: `  viablk info via+roce://storage/disk0
   viablk info --size nbd://localhost/disk0
   viablk info --map --totals via+shm:///disk0
@@ -84,11 +88,12 @@ opens the export for reading. Over NBD, use nbdinfo.`,
 	cmd.Flags().BoolVar(&options.size, "size", false, "print the size in bytes alone")
 	cmd.Flags().BoolVar(&options.extents, "map", false, "print the extents of a disk over VIA")
 	cmd.Flags().BoolVar(&options.totals, "totals", false, "with --map: print the sums of each type")
+	cmd.Flags().BoolVar(&options.costs, "copy", false, "print what copies and registrations cost over VIA")
 	cmd.Flags().StringVar(&options.can, "can", "", "ask whether the export can do `WHAT`: "+alternatives(slices.Sorted(maps.Keys(can))))
 	cmd.Flags().StringVar(&options.is, "is", "", "ask whether the export is `WHAT`: "+alternatives(slices.Sorted(maps.Keys(is))))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if options.questions() > 1 {
-			return usage("--size, --map, --can and --is ask for different things: give one of them")
+			return usage("--size, --map, --copy, --can and --is ask for different things: give one of them")
 		}
 		if options.totals && !options.extents {
 			return usage("--totals is for --map: give both")
@@ -102,15 +107,18 @@ opens the export for reading. Over NBD, use nbdinfo.`,
 		if options.extents {
 			return a.printMap(cmd.Context(), query, args[0], options.totals)
 		}
+		if u, err := config.ParseURI(args[0]); options.costs && err == nil && !u.VIA() {
+			return usage("--copy is for exports over VIA: NBD clients copy")
+		}
 		report, err := query.query(cmd.Context(), args[0], infoExport)
 		if err != nil {
 			return err
 		}
-		if options.questions() == 0 {
+		if options.questions() == 0 || options.costs {
 			// An error means that no process here serves it or has it attached.
 			processes, _ := findStatus(cmd.Context(), config.Default())
 			report.Served = servedDisks(processes, report.Target, report.Exports[0])
-			if report.Copy, err = newCopyReport(processes, report.Target, report.Exports[0]); err != nil {
+			if report.Copy, err = newCopyReport(processes, report.Target, report.Exports[0], options.costs || a.output == "json"); err != nil {
 				return err
 			}
 		}
@@ -165,10 +173,12 @@ func (a *app) printInfo(report exportReport, options infoOptions) error {
 		}
 	case a.output == "json":
 		return a.printJSON(report)
+	case options.costs:
+		return a.printTable(report.Copy.rows())
 	default:
 		rows := append(infoRows(report.Protocol, e), identityRows(e, report.Served)...)
 		rows = append(rows, []string{"security", report.securityText()})
-		rows = append(rows, report.Copy.rows()...)
+		rows = append(rows, report.Copy.attachedRows()...)
 		return a.printTable(append(rows, networkRows(report.Network)...))
 	}
 	if !answer {

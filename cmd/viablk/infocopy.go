@@ -42,18 +42,20 @@ type servedCopy struct {
 	Mapping *target.MappingStatus `json:"mapping,omitempty"` // if the export is one
 }
 
-// newCopyReport measures the provider of an export of a target, and says what
-// processes here make of it. It is nil for NBD.
-func newCopyReport(processes []processStatus, identity string, e export) (*copyReport, error) {
+// newCopyReport says what processes here make of an export of a target, and
+// with measure what its provider costs. It is nil for NBD.
+func newCopyReport(processes []processStatus, identity string, e export, measure bool) (*copyReport, error) {
 	u, err := config.ParseURI(e.URI)
 	if err != nil || !u.VIA() {
 		return nil, err
 	}
 	r := &copyReport{Attached: []attachedCopy{}, Served: []servedCopy{}}
-	if err := r.calibrate(u); regcache.CannotRegister(err) {
-		r.Refused = err.Error()
-	} else if err != nil {
-		return nil, err
+	if measure {
+		if err := r.calibrate(u); regcache.CannotRegister(err) {
+			r.Refused = err.Error()
+		} else if err != nil {
+			return nil, err
+		}
 	}
 	for _, p := range processes {
 		r.add(p, identity, e.Name)
@@ -108,11 +110,8 @@ func (r *copyReport) calibrate(u config.URI) (err error) {
 	return nil
 }
 
-// rows describes the report line by line.
+// rows describes what copies cost line by line.
 func (r *copyReport) rows() [][]string {
-	if r == nil {
-		return nil
-	}
 	line := func(l regcache.Line) string { return fmt.Sprintf("%.2f us + %.3f ns/B", l.Fixed/1e3, l.PerByte) }
 	rows := [][]string{
 		{"register", line(r.Calibration.Register)},
@@ -126,7 +125,7 @@ func (r *copyReport) rows() [][]string {
 		b  regcache.Boundary
 	}{{block.Write, r.Write}, {block.Read, r.Read}} {
 		rows = append(rows, []string{
-			fmt.Sprintf("no copy, %v", d.op),
+			fmt.Sprintf("zero-copy %v", d.op),
 			boundaryText(d.b),
 		})
 	}
@@ -135,8 +134,16 @@ func (r *copyReport) rows() [][]string {
 	}
 	for _, s := range r.Served {
 		if s.Mapping != nil {
-			rows = append(rows, []string{"reads, mapped", mappingText(s.Mapping)})
+			rows = append(rows, []string{"mapped reads", mappingText(s.Mapping)})
 		}
+	}
+	return rows
+}
+
+// attachedRows describes the processes that have the export attached.
+func (r *copyReport) attachedRows() (rows [][]string) {
+	if r == nil {
+		return nil
 	}
 	for _, a := range r.Attached {
 		rows = append(rows, []string{fmt.Sprintf("process %d, security", a.PID), attachedSecurity(a.Security)})
@@ -153,12 +160,13 @@ func mappingText(w *target.MappingStatus) string {
 		return "copied: " + w.Off
 	}
 	c := &w.Choice
-	return fmt.Sprintf("%d without a copy (%s); copied: %d not resident, %d across windows, %d at first use, %d registered but small, %d would not pay, %d refused",
+	return fmt.Sprintf("%d zero-copy (%s); copied: %d not resident, %d across windows, %d at first use, %d registered but small, %d would not pay, %d refused",
 		c.Hits+c.Misses-c.Refusals, config.Size(c.BytesZeroCopied),
 		w.NotResident, w.CrossesGranule, c.FirstMisses, c.HitsCopied, c.Declined, c.Refusals)
 }
 
-// boundaryText says from which size on memory moves without a copy.
+// boundaryText says from which size on memory moves without a copy: memory
+// whose registration is cached, and other memory.
 func boundaryText(b regcache.Boundary) string {
 	from := func(n int) string {
 		if n == 0 {
@@ -166,5 +174,5 @@ func boundaryText(b regcache.Boundary) string {
 		}
 		return "from " + config.Size(n).String()
 	}
-	return fmt.Sprintf("registered: %s; first use: %s", from(b.Hit), from(b.FirstMiss))
+	return fmt.Sprintf("cached: %s; first use: %s", from(b.Hit), from(b.FirstMiss))
 }

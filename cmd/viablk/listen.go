@@ -67,17 +67,27 @@ func listenNBD(ctx context.Context, u config.URI, guests []uint32, from handover
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return endpoint{}, fmt.Errorf("%w: stop its owner, which ss -ltnp shows, or choose another port", about("listen at", u, err))
 	}
-	var name *net.DNSError
-	if errors.As(err, &name) {
-		return endpoint{}, &exit{exitTryAgain, about("listen at", u, err)}
-	}
 	if err != nil {
-		return endpoint{}, about("listen at", u, err)
+		return endpoint{}, listenFailure(u, err)
 	}
 	if tcp, ok := l.Addr().(*net.TCPAddr); ok && u.Port == 0 {
 		u.Port = tcp.AddrPort().Port()
 	}
 	return endpoint{uri: u, listener: l}, nil
+}
+
+// listenFailure returns why nothing listens at u, with the same exit code
+// whatever would have listened.
+func listenFailure(u config.URI, err error) error {
+	var name *net.DNSError
+	switch failed := about("listen at", u, err); {
+	case notSocket(u) != "":
+		return &exit{exitFailure, &subjectError{"listen at " + u.String() + ": the file is not a socket: remove it, or choose another path", failed}}
+	case errors.As(err, &name):
+		return &exit{exitTryAgain, failed}
+	default:
+		return failed
+	}
 }
 
 // withExport returns the URI of an export at the endpoint of u.

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/viablk/viablk/config"
+	"github.com/viablk/viablk/target/backend"
 )
 
 // writeManual writes the manual as the command does, and returns its pages.
@@ -36,6 +37,42 @@ func writeManual(t *testing.T) map[string]string {
 		pages[file.Name()] = string(text)
 	}
 	return pages
+}
+
+// The page and the schema of the configuration speak of lists, and not of flags
+// that are given again.
+func TestConfigurationHasLists(t *testing.T) {
+	page := writeManual(t)["viablk.yaml.5"]
+	var schema, stderr bytes.Buffer
+	if code := run([]string{"config", "schema"}, nil, &schema, &stderr); code != 0 {
+		t.Fatalf("exit code %d: %s", code, &stderr)
+	}
+	for name, text := range map[string]string{"page": page, "schema": schema.String()} {
+		if strings.Contains(text, "repeated") {
+			t.Errorf("the %s says that a key may be repeated", name)
+		}
+		if n := strings.Count(strings.ToLower(text), "a list of"); n < 6 {
+			t.Errorf("the %s names %d lists", name, n)
+		}
+	}
+}
+
+// The page of the configuration names each kind of disk with its options.
+func TestManualNamesBackends(t *testing.T) {
+	_, text, found := strings.Cut(writeManual(t)["viablk.yaml.5"], ".SH BACKENDS\n")
+	if !found {
+		t.Fatal("there is no section about backends")
+	}
+	for _, k := range backend.Kinds() {
+		if !strings.Contains(text, "\n"+k.Scheme+":") && !strings.Contains(text, ", "+k.Scheme+":") {
+			t.Errorf("the page does not name %s:", k.Scheme)
+		}
+		for _, option := range k.Options {
+			if !strings.Contains(text, " "+option) {
+				t.Errorf("the page does not say that %s: has %s", k.Scheme, option)
+			}
+		}
+	}
 }
 
 // Every command has a page with its flags, every key is in the page of the
@@ -156,6 +193,19 @@ func TestCompletion(t *testing.T) {
 		{"bench policy --charge |", "nothing ucx cibr :4"},
 		{"bench policy --policy |", "auto ristretto clock :4"},
 		{"bench via --sizes |", ":4"},
+		{"bench via -o |", "table json benchfmt :4"},
+		{"bench copy -o |", "table json markdown :4"},
+		{"bench disk -o |", "table json :4"},
+		{"target --export disk|", ":6"},
+		{"target --export disk=|", "disk=nbd:// disk=nbds:// disk=nbd+unix:/// disk=limit: disk=memory: disk=file: disk=mmap: disk=cow: disk=crc: disk=null: disk=run: disk=rbd: disk=delay: disk=fault: disk=volatile: :6"},
+		{"target --export disk=m|", "disk=memory: disk=mmap: :6"},
+		{"export add disk=limit:iops=1:volatile:mm|", "disk=limit:iops=1:volatile:mmap: :6"},
+		{"target --export disk=limit:iops=1|", ":6"},
+		{"target --export disk=file:testdata/s|", "disk=file:testdata/script/ :6"},
+		{"target --export disk=mmap:testdata/script/rel|", "disk=mmap:testdata/script/reload.txtar disk=mmap:testdata/script/reloadcommand.txtar :6"},
+		{"target --export disk=file:a?|", "disk=file:a?create= disk=file:a?readonly=1 disk=file:a?direct=1 disk=file:a?lock=0 disk=file:a?identity=0 disk=file:a?io=auto disk=file:a?io=uring disk=file:a?io=threads :6"},
+		{"target --export disk=file:a?create=1G&d|", "disk=file:a?create=1G&direct=1 :6"},
+		{"target --export disk=cow:a,b?create=1&|", "disk=cow:a,b?create=1&readonly=1 disk=cow:a,b?create=1&lock=0 disk=cow:a,b?create=1&identity=0 disk=cow:a,b?create=1&io=auto disk=cow:a,b?create=1&io=uring disk=cow:a,b?create=1&io=threads :6"},
 		{"info --can |", "cache connect df fast-zero flush fua multi-conn read trim write zero :4"},
 		{"info --is |", "read-only rotational tls :4"},
 		{"attach --trace |", "off via :4"},

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/viablk/viablk/config"
+	"github.com/viablk/viablk/target/backend"
 	"github.com/viablk/viablk/target/limit"
 )
 
@@ -47,6 +48,40 @@ limits may stand before the disk:
 
   disk0=limit:iops=5000,session-bandwidth=100MiB:file:/srv/disk0.img`
 
+// backendText is what the page says of backends.
+const backendText = `A BACKEND is one of
+
+  memory:SIZE           memory, which ends with the target
+  file:PATH             a regular file or block device
+  mmap:PATH             a file whose reads leave from the page cache
+  cow:BASE,OVERLAY      a base and the writes over it
+  crc:BACKEND,SUMS      a disk with checksums in the file SUMS
+  null:SIZE             reads zeroes, forgets writes
+  nbd://HOST/EXPORT     an export of an NBD server; nbds:, nbd+unix:, nbd+vsock:
+  run:[COMMAND ...]     an NBD server that starts and ends with the disk
+  rbd:POOL/IMAGE        an image of Ceph, or of a snapshot: rbd:POOL/IMAGE@SNAPSHOT
+  delay:OP=TIME:BACKEND, fault:OP=FAULT:BACKEND, volatile:BACKEND
+                        slower, with faults, and with a cache, for tests
+
+Options follow a question mark, joined by &: file:/srv/a.img?create=10GiB&direct=1. In
+a PATH a percent sign is written %25 and a question mark %3F. OPTIONSOFKINDS
+
+create=SIZE makes a sparse file if there is none, and create=1 an overlay; readonly=1
+refuses writes; direct=1 bypasses the page cache; lock=0 does not lock the file;
+identity=0 keeps no identity, so that initiators do not return to the disk; io says who
+waits for the disk; steal=1 takes an image from the client that has its lock.`
+
+// optionsText says which options the kinds of disks have.
+func optionsText() string {
+	var kinds []string
+	for _, k := range backend.Kinds() {
+		if len(k.Options) > 0 {
+			kinds = append(kinds, k.Scheme+": has "+strings.Join(k.Options, ", "))
+		}
+	}
+	return strings.Join(kinds, "; ") + "."
+}
+
 // configExample is a configuration file of the page.
 const configExample = `
 target:
@@ -74,10 +109,18 @@ var unflaggedOptions = []option{
 	{"", "metrics.ready_away", "`TIME` that the target of a disk is away before /readyz answers 503"},
 }
 
+// listUsages are keys that are lists in a file, and flags that may be repeated.
+var listUsages = []option{
+	{"", "target.listen", "`URIS`, a list of where to listen, NBD or VIA"},
+	{"", "target.exports", "`EXPORTS`, a list of the disks to serve"},
+	{"", "attach.clients", "`NAMES`, a list of the only NBD clients that get the disk: names in certificates, and user:NAME and uid:N of this host"},
+	{"", "attach.clients_read_only", "`NAMES`, a list of NBD clients that get the disk for reading, beside those of clients"},
+}
+
 // exportUsages are the keys of an export.
 var exportUsages = map[string]string{
 	"name":                     "what clients ask for, `TEXT` with upper and lower case apart; it may be empty",
-	"backend":                  "the disk, `BACKEND`: memory:SIZE, file:PATH, mmap:PATH, null:SIZE, an NBD URI, rbd:POOL/IMAGE, or delay: or fault: around one of them",
+	"backend":                  "the disk, `BACKEND`, see below",
 	"description":              "a `LINE` for people",
 	"default":                  "have the export answer to the empty name too",
 	"read_only":                "refuse writes",
@@ -118,6 +161,8 @@ func configManual(root *cobra.Command, date string) []byte {
 	for _, s := range config.ExportDefaults() {
 		r.key(s, exportUsages[s.Key], nil)
 	}
+	r.section("BACKENDS")
+	r.prose(strings.Replace(backendText, "OPTIONSOFKINDS", optionsText(), 1))
 	r.section("EXAMPLES")
 	r.prose(indent(configExample))
 	r.section("FILES")
@@ -130,7 +175,7 @@ func configManual(root *cobra.Command, date string) []byte {
 
 // usageOf returns what is said of a key.
 func usageOf(key string) string {
-	for _, o := range slices.Concat(commonOptions, exportOptions, targetOptions, remoteOptions, attachOptions, deviceOptions, unflaggedOptions) {
+	for _, o := range slices.Concat(listUsages, commonOptions, exportOptions, targetOptions, remoteOptions, attachOptions, deviceOptions, unflaggedOptions) {
 		if o.key == key {
 			return o.usage
 		}

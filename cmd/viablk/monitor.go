@@ -14,6 +14,7 @@ import (
 	"github.com/viablk/viablk/cmd/viablk/internal/statuspage"
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/internal/metrics"
+	"github.com/viablk/viablk/internal/nbdkernel"
 	"github.com/viablk/viablk/internal/pki"
 )
 
@@ -51,7 +52,8 @@ func (s *service) startMonitor(ctx context.Context, c config.Config, inherited n
 	}
 	scheme := "http"
 	cache := &statusCache{compute: s.report, translate: func(p *processStatus) *metrics.Snapshot {
-		return newSnapshot(p, again, s.reloads.read(), s.draining.Load())
+		devices, _ := nbdkernel.Devices() // those that it may see
+		return newSnapshot(p, devices, again, s.reloads.read(), s.draining.Load())
 	}}
 	m := &monitor{cache: cache, scrapes: scrapes{cache: cache}, health: health{s, cache, c.Metrics.ReadyAway}}
 	m.page = metrics.NewPage(func(ctx context.Context) (*metrics.Snapshot, error) {

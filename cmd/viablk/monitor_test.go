@@ -131,6 +131,7 @@ func TestReadiness(t *testing.T) {
 		failed            string // the check; empty: ready
 	}{
 		{"target", newStatus("target"), true, false, ""},
+		{"reload failed", newStatus("target"), true, false, "last reload"},
 		{"starts", newStatus("target"), false, false, "started"},
 		{"drains", newStatus("target"), true, true, "not draining"},
 		{"connected", disk(initiator.StateConnected, 0), true, false, ""},
@@ -142,6 +143,7 @@ func TestReadiness(t *testing.T) {
 			svc, url := startTestMonitor(t, func() processStatus { return c.status })
 			svc.ready.Store(c.started)
 			svc.draining.Store(c.draining)
+			svc.reloads.count(c.failed != "last reload")
 			code, body := ask(t, url+"/readyz")
 			var got readiness
 			if err := json.Unmarshal([]byte(body), &got); err != nil {
@@ -151,7 +153,7 @@ func TestReadiness(t *testing.T) {
 			if c.failed != "" {
 				want = http.StatusServiceUnavailable
 			}
-			if code != want || got.Ready != (c.failed == "") || len(got.Checks) != 2+len(c.status.Initiators) {
+			if code != want || got.Ready != (c.failed == "") || len(got.Checks) != 3+len(c.status.Initiators) {
 				t.Errorf("got %d: %s", code, body)
 			}
 			for _, check := range got.Checks {

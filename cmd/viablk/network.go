@@ -153,7 +153,7 @@ func networkRows(reports []networkReport) [][]string {
 				r.Dropped, r.Overrun+r.QueueFull, r.BadICRC, r.Malformed, r.Unknown, r.BadSource, r.Refused)})
 		for _, l := range r.Links {
 			rows = append(rows, []string{"network peer", fmt.Sprintf(
-				"%s: path MTU %d, round trip %.0f us, %d packets sent, %d again", l.Peer, l.MTU, l.RTT, l.Sent, l.Retransmitted)})
+				"%s: path MTU %d, round trip %.0f us, %d packets sent, %d retransmitted", l.Peer, l.MTU, l.RTT, l.Sent, l.Retransmitted)})
 		}
 	}
 	return rows

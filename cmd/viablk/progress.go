@@ -24,10 +24,16 @@ type progress struct {
 // newProgress returns the line of this run.
 func (a *app) newProgress() *progress {
 	p := &progress{start: time.Now()}
-	if f, ok := a.stderr.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		p.w = f
+	if isTerminal(a.stderr) {
+		p.w = a.stderr
 	}
 	return p
+}
+
+// isTerminal reports whether what is written to w appears on a terminal.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // stage begins a stage of the run, whose remaining time is its own, and returns

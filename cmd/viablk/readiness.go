@@ -27,11 +27,14 @@ type readCheck struct {
 
 // newReadiness checks whether clients can use the disks. A target may be away
 // for some time, which its clients wait for. A process that has started has all
-// of its exports open.
-func newReadiness(p *processStatus, started, draining bool, away time.Duration) readiness {
+// of its exports open. A process whose reload failed serves on, with other
+// exports or certificates than its administrator wants: reload says so, and is
+// empty after one that succeeded.
+func newReadiness(p *processStatus, started, draining bool, reload string, away time.Duration) readiness {
 	r := readiness{Schema: "viablk.ready/v1", Ready: true}
 	r.add("started", started, fmt.Sprintf("%d exports are open", len(p.Exports)))
 	r.add(notDraining, !draining, "")
+	r.add("last reload", reload == "", reload)
 	for i := range p.Initiators {
 		x := &p.Initiators[i]
 		disconnected := time.Duration(x.DisconnectedSeconds * float64(time.Second))

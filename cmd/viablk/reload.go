@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -36,6 +38,16 @@ func (s *service) routineReload() {
 			return
 		}
 	}
+}
+
+// failedReload says what the last reload could not read again, and is empty if
+// it could.
+func (s *service) failedReload() string {
+	complaints := []string{s.reloads.complaint("configuration")}
+	if c := s.again.Load(); c != nil {
+		complaints = append(complaints, c.reloads.complaint("certificates"))
+	}
+	return strings.Join(slices.DeleteFunc(complaints, func(text string) bool { return text == "" }), "; ")
 }
 
 // reloadRequest is a call of an administrator, who waits until ctx ends.

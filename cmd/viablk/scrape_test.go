@@ -57,7 +57,7 @@ func BenchmarkScrape(b *testing.B) {
 		state := func() *statusDocument {
 			now := p
 			now.Faces = now.faces()
-			return &statusDocument{status: now, metrics: newSnapshot(&now, &certificates{}, metrics.Reloads{}, false), made: time.Now()}
+			return &statusDocument{status: now, metrics: newSnapshot(&now, nil, &certificates{}, metrics.Reloads{}, false), made: time.Now()}
 		}
 		b.Run(fmt.Sprintf("metrics/exports=%d", disks), func(b *testing.B) {
 			var d *statusDocument

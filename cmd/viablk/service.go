@@ -40,13 +40,14 @@ type part struct {
 // second one cuts everything off.
 type service struct {
 	log       *slog.Logger
-	level     *slog.LevelVar              // of the log
-	events    *events.Ring                // its last lines
-	timeout   time.Duration               // for draining
-	signals   chan os.Signal              // that end the process
-	hangups   chan os.Signal              // SIGHUP
-	reload    func(context.Context) error // on SIGHUP; logs its error; nil: SIGHUP ends the process
-	reloads   reloadCounter               // of the configuration
+	level     *slog.LevelVar               // of the log
+	events    *events.Ring                 // its last lines
+	timeout   time.Duration                // for draining
+	signals   chan os.Signal               // that end the process
+	hangups   chan os.Signal               // SIGHUP
+	reload    func(context.Context) error  // on SIGHUP; logs its error; nil: SIGHUP ends the process
+	reloads   reloadCounter                // of the configuration
+	again     atomic.Pointer[certificates] // that it reads again; nil if it has none
 	asked     chan reloadRequest
 	inquiries chan os.Signal // SIGUSR1
 	ending    chan struct{}  // closed when no change begins any more
@@ -340,14 +341,22 @@ func newLog(c config.Log, w io.Writer) *slog.Logger {
 	return log
 }
 
+// timeOfDay is how people read the time of a line on their terminal.
+const timeOfDay = "15:04:05.000"
+
 // newLevelLog returns a log and its level, which may change.
 func newLevelLog(c config.Log, w io.Writer) (*slog.Logger, *slog.LevelVar) {
 	level := new(slog.LevelVar)
 	level.Set(levelOf(c.Level))
 	untimed := os.Getenv("JOURNAL_STREAM") != ""
+	onTerminal := isTerminal(w)
 	options := &slog.HandlerOptions{Level: level, ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
-		if untimed && a.Key == slog.TimeKey && len(groups) == 0 {
+		switch {
+		case a.Key != slog.TimeKey || len(groups) > 0:
+		case untimed:
 			return slog.Attr{} // the journal of systemd has its own
+		case onTerminal && c.Format != "json":
+			return slog.String(slog.TimeKey, a.Value.Time().Local().Format(timeOfDay))
 		}
 		return named(a)
 	}}

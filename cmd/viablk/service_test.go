@@ -4,15 +4,19 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/viablk/viablk/config"
 	clients "github.com/viablk/viablk/internal/access"
@@ -255,6 +259,45 @@ func TestLogFormats(t *testing.T) {
 		if got := out.String(); !strings.Contains(got, want) || strings.Count(got, "\n") != 1 {
 			t.Errorf("%s: %s", format, got)
 		}
+	}
+}
+
+// TestLogOnTerminal: lines on a terminal have the time of day, and all others
+// the date and zone too.
+func TestLogOnTerminal(t *testing.T) {
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer master.Close()
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	terminal, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer terminal.Close()
+	t.Setenv("JOURNAL_STREAM", "")
+	var plain bytes.Buffer
+	for format, want := range map[string]string{
+		"text": `^time=\d\d:\d\d:\d\d\.\d{3} level=INFO msg=x event=e\r\n$`,
+		"json": `^{"time":"20\d\d-\d\d-\d\dT[^"]+","level":"INFO",`,
+	} {
+		newLog(config.Log{Level: "info", Format: format}, terminal).Info("x", "event", "e")
+		line := make([]byte, 200)
+		read, err := master.Read(line)
+		if err != nil || !regexp.MustCompile(want).Match(line[:read]) {
+			t.Errorf("%s: %q, %v", format, line[:read], err)
+		}
+	}
+	newLog(config.Log{Level: "info", Format: "text"}, &plain).Info("x", "event", "e")
+	if !regexp.MustCompile(`^time=20\d\d-\d\d-\d\dT\S+ level=INFO msg=x event=e\n$`).Match(plain.Bytes()) {
+		t.Errorf("elsewhere: %q", &plain)
 	}
 }
 

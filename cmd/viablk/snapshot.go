@@ -8,13 +8,15 @@ import (
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/metrics"
 	"github.com/viablk/viablk/internal/nbd"
+	"github.com/viablk/viablk/internal/nbdkernel"
 	"github.com/viablk/viablk/regcache"
 	"github.com/viablk/viablk/target"
 	"github.com/viablk/viablk/target/backend"
 )
 
-// newSnapshot translates the status of the process for package metrics.
-func newSnapshot(p *processStatus, again *certificates, configured metrics.Reloads, draining bool) *metrics.Snapshot {
+// newSnapshot translates the status of the process for package metrics. devices
+// are those of the host that viablk attached.
+func newSnapshot(p *processStatus, devices []nbdkernel.Connected, again *certificates, configured metrics.Reloads, draining bool) *metrics.Snapshot {
 	s := &metrics.Snapshot{
 		Version: p.Version, Revision: version().Revision, Started: p.Started, Draining: draining, Panics: p.Panics,
 		Exports: p.exportMetrics(),
@@ -38,6 +40,7 @@ func newSnapshot(p *processStatus, again *certificates, configured metrics.Reloa
 	if d := p.Device; d != nil {
 		s.Devices = []metrics.Device{{Name: d.Path, Connections: d.Connections, Replaced: d.Replaced}}
 	}
+	s.DeviceStates = deviceStates(p.Device, devices)
 	for i := range p.Network {
 		s.Networks = append(s.Networks, networkMetrics(&p.Network[i]))
 	}
@@ -94,7 +97,7 @@ func scrubMetrics(s *backend.ScrubStatus) *metrics.Scrub {
 // nbdMetrics describes what NBD clients and the kernel did.
 func (p *processStatus) nbdMetrics() []metrics.Face {
 	by := p.byExport()
-	faces := []metrics.Face{{Name: faceNBD, Accepted: p.NBD.Accepted, Refused: p.NBD.Refused}}
+	faces := []metrics.Face{{Name: faceNBD, Accepted: p.NBD.Accepted, Refused: p.NBD.Refused, Admitted: p.NBD.Admitted, Limit: p.NBD.Limit}}
 	for i := range p.Exports {
 		e := &p.Exports[i]
 		t := metrics.Traffic{Export: e.Name}
@@ -126,7 +129,7 @@ func (p *processStatus) nbdMetrics() []metrics.Face {
 // viaMetrics describes what initiators did.
 func viaMetrics(t *target.Status) metrics.Face {
 	f := metrics.Face{
-		Name: "via+" + t.Provider, Accepted: t.Accepted, Refused: t.Refused,
+		Name: "via+" + t.Provider, Accepted: t.Accepted, Refused: t.Refused, Admitted: t.Connections, Limit: t.Limit,
 		Waits: []metrics.Wait{
 			{Reason: "memory", N: t.Stats.WaitsForMemory}, {Reason: "send", N: t.Stats.WaitsForSends}, {Reason: "range", N: t.Stats.RangesTaken},
 		},
@@ -176,6 +179,21 @@ func cacheMetrics(c *regcache.Stats) metrics.Cache {
 		return metrics.Cache{}
 	}
 	return metrics.Cache{Hits: c.Hits, Misses: c.Misses, Evictions: c.Evicted, Refusals: c.Refused, Bytes: c.Bytes}
+}
+
+// deviceStates returns the states of devices that viablk attached, and that of
+// the process's own, which is not among them once it is detached.
+func deviceStates(served *deviceStatus, devices []nbdkernel.Connected) []metrics.DeviceState {
+	var all []metrics.DeviceState
+	found := served == nil
+	for _, d := range devices {
+		found = found || d.Node.String() == served.Path
+		all = append(all, metrics.DeviceState{Name: d.Node.String(), State: serverState(d.Server)})
+	}
+	if !found {
+		all = append(all, metrics.DeviceState{Name: served.Path, State: stateDetached})
+	}
+	return all
 }
 
 // networkMetrics describes a UDP address, without its port: that of an

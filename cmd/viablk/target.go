@@ -23,11 +23,14 @@ func (a *app) targetCommand() *cobra.Command {
 		Long: `Serve disks over VIA and NBD until SIGTERM.
 
 Every disk is served at every URI. BACKEND is memory:SIZE, file:PATH, mmap:PATH,
-cow:BASE,OVERLAY, crc:DISK,SUMS, null:SIZE, the URI of an NBD server, run:[COMMAND ...] that starts one,
-rbd:POOL/IMAGE of Ceph, or one of the
-wrappers delay:, fault: and volatile:. In front of it
+cow:BASE,OVERLAY, crc:DISK,SUMS, null:SIZE, the URI of an NBD server,
+run:[COMMAND ...] that starts one, rbd:POOL/IMAGE of Ceph, or one of the wrappers
+delay:, fault: and volatile:. Options follow a question mark, such as
+file:PATH?create=10GiB&direct=1; viablk.yaml(5) has all. In front of it
 limit:iops=N,bandwidth=SIZE,burst=TIME: limits the requests per second of the
-disk, and session-iops, session-bandwidth and session-burst those of one client. The first SIGTERM lets requests finish, a second one stops at once.
+disk, and session-iops, session-bandwidth and session-burst those of one client.
+
+The first SIGTERM lets requests finish, a second one stops at once.
 
 A listener that other hosts reach authenticates them, VIA with --certificates, NBD with
 --tls require, or is refused without --insecure.

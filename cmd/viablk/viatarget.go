@@ -97,7 +97,7 @@ func (v viaServers) listen(c config.Config, u config.URI, disks []disk, sockets 
 	}
 	l, err := s.server.Listen(hostOf(u))
 	if err != nil {
-		return about("listen at", u, err)
+		return listenFailure(u, err)
 	}
 	s.uris, s.listeners = append(s.uris, u), append(s.listeners, l)
 	return nil

@@ -22,7 +22,7 @@ func TestNetworkIsDescribed(t *testing.T) {
 
 			uri := r.Target.URI("disk", "via+roce")
 			text := testbed.Succeed(t, testbed.StartPathAt(t, b.A.StartGroup, nil, testbed.Program(t), "info", uri))
-			if want := fmt.Sprintf(`network offloads +segmentation on, coalescing on\n(.*\n)*.*: path MTU %d, round trip \d+ us, \d+ packets sent, \d+ again`,
+			if want := fmt.Sprintf(`network offloads +segmentation on, coalescing on\n(.*\n)*.*: path MTU %d, round trip \d+ us, \d+ packets sent, \d+ retransmitted`,
 				pathMTU); !regexp.MustCompile(want).MatchString(text) {
 				t.Errorf("info says\n%s\nwhich does not match %s", text, want)
 			}

@@ -20,10 +20,12 @@ type deviceBed struct {
 }
 
 // targetSocket is where the target of a deviceBed listens, targetStatus its
-// status socket, and diskURI names a disk of it.
+// status socket, targetMetrics where it serves metrics, and diskURI names a
+// disk of it.
 const (
-	targetSocket = "/run/t.sock"
-	targetStatus = "/run/target.sock"
+	targetSocket  = "/run/t.sock"
+	targetStatus  = "/run/target.sock"
+	targetMetrics = "127.0.0.1:9810"
 )
 
 func diskURI(name string) string { return "via+shm:///" + name + "?socket=" + targetSocket }
@@ -116,6 +118,7 @@ func (b *deviceBed) startTarget(t *testing.T) {
 	var err error
 	b.target, err = b.Start(b.ctx, "viablk", "target", "--admin", targetStatus, "--listen", "via+shm:///?socket="+targetSocket,
 		"--keepalive", "30s", // it is stopped for a while
+		"--metrics-listen", targetMetrics,
 		"--listen", "nbd://127.0.0.1/", "--export", "disk=file:/tmp/disk", "--export", "small=file:/tmp/small", "--export", "large=file:/tmp/large")
 	must(t, err)
 	b.await(t, "disk", "viablk", "list", "via+shm:///?socket="+targetSocket)
@@ -136,6 +139,13 @@ func (b *deviceBed) detach(t *testing.T, served *Command) {
 	if r := served.Wait(); !r.OK() {
 		t.Error(r)
 	}
+}
+
+// awaitMetric waits until the target, which serves none of the machine's
+// devices, tells a state of the first one.
+func (b *deviceBed) awaitMetric(t *testing.T, state string) {
+	t.Helper()
+	b.await(t, fmt.Sprintf("viablk_device_state{device=%q,state=%q} 1\n", "/dev/nbd0", state), "wget", "-qO-", "http://"+targetMetrics+"/metrics")
 }
 
 // script runs a script of the shell, which must succeed.
@@ -281,12 +291,14 @@ func (b *deviceBed) testProcessKilled(t *testing.T) {
 		t.Error(r)
 	}
 	must(t, b.target.Signal(syscall.SIGCONT))
+	b.awaitMetric(t, "waiting")
 	b.refused(t, 75, "its process is gone: reattach it", "viablk", "attach", diskURI("disk"), "--device", "/dev/nbd0")
 	b.refused(t, 75, "/dev/nbd0 is attached to via+shm:///disk", "viablk", "attach", diskURI("small"), "--device", "/dev/nbd0", "--reattach")
 	b.refused(t, 75, "/dev/nbd0 is mounted at /mnt", "viablk", "detach", "/dev/nbd0")
 	second, err := b.Start(b.ctx, "viablk", "attach", diskURI("disk"), "--device", "auto", "--reattach", "--io-timeout", "5s")
 	must(t, err)
 	must(t, second.Await(b.ctx, "/dev/nbd0"))
+	b.awaitMetric(t, "served")
 	if r := writer.Wait(); !r.OK() {
 		t.Fatal(r)
 	}

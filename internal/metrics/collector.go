@@ -15,8 +15,11 @@ import (
 // that the caller selected have, of which it selects no more than this.
 const MaximumExports = 256
 
-// Others is the export that stands for all without series of their own. An
-// export of that name is one of them.
+// maximumDevices is how many devices have series each: the first.
+const maximumDevices = 256
+
+// Others is the export, or device, that stands for all without series of their
+// own. An export of that name is one of them.
 const Others = "*"
 
 // maximumLabel bounds the name of an export in a label, in bytes.
@@ -184,6 +187,10 @@ func (s *series) addScrub(x *Scrub, name string) {
 func (s *series) addFace(f *Face) {
 	s.count(accepted, f.Accepted, f.Name)
 	s.count(refused, f.Refused, f.Name)
+	if f.Limit > 0 {
+		s.add(admitted, float64(f.Admitted), f.Name)
+		s.add(limit, float64(f.Limit), f.Name)
+	}
 	for _, w := range f.Waits {
 		s.count(waits, w.N, f.Name, w.Reason)
 	}
@@ -245,6 +252,15 @@ func (s *series) addHost(p *Snapshot) {
 	for _, d := range p.Devices {
 		s.add(deviceConnections, float64(d.Connections), d.Name)
 		s.count(deviceReplaced, d.Replaced, d.Name)
+	}
+	for i, d := range p.DeviceStates {
+		name := d.Name
+		if i >= maximumDevices {
+			name = Others
+		}
+		for _, state := range DeviceStates {
+			s.add(deviceState, truth(state == d.State), name, state)
+		}
 	}
 	for i := range p.Networks {
 		n := &p.Networks[i]

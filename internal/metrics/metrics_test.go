@@ -31,6 +31,7 @@ func fullSnapshot(names ...string) *Snapshot {
 		NBD:          &NBD{Handshakes: 2, Dropped: 3},
 		Targets:      []Target{{Provider: "shm", Sessions: 2, Registrations: 3, Quarantined: 1, DigestErrors: 1, Cache: Cache{1, 2, 3, 4, 5}}},
 		Devices:      []Device{{Name: "/dev/nbd0", Connections: 1, Replaced: 2}},
+		DeviceStates: []DeviceState{{"/dev/nbd0", "served"}},
 		Networks:     []Network{{Local: "192.0.2.1", PacketsSent: 1, Dropped: []Wait{{"bad_icrc", 1}}}},
 		Certificates: []Certificate{{"server-cert.pem", time.Unix(1800000000, 0)}, {"server-cert.pem", time.Unix(1750000000, 0)}},
 		Reloads:      Reloads{Succeeded: 2, Failed: 1, Last: time.Unix(1700000001, 0)},
@@ -44,7 +45,7 @@ func fullSnapshot(names ...string) *Snapshot {
 	}
 	set.Release(recorder)
 	for _, name := range []string{"nbd", "via+shm"} {
-		f := Face{Name: name, Accepted: 3, Refused: 1, Waits: []Wait{{"memory", 1}}}
+		f := Face{Name: name, Accepted: 3, Refused: 1, Admitted: 2, Limit: 100, Waits: []Wait{{"memory", 1}}}
 		for i, x := range names {
 			f.Exports = append(f.Exports, Traffic{
 				Export: x, Connections: 1, InFlight: 2, Requests: []Count{{"read", uint64(i)}, {"write", 1}}, Errors: 1, BytesRead: 512, BytesWritten: 1024,
@@ -158,6 +159,44 @@ func TestSeriesAreBounded(t *testing.T) {
 		if got, want := value(all[family], "export", "disk7"), want/MaximumExports; got != want {
 			t.Errorf("%s of the selected export is %v, not %v", family, got, want)
 		}
+	}
+}
+
+// A face without a limit, that of the kernel, has no series of one.
+func TestLimitsOfConnections(t *testing.T) {
+	s := fullSnapshot("disk")
+	s.Faces = append(s.Faces, Face{Name: "device"})
+	all := gather(t, s)
+	for name, want := range map[string]float64{"viablk_connections_limit": 100, "viablk_limited_connections": 2} {
+		if got := value(all[name], "face", "nbd"); got != want || len(all[name].GetMetric()) != 2 {
+			t.Errorf("%s is %v, not %v: %v", name, got, want, all[name])
+		}
+	}
+}
+
+// A device has a series for each state, one of which is 1. Beyond the limit the
+// devices are sums.
+func TestDeviceStates(t *testing.T) {
+	s := fullSnapshot()
+	s.DeviceStates = []DeviceState{{"/dev/nbd0", "served"}, {"/dev/nbd1", "waiting"}}
+	f := gather(t, s)["viablk_device_state"]
+	for device, want := range map[string]string{"/dev/nbd0": "served", "/dev/nbd1": "waiting"} {
+		got := make(map[string]float64)
+		for _, m := range f.GetMetric() {
+			if l := m.GetLabel(); l[0].GetValue() == device {
+				got[l[1].GetValue()] = m.GetGauge().GetValue()
+			}
+		}
+		if len(got) != 3 || got["served"]+got["waiting"]+got["detached"] != 1 || got[want] != 1 {
+			t.Errorf("%s is %v, not %s", device, got, want)
+		}
+	}
+	for i := 2; i < maximumDevices+9; i++ {
+		s.DeviceStates = append(s.DeviceStates, DeviceState{fmt.Sprintf("/dev/nbd%d", i), "waiting"})
+	}
+	f = gather(t, s)["viablk_device_state"]
+	if n := len(f.GetMetric()); n != 3*(maximumDevices+1) || value(f, "device", Others) != 9 || value(f, "state", "waiting") != maximumDevices+8 {
+		t.Errorf("%d devices have %d series: %v", len(s.DeviceStates), n, f)
 	}
 }
 

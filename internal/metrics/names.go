@@ -67,6 +67,8 @@ var (
 	connections = gauge("connections", "Connections that have the export open.", "face", "export")
 	accepted    = counter("connections_accepted_total", "Connections accepted.", "face")
 	refused     = counter("connections_refused_total", "Connections refused: over a limit, or while draining.", "face")
+	admitted    = gauge("limited_connections", "Connections that count towards the limit.", "face")
+	limit       = gauge("connections_limit", "Connections that there may be; of the last quarter none is for new clients.", "face")
 	inFlight    = gauge("inflight_requests", "Requests in flight.", "face", "export")
 	handshakes  = gauge("nbd_handshakes", "NBD clients that have not chosen an export.")
 	displaced   = counter("nbd_handshakes_dropped_total", "NBD handshakes closed for newer ones.")
@@ -98,6 +100,7 @@ var (
 // The kernel, the network, certificates and the configuration.
 var (
 	deviceConnections = gauge("device_connections", "Connections of the kernel to the process.", "device")
+	deviceState       = gauge("device_state", "Whether the device that viablk attached has the state: a process serves it, its requests wait for one, or it is detached.", "device", "state")
 	deviceReplaced    = counter("device_connections_replaced_total", "Connections that the kernel gave up and got again.", "device")
 
 	packets       = counter("roce_packets_total", "RoCE packets.", "local", "direction")

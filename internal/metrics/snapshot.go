@@ -27,6 +27,7 @@ type Snapshot struct {
 	Targets      []Target
 	Remotes      []Remote
 	Devices      []Device
+	DeviceStates []DeviceState // of the host, by name
 	Networks     []Network
 	Certificates []Certificate
 	Reloads      Reloads // of certificates
@@ -67,6 +68,7 @@ var States = []string{"connected", "waiting", "failed"}
 type Face struct {
 	Name              string
 	Accepted, Refused uint64 // connections
+	Admitted, Limit   int    // connections of those that are limited, and how many there may be
 	Exports           []Traffic
 	Waits             []Wait
 }
@@ -144,6 +146,17 @@ type Device struct {
 	Connections int
 	Replaced    uint64
 }
+
+// DeviceState is the state of a block device that viablk attached, by whichever
+// process.
+type DeviceState struct {
+	Name  string
+	State string // one of DeviceStates
+}
+
+// DeviceStates are those of a device: a process serves it, its requests wait
+// for one, or it is none any more.
+var DeviceStates = []string{"served", "waiting", "detached"}
 
 // Network is one UDP address of RoCE. Local is its host.
 type Network struct {

@@ -385,7 +385,7 @@ func TestConnectionLimit(t *testing.T) {
 	for len(f.server.Status().Connections) > 21 { // until that of unheard is forgotten
 		time.Sleep(time.Millisecond)
 	}
-	if s := f.server.Status(); s.Refused != 4 || s.Dropped != 0 || s.Handshakes != 1 || len(s.Connections) != 21 {
+	if s := f.server.Status(); s.Refused != 4 || s.Dropped != 0 || s.Handshakes != 1 || len(s.Connections) != 21 || s.Admitted != 20 || s.Limit != 20 {
 		t.Errorf("status %+v", s)
 	}
 	f.stop()

@@ -67,6 +67,8 @@ type Status struct {
 	Dropped     uint64             `json:"dropped"`    // handshakes closed for newer ones
 	Panics      uint64             `json:"panics"`     // each ended one connection
 	Handshakes  int                `json:"handshakes"` // now; they are among the connections
+	Admitted    int                `json:"admitted"`   // connections that count towards the limit
+	Limit       int                `json:"limit"`      // of admitted connections
 	InFlight    int                `json:"in_flight"`  // requests in disks
 	Total       Counters           `json:"total"`
 	Exports     []ExportStatus     `json:"exports"`     // that were entered, by name
@@ -76,6 +78,7 @@ type Status struct {
 // Status returns a snapshot.
 func (s *Server) Status() Status {
 	status, latencies := s.snapshot()
+	status.Limit = s.effectiveLimits().Connections
 	for i := range status.Exports {
 		x := &status.Exports[i]
 		x.Latency = latencies[x.Name].Read()
@@ -95,6 +98,7 @@ func (s *Server) snapshot() (Status, map[string]*latency.Set) {
 		Dropped:    s.dropped,
 		Panics:     s.panics.Load(),
 		Handshakes: s.admission.handshakes,
+		Admitted:   s.admission.admitted,
 		Exports:    []ExportStatus{},
 
 		Connections: []ConnectionStatus{},

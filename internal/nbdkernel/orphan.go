@@ -13,24 +13,36 @@ import (
 type Connected struct {
 	Node Node
 	State
+	Server int // the process of viablk that serves it; 0 if none does
 }
 
-// Orphans returns the devices that viablk connected and that no process serves
-// any more, by index. Without the driver there are none.
+// Devices returns the devices that viablk connected, by index, if the caller
+// may ask who serves them. Without the driver there are none.
+func Devices() ([]Connected, error) { return devices(sysfs, Folder) }
+
+func devices(root, locks string) ([]Connected, error) {
+	all, err := connected(root)
+	errs := []error{err}
+	var ours []Connected
+	for _, d := range all {
+		if d.Backend == "" {
+			continue // another program connected it
+		}
+		if d.Server, err = d.Node.server(locks); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		ours = append(ours, d)
+	}
+	return ours, errors.Join(errs...)
+}
+
+// Orphans returns those of [Devices] that no process serves any more.
 func Orphans() ([]Connected, error) { return orphans(sysfs, Folder) }
 
 func orphans(root, locks string) ([]Connected, error) {
-	all, err := connected(root)
-	errs := []error{err}
-	all = slices.DeleteFunc(all, func(d Connected) bool {
-		if d.Backend == "" {
-			return true // another program connected it
-		}
-		pid, err := d.Node.server(locks)
-		errs = append(errs, err)
-		return err != nil || pid != 0
-	})
-	return all, errors.Join(errs...)
+	all, err := devices(root, locks)
+	return slices.DeleteFunc(all, func(d Connected) bool { return d.Server != 0 }), err
 }
 
 // connected returns the devices that are connected, by index.
@@ -49,7 +61,7 @@ func connected(root string) (all []Connected, err error) {
 			return nil, err
 		}
 		if s.Attached {
-			all = append(all, Connected{Node(index), s})
+			all = append(all, Connected{Node: Node(index), State: s})
 		}
 	}
 	slices.SortFunc(all, func(a, b Connected) int { return cmp.Compare(a.Node, b.Node) })

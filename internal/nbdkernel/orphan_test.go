@@ -1,6 +1,7 @@
 package nbdkernel
 
 import (
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,7 +10,8 @@ import (
 )
 
 // TestOrphans: a device is an orphan if viablk connected it and its process is
-// gone. Other programs' devices, unconnected and served ones are not.
+// gone. Other programs' devices, unconnected and served ones are not. A served
+// device names its process.
 func TestOrphans(t *testing.T) {
 	root := plant(t, map[string]string{
 		"block/nbd10/pid": "7\n", "block/nbd10/backend": "via+shm:///d", "block/nbd10/size": "2048\n",
@@ -45,6 +47,14 @@ func TestOrphans(t *testing.T) {
 	}
 	if got := list(); !slices.Equal(got, []Node{2, 10}) {
 		t.Errorf("while nbd5 is served: %v", got)
+	}
+	servers := make(map[Node]int)
+	all, err := devices(root, locks)
+	for _, d := range all {
+		servers[d.Node] = d.Server
+	}
+	if want := map[Node]int{2: 0, 5: served.Process.Pid, 10: 0}; err != nil || !maps.Equal(servers, want) {
+		t.Errorf("devices are served by %v, %v, not by %v", servers, err, want)
 	}
 	if err := served.Process.Kill(); err != nil {
 		t.Error(err)

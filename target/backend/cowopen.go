@@ -26,7 +26,7 @@ func parseCow(rest string) (Opener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: cow:%s: %w: write %% as %%25 and a comma as %%2C", ErrUsage, bottom, err)
 	}
-	path, query, err := splitQuery("cow", top, "create", "readonly", "lock", "identity", "io")
+	path, query, err := splitQuery("cow", top)
 	if err != nil {
 		return nil, err
 	}

@@ -25,7 +25,7 @@ func parseCrc(rest string, nbd func(spec string) (Opener, error), nested int) (O
 	if comma <= 0 {
 		return nil, fmt.Errorf("%w: crc:%s: write crc:DISK,SUMS", ErrUsage, rest)
 	}
-	path, query, err := splitQuery("crc", rest[comma+1:], "lock")
+	path, query, err := splitQuery("crc", rest[comma+1:])
 	if err != nil {
 		return nil, err
 	}

@@ -56,7 +56,7 @@ func Lock(spec string, options Options) (*Locked, error) {
 func parseLocked(spec string, options Options) (path string, o fileOptions, err error) {
 	switch scheme, rest, _ := strings.Cut(spec, ":"); scheme {
 	case "file", "mmap":
-		path, o, err = parseFileSpec(scheme, rest, "readonly", "direct", "create", "lock", "identity", "io")
+		path, o, err = parseFileSpec(scheme, rest)
 		return path, o.with(options), err
 	case "cow":
 		return "", o, fmt.Errorf("%w: %q has its identity with its overlay: give the path of that", ErrUsage, spec)

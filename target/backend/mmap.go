@@ -10,7 +10,8 @@ import (
 )
 
 // mapped is a file whose reads may come straight from the page cache:
-// `mmap:PATH[?OPTION=VALUE&…]`, with the options of `file:` but for direct.
+// `mmap:PATH[?OPTION=VALUE&…]`, with the options of `file:` but for direct
+// and io.
 //
 // It adds a read-only mapping to the file ([block.FileMapped]). Writes, flushes
 // and reads of pages outside memory go to the file, with its errnos; both share
@@ -32,7 +33,7 @@ type mapped struct {
 
 // parseMap reads PATH[?OPTION=VALUE&…].
 func parseMap(rest string) (Opener, error) {
-	path, o, err := parseFileSpec("mmap", rest, "readonly", "create", "lock", "identity")
+	path, o, err := parseFileSpec("mmap", rest)
 	if err != nil {
 		return nil, err
 	}

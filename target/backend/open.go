@@ -47,9 +47,6 @@ type Options struct {
 // depthOfSpec bounds how many wrappers a specification nests.
 const depthOfSpec = 16
 
-// schemes are the kinds of disks, for the message about an unknown one.
-const schemes = "memory:, file:, mmap:, cow:, crc:, null:, nbd:, run:, rbd:, delay:, fault: and volatile:"
-
 // An Opener opens the disk of a specification that was parsed. The caller calls
 // it at most once: the disk has what it was parsed into.
 type Opener func(Options) (block.Device, error)
@@ -82,7 +79,7 @@ func parse(spec string, nbd func(spec string) (Opener, error), nested int) (Open
 	}
 	scheme, rest, found := strings.Cut(spec, ":")
 	if !found {
-		return nil, fmt.Errorf("%w: %q names no kind of disk: there are %s", ErrUsage, spec, schemes)
+		return nil, fmt.Errorf("%w: %q names no kind of disk: there are %s", ErrUsage, spec, schemeList())
 	}
 	switch scheme {
 	case "memory", "null":
@@ -104,12 +101,12 @@ func parse(spec string, nbd func(spec string) (Opener, error), nested int) (Open
 			return nbd(spec)
 		}
 	}
-	return nil, fmt.Errorf("%w: unknown kind of disk %q: there are %s", ErrUsage, scheme, schemes)
+	return nil, fmt.Errorf("%w: unknown kind of disk %q: there are %s", ErrUsage, scheme, schemeList())
 }
 
 // parseSized reads SIZE[?readonly=1].
 func parseSized(scheme, rest string) (Opener, error) {
-	body, query, err := splitQuery(scheme, rest, "readonly")
+	body, query, err := splitQuery(scheme, rest)
 	if err != nil {
 		return nil, err
 	}
@@ -193,8 +190,9 @@ type query struct {
 }
 
 // splitQuery divides BODY[?KEY=VALUE&…], in which BODY is percent-encoded, and
-// refuses keys that are not known.
-func splitQuery(scheme, rest string, known ...string) (body string, q query, err error) {
+// refuses keys that the kind does not have.
+func splitQuery(scheme, rest string) (body string, q query, err error) {
+	known := optionsOf(scheme)
 	body, text, _ := strings.Cut(rest, "?")
 	unescaped, err := url.PathUnescape(body)
 	if err != nil {

@@ -32,17 +32,16 @@ type fileOptions struct {
 
 // parseFile reads PATH[?OPTION=VALUE&…].
 func parseFile(rest string) (Opener, error) {
-	path, o, err := parseFileSpec("file", rest, "readonly", "direct", "create", "lock", "identity", "io")
+	path, o, err := parseFileSpec("file", rest)
 	if err != nil {
 		return nil, err
 	}
 	return func(options Options) (block.Device, error) { return openFile(path, o.with(options), linux{}) }, nil
 }
 
-// parseFileSpec reads PATH[?OPTION=VALUE&…] of a scheme with some of the
-// options.
-func parseFileSpec(scheme, rest string, known ...string) (path string, o fileOptions, err error) {
-	path, query, err := splitQuery(scheme, rest, known...)
+// parseFileSpec reads PATH[?OPTION=VALUE&…] of a scheme.
+func parseFileSpec(scheme, rest string) (path string, o fileOptions, err error) {
+	path, query, err := splitQuery(scheme, rest)
 	if err != nil {
 		return "", o, err
 	}

@@ -43,7 +43,7 @@ func openImage(cfg rbd.Config, options Options) (block.Device, error) {
 
 // parseImage reads the specification of an image.
 func parseImage(rest string) (cfg rbd.Config, err error) {
-	body, query, err := splitQuery("rbd", rest, "readonly", "user", "conf", "namespace", "steal")
+	body, query, err := splitQuery("rbd", rest)
 	if err != nil {
 		return cfg, err
 	}
