@@ -161,7 +161,7 @@ func TestChangeHangs(t *testing.T) {
 		t.Errorf("a change during another one: %v", err)
 	}
 	waits := make(chan error, 1)
-	go func() { waits <- set.reload(t.Context()) }()
+	go func() { waits <- set.reload(t.Context(), nil) }()
 	close(ending)
 	if err := <-waits; !errors.Is(err, errDraining) {
 		t.Errorf("a change of a process that ends: %v", err)
