@@ -186,6 +186,9 @@ func (x *exported) info() block.Info {
 	return i
 }
 
+// readOnlyReason is what an initiator hears that wants to write.
+const readOnlyReason = "the export is read-only; attach it read-only"
+
 // open reserves an export for a session, or returns the reason of the refusal.
 // The rights of the client come before the reservation: who may not write takes
 // no place of a writer.
@@ -196,7 +199,7 @@ func (t *exportTable) open(s *session, x *exported, q *wire.OpenRequest) (*reser
 	case q.Mode == wire.OpenMigrate:
 		return nil, wire.StatusNotSupported, "exports are not handed over between writers"
 	case q.Mode != wire.OpenReadOnly && x.readOnly:
-		return nil, wire.StatusPermission, "the export is read-only; attach it read-only"
+		return nil, wire.StatusPermission, readOnlyReason
 	}
 	request := reserve.Request{
 		Client: s, Name: s.clientName(), Writer: q.Writer, Mode: modes[q.Mode],
@@ -209,6 +212,8 @@ func (t *exportTable) open(s *session, x *exported, q *wire.OpenRequest) (*reser
 	switch {
 	case err == nil:
 		return r, wire.StatusOK, ""
+	case errors.Is(err, reserve.ErrReadOnly): // since the list of exports was read
+		return nil, wire.StatusPermission, readOnlyReason
 	case errors.Is(err, reserve.ErrConflict):
 		return nil, wire.StatusStale, err.Error()
 	case errors.Is(err, reserve.ErrPreempting):
