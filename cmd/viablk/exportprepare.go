@@ -16,6 +16,7 @@ type preparedExports struct {
 	effective     config.Effective
 	before, disks []disk
 	opened        []disk   // of disks
+	refusing      []disk   // of disks, that admit no writers from now on
 	publishers    []func() // of the servers and limits; they cannot fail
 }
 
@@ -34,6 +35,9 @@ func (s *exportSet) prepare(next config.Config, from config.Setting) (*preparedE
 	}
 	if err = s.check(next, p.disks); err == nil {
 		err = p.prepareServers()
+	}
+	if err == nil {
+		err = p.refuseWriters()
 	}
 	if err != nil {
 		return nil, errors.Join(err, p.discard())
@@ -69,6 +73,23 @@ func (p *preparedExports) prepareServers() error {
 	return nil
 }
 
+// refuseWriters has disks that become read-only admit no writers, or returns
+// which clients write. A client that opens one meanwhile has an answer that
+// holds under the configuration of before, too.
+func (p *preparedExports) refuseWriters() error {
+	for _, d := range p.disks {
+		i := slices.IndexFunc(p.before, d.same)
+		if i < 0 || !d.ReadOnly || p.before[i].ReadOnly {
+			continue
+		}
+		if err := d.reservations.RefuseWriters(); err != nil {
+			return conflict("export %q does not become read-only: %v", d.Name, err)
+		}
+		p.refusing = append(p.refusing, d)
+	}
+	return nil
+}
+
 // publish exports the disks. It cannot fail. It returns the number of disks
 // that it opened and those that clients still have or that close now.
 func (p *preparedExports) publish() (added int, removed []*retiredDisk) {
@@ -80,6 +101,11 @@ func (p *preparedExports) publish() (added int, removed []*retiredDisk) {
 	s.disks = p.disks
 	s.mu.Unlock()
 	s.inEffect.Store(&p.effective)
+	for _, d := range p.disks {
+		if !d.ReadOnly {
+			d.reservations.AdmitWriters()
+		}
+	}
 	for _, d := range p.before {
 		if !slices.ContainsFunc(p.disks, d.same) {
 			removed = append(removed, s.retire(d))
@@ -88,8 +114,17 @@ func (p *preparedExports) publish() (added int, removed []*retiredDisk) {
 	return len(p.opened), removed
 }
 
-// discard closes what was opened.
-func (p *preparedExports) discard() error { return closeDisks(p.opened) }
+// discard closes what was opened, and admits writers again. Of nil it does
+// nothing.
+func (p *preparedExports) discard() error {
+	if p == nil {
+		return nil
+	}
+	for _, d := range p.refusing {
+		d.reservations.AdmitWriters()
+	}
+	return closeDisks(p.opened)
+}
 
 // settingsOf returns the settings of a configuration: with the origins that
 // they had before, and the exports with another one.
@@ -129,8 +164,9 @@ func (s *exportSet) merge(before []disk, c config.Config) (disks, opened []disk,
 
 // Why settings of an open disk stay.
 var (
-	errFixed     = errors.New("only description, default, clients, clients_read_only, limits and session_limits change while it is exported: remove it, and add it again")
+	errFixed     = errors.New("only description, default, read_only, clients, clients_read_only, limits and session_limits change while it is exported: remove it, and add it again")
 	errUnlimited = errors.New("limits change while it is exported if it has some: remove it, and add it again with limits")
+	errUnwritten = errors.New("its disk was opened for reading only: remove it, and add it again without read_only")
 )
 
 // with returns the disk under other settings. Only those that concern clients
@@ -141,12 +177,14 @@ func (d disk) with(x config.Export) (disk, error) {
 	}
 	fixed := x
 	fixed.Description, fixed.Default, fixed.Clients, fixed.ClientsReadOnly = d.Description, d.Default, d.Clients, d.ClientsReadOnly
-	fixed.Limits, fixed.SessionLimits = d.Limits, d.SessionLimits
+	fixed.Limits, fixed.SessionLimits, fixed.ReadOnly = d.Limits, d.SessionLimits, d.ReadOnly
 	switch {
 	case !reflect.DeepEqual(d.Export, fixed):
 		return d, errFixed
 	case d.limits == nil && (x.Limits.Limited() || x.SessionLimits.Limited()):
 		return d, errUnlimited
+	case d.ReadOnly && !x.ReadOnly && !d.takesWrites():
+		return d, errUnwritten
 	}
 	d.Export = x
 	return d, nil
