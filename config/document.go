@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -30,6 +32,11 @@ func (e Export) Merge(patch []byte) (Export, error) {
 	if err != nil {
 		return Export{}, err
 	}
+	return e.merged(changes)
+}
+
+// merged is Merge of a patch that was read.
+func (e Export) merged(changes map[string]any) (Export, error) {
 	text, err := json.Marshal(e)
 	if err != nil {
 		return Export{}, documentError(err.Error())
@@ -39,6 +46,73 @@ func (e Export) Merge(patch []byte) (Export, error) {
 		return Export{}, err
 	}
 	return exportOf(merge(keys, changes))
+}
+
+// Change is what a patch makes of an export and its disk.
+type Change struct {
+	Export        // as Merge returns it
+	Size     Size // of the disk; 0: as it is
+	Writable bool // the patch says so, if the export was writable or not
+}
+
+// Change returns the export as a patch of Merge changes it. The patch may have
+// the key size, which is no setting of an export and concerns the disk. The
+// error is an *[Error] with what is wrong with either.
+func (e Export) Change(patch []byte) (c Change, err error) {
+	changes, err := decodeObject(patch)
+	if err != nil {
+		return Change{}, err
+	}
+	var bad complaints
+	if value, given := changes[sizeKey]; given {
+		delete(changes, sizeKey)
+		c.Size = decodeDiskSize(&bad, value)
+	}
+	_, decides := changes["read_only"]
+	if c.Export, err = e.merged(changes); err != nil {
+		var more *Error
+		if !errors.As(err, &more) {
+			return Change{}, err
+		}
+		bad = append(bad, more.Problems...)
+	}
+	if err := bad.err(); err != nil {
+		return Change{}, err
+	}
+	c.Writable = decides && !c.ReadOnly
+	return c, nil
+}
+
+// sizeKey is the key of a disk's size in a patch.
+const sizeKey = "size"
+
+// SizeError is a complaint about the size of a patch.
+func SizeError(message string) error {
+	return &Error{Problems: []Problem{{Key: sizeKey, Origin: FromAdmin, Message: message}}}
+}
+
+// decodeDiskSize reads the size of a disk. One that disks cannot have is a
+// complaint.
+func decodeDiskSize(bad *complaints, value any) (size Size) {
+	const sector = 512 // what the size of every disk is a multiple of
+	err := error(nil)
+	if value == nil {
+		err = errors.New("a disk has no default size: leave it out")
+	} else if value, err = decodeHook(reflect.TypeOf(value), reflect.TypeFor[Size](), value); err == nil {
+		switch n := value.(type) {
+		case Size:
+			size = n
+		case int64:
+			size = Size(n)
+		}
+		if size <= 0 || size%sector != 0 {
+			err = fmt.Errorf("%v is not a positive multiple of %d bytes", size, sector)
+		}
+	}
+	if err != nil {
+		*bad = append(*bad, SizeError(err.Error()).(*Error).Problems...)
+	}
+	return size
 }
 
 // DecodeLogLevel reads a JSON document with the level of a log, {"level":

@@ -80,11 +80,54 @@ func TestMerge(t *testing.T) {
 	}
 }
 
+// TestChange: a patch may have a size beside settings. An error has the
+// mistakes of both.
+func TestChange(t *testing.T) {
+	x := Export{Name: "a", Backend: "file:a", ReadOnly: true}
+	for patch, want := range map[string]Change{
+		`{}`:                                      {Export: x},
+		`{"size":"20G"}`:                          {Export: x, Size: 20 * GiB},
+		`{"size":1024}`:                           {Export: x, Size: KiB},
+		`{"size":"1 MiB","description":"d"}`:      {Export: Export{Name: "a", Backend: "file:a", Description: "d", ReadOnly: true}, Size: MiB},
+		`{"read_only":false}`:                     {Export: Export{Name: "a", Backend: "file:a"}, Writable: true},
+		`{"read_only":null}`:                      {Export: Export{Name: "a", Backend: "file:a"}, Writable: true},
+		`{"read_only":"true","size":"9E1"}`:       {},
+		`{"read_only":true,"size":"8388607T"}`:    {Export: x, Size: 8388607 * TiB},
+		`{"size":0}`:                              {},
+		`{"size":-512}`:                           {},
+		`{"size":1000}`:                           {},
+		`{"size":1.5}`:                            {},
+		`{"size":"20GB"}`:                         {},
+		`{"size":"8E"}`:                           {},
+		`{"size":true}`:                           {},
+		`{"size":[512]}`:                          {},
+		`{"size":{"size":512}}`:                   {},
+		`{"size":null}`:                           {},
+		`{"Size":"1M"}`:                           {},
+		`{"size":"1M","backend":"limit:iops=1:"}`: {},
+	} {
+		got, err := x.Change([]byte(patch))
+		if (err != nil) != (want.Name == "") || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, %v", patch, got, err)
+		}
+	}
+	_, err := x.Change([]byte(`{"size":"20GB","sise":"1M","read_only":7}`))
+	var bad *Error
+	if !errors.As(err, &bad) || len(bad.Problems) != 3 || bad.Problems[0].Key != "size" || bad.Problems[0].Origin != FromAdmin {
+		t.Errorf("three mistakes: %+v", err)
+	}
+	if _, err := x.Merge([]byte(`{"size":"1M"}`)); err == nil || !strings.Contains(err.Error(), "size: unknown key") {
+		t.Errorf("a size among settings: %v", err)
+	}
+}
+
 // FuzzExportDocument: a document is refused, or an export that says the same as
 // a document again.
 func FuzzExportDocument(f *testing.F) {
 	f.Add([]byte(`{"name":"a","backend":"memory:1M","limits":{"iops":5,"bandwidth":"1MiB","burst":"1s"},"clients":["uid:7"],"rotational":false}`), []byte(`{"description":"d","limits":null}`))
 	f.Add([]byte(`{"name":"","backend":"x","minimum_block":512}`), []byte(`{"name":[]}`))
+	f.Add([]byte(`{"name":"a","backend":"file:a","read_only":true}`), []byte(`{"size":"20G","read_only":false}`))
+	f.Add([]byte(`{"name":"a","backend":"file:a"}`), []byte(`{"size":1e15,"Size":null}`))
 	f.Fuzz(func(t *testing.T, document, patch []byte) {
 		x, err := DecodeExport(document)
 		if err != nil {
@@ -100,6 +143,14 @@ func FuzzExportDocument(f *testing.F) {
 		}
 		if y, err := x.Merge(patch); err == nil && y.validate() != nil {
 			t.Errorf("%s makes %+v", patch, y)
+		}
+		c, err := x.Change(patch)
+		var bad *Error
+		switch {
+		case err == nil && (c.validate() != nil || c.Size < 0 || c.Size%512 != 0 || c.Writable && c.ReadOnly):
+			t.Errorf("%s changes it to %+v", patch, c)
+		case err != nil && (!errors.As(err, &bad) || !reflect.DeepEqual(c, Change{})):
+			t.Errorf("%s: %+v, %v", patch, c, err)
 		}
 	})
 }

@@ -75,22 +75,27 @@ func newExportTable(cfg *Config) (*exportTable, error) {
 		return nil, fmt.Errorf("choose the lifetime of the process: %w", err)
 	}
 	t.current.Store(new(exportList))
-	return t, t.set(cfg.Exports)
+	first, err := t.prepare(cfg.Exports)
+	if err != nil {
+		return nil, err
+	}
+	t.current.Store(first)
+	return t, nil
 }
 
-// set replaces the list, or changes nothing. An export with the disk and the
-// settings of one before is that one. One goroutine at a time calls it.
-func (t *exportTable) set(list []Export) error {
+// prepare returns the list of exports that comes after the present one. An
+// export with the disk and the settings of one before is that one.
+func (t *exportTable) prepare(list []Export) (*exportList, error) {
 	old := t.current.Load()
 	l := &exportList{generation: old.generation + 1, byName: make(map[string]*exported)}
 	for _, e := range list {
 		switch {
 		case e.Device == nil:
-			return fmt.Errorf("export %q has no device", e.Name)
+			return nil, fmt.Errorf("export %q has no device", e.Name)
 		case len(e.Name) > wire.MaxName:
-			return fmt.Errorf("export name of %d bytes (limit %d)", len(e.Name), wire.MaxName)
+			return nil, fmt.Errorf("export name of %d bytes (limit %d)", len(e.Name), wire.MaxName)
 		case l.byName[e.Name] != nil:
-			return fmt.Errorf("two exports are named %q", e.Name)
+			return nil, fmt.Errorf("two exports are named %q", e.Name)
 		}
 		x := old.byName[e.Name]
 		if x == nil || !x.equals(&e) {
@@ -99,11 +104,7 @@ func (t *exportTable) set(list []Export) error {
 		l.list = append(l.list, x)
 		l.byName[e.Name] = x
 	}
-	if err := l.chooseDefault(); err != nil {
-		return err
-	}
-	t.current.Store(l)
-	return nil
+	return l, l.chooseDefault()
 }
 
 // equals reports whether an export is that of e. Reservations name the disk.
@@ -183,6 +184,9 @@ func (x *exported) info() block.Info {
 	return i
 }
 
+// readOnlyReason is what an initiator hears that wants to write.
+const readOnlyReason = "the export is read-only; attach it read-only"
+
 // open reserves an export for a session, or returns the reason of the refusal.
 // The rights of the client come before the reservation: who may not write takes
 // no place of a writer.
@@ -193,7 +197,7 @@ func (t *exportTable) open(s *session, x *exported, q *wire.OpenRequest) (*reser
 	case q.Mode == wire.OpenMigrate:
 		return nil, wire.StatusNotSupported, "exports are not handed over between writers"
 	case q.Mode != wire.OpenReadOnly && x.readOnly:
-		return nil, wire.StatusPermission, "the export is read-only; attach it read-only"
+		return nil, wire.StatusPermission, readOnlyReason
 	}
 	request := reserve.Request{
 		Client: s, Name: s.clientName(), Writer: q.Writer, Mode: modes[q.Mode],
@@ -206,6 +210,8 @@ func (t *exportTable) open(s *session, x *exported, q *wire.OpenRequest) (*reser
 	switch {
 	case err == nil:
 		return r, wire.StatusOK, ""
+	case errors.Is(err, reserve.ErrReadOnly): // since the list of exports was read
+		return nil, wire.StatusPermission, readOnlyReason
 	case errors.Is(err, reserve.ErrConflict):
 		return nil, wire.StatusStale, err.Error()
 	case errors.Is(err, reserve.ErrPreempting):

@@ -210,11 +210,25 @@ func New(cfg Config) (*Server, error) {
 // keep what they have open, and are told what comes and goes. One goroutine at
 // a time calls it.
 func (s *Server) SetExports(exports []Export) error {
-	err := s.exports.set(exports)
+	publish, err := s.PrepareExports(exports)
 	if err == nil {
-		s.announceExports()
+		publish()
 	}
 	return err
+}
+
+// PrepareExports checks exports as SetExports does and changes nothing. The
+// function that it returns replaces the exports by them, and cannot fail; it is
+// called before exports are prepared or set again, or not at all.
+func (s *Server) PrepareExports(exports []Export) (publish func(), err error) {
+	l, err := s.exports.prepare(exports)
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		s.exports.current.Store(l)
+		s.announceExports()
+	}, nil
 }
 
 // Forget ends what the server keeps of a disk that is not exported any more,

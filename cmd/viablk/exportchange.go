@@ -64,37 +64,6 @@ func (s *exportSet) add(ctx context.Context, x config.Export) (added bool, err e
 	return true, nil
 }
 
-// alter changes settings of an export by a merge patch, and returns what they
-// are then.
-func (s *exportSet) alter(ctx context.Context, name string, patch []byte) (x config.Export, err error) {
-	end, err := s.begin(ctx)
-	if err != nil {
-		return x, err
-	}
-	defer end()
-	i := s.find(name)
-	if i < 0 {
-		return x, errNoExport
-	}
-	before := s.inEffect.Load().Config.Target.Exports[i]
-	if x, err = before.Merge(patch); err != nil || reflect.DeepEqual(x, before) {
-		return x, err
-	}
-	if x.Name != name {
-		return x, conflict("the name of export %q does not change: remove it, and add another", name)
-	}
-	exports := slices.Clone(s.inEffect.Load().Config.Target.Exports)
-	exports[i] = x
-	if _, _, err := s.apply(s.withExports(exports), byAdmin); err != nil {
-		if errors.Is(err, errFixed) || errors.Is(err, errUnlimited) {
-			err = conflict("%v", err)
-		}
-		return x, err
-	}
-	s.log.Info("export changed", "event", "export_changed", "export", name)
-	return x, nil
-}
-
 // removal is how the clients of an export end that is removed.
 type removal struct {
 	drain time.Duration // for requests in flight; 0: an export with clients stays

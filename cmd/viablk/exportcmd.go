@@ -136,19 +136,27 @@ func (a *app) exportSetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set NAME",
 		Short: "Change an export of a running target",
-		Long: `Change an export of the running target. Lists of clients hold for those that come
-from now on, limits for the next request of each client; limits need an export that has
-some. The configuration file does not change.`,
+		Long: `Change an export of the running target: all that is given, or nothing. Lists of clients
+hold for those that come from now on, limits for the next request of each client; limits
+need an export that has some. The configuration file does not change.
+
+--size grows the disk, which is file: with a regular file, or rbd:. Initiators and their
+devices hear of it within seconds, NBD clients when they connect again. --read-only is
+refused while a client has the export open for writing, --read-only=false if the disk
+was opened for reading only.`,
 		Example: `  viablk export set disk0 --iops 2000 --session-bandwidth 50MiB
-  viablk export set disk0 --client user:backup --client alice`,
+  viablk export set disk0 --client user:backup --client alice
+  viablk export set disk0 --size 20GiB
+  viablk export set disk0 --read-only=false`,
 	}
 	options := addOptions(cmd, adminOption)
 	set := addSettings(cmd)
+	set.disk(cmd)
 	set.limits(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		patch := set.patch(cmd)
 		if string(patch) == "{}" {
-			return usage("nothing to change: give --description, --client or a limit")
+			return usage("nothing to change: give --size, --read-only, --description, --client or a limit")
 		}
 		return a.changeExport(cmd.Context(), options, adminCall{method: http.MethodPatch, route: exportRoute(args[0]), body: patch, timeout: changeTime})
 	}
@@ -176,6 +184,13 @@ func addSettings(cmd *cobra.Command) *exportSettings {
 	flags.StringArray("client", nil, "serve the disk to the client with `NAME` in its certificate, or user:NAME or uid:N of this host, and no other; may be repeated")
 	flags.StringArray("client-read-only", nil, "serve the disk for reading to the client `NAME`, and no other; may be repeated")
 	return &exportSettings{map[string]string{"description": "description", "client": "clients", "client-read-only": "clients_read_only"}}
+}
+
+// disk adds the flags of the disk behind the export.
+func (s *exportSettings) disk(cmd *cobra.Command) {
+	cmd.Flags().String("size", "", "grow the disk to `SIZE`")
+	cmd.Flags().Bool("read-only", false, "refuse writes; =false accepts them again")
+	s.keys["size"], s.keys["read-only"] = "size", "read_only"
 }
 
 // limits adds the flags of limits.

@@ -31,8 +31,11 @@ type disk struct {
 
 // isReadOnly reports whether clients may not write to the disk.
 func (d disk) isReadOnly() bool {
-	return d.ReadOnly || d.device.Info().Features&block.ReadOnly != 0
+	return d.ReadOnly || !d.takesWrites()
 }
+
+// takesWrites reports whether the open disk does, whatever its export says.
+func (d disk) takesWrites() bool { return d.device.Info().Features&block.ReadOnly == 0 }
 
 // stateFolder returns where identities of disks are kept that have no extended
 // attributes, or "" if the user has no such place.

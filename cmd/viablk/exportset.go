@@ -91,15 +91,21 @@ func (s *exportSet) current() []disk {
 	return s.disks
 }
 
-// reload exports what the configuration says now, or returns an error and
-// changes nothing.
-func (s *exportSet) reload(ctx context.Context) error {
+// reload exports what the configuration says now, and has besides, which may be
+// nil, read what takes effect with it. All of it is read, opened and checked
+// before any takes effect; with an error nothing does.
+func (s *exportSet) reload(ctx context.Context, besides func() (publish func(), err error)) error {
 	end, err := s.begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer end()
 	e, err := s.load()
+	publish := func() {}
+	if besides != nil {
+		read, refused := besides()
+		publish, err = read, errors.Join(err, refused)
+	}
 	if err != nil {
 		return err
 	}
@@ -109,10 +115,14 @@ func (s *exportSet) reload(ctx context.Context) error {
 		return errors.New("target.exports: nothing to export")
 	}
 	from := slices.IndexFunc(e.Settings, func(x config.Setting) bool { return x.Key == exportsKey })
-	added, removed, err := s.apply(next, e.Settings[from])
+	p, err := s.prepare(next, e.Settings[from])
 	if err != nil {
 		return err
 	}
+	// The lists of clients come first: who authenticates by the certificates of
+	// before meanwhile is verified again.
+	added, removed := p.publish()
+	publish()
 	s.log.Info("configuration read again", "event", "configuration_read", "exports", len(next.Target.Exports), "added", added, "removed", len(removed))
 	if e.Config.Target.Exports = next.Target.Exports; !reflect.DeepEqual(e.Config, next) {
 		s.log.Warn("settings other than exports have changed: they take effect at the next start", "event", "configuration_waits")
@@ -123,128 +133,15 @@ func (s *exportSet) reload(ctx context.Context) error {
 // exportsKey is the key of the exports in a configuration.
 const exportsKey = "target.exports"
 
-// apply exports the disks of a configuration, whose exports come from what a
-// setting says, or returns an error and changes nothing. It returns the number
-// of disks that it opened and those that clients still have or that close now.
-// A change calls it.
+// apply exports the disks of a configuration, or returns an error and changes
+// nothing, see prepare and publish.
 func (s *exportSet) apply(next config.Config, from config.Setting) (added int, removed []*retiredDisk, err error) {
-	effective := config.Effective{Config: next, Settings: settingsOf(next, s.inEffect.Load().Settings, from)}
-	if err := effective.Validate(checkBackend); err != nil {
-		return 0, nil, err
-	}
-	before := s.current()
-	disks, opened, err := s.merge(before, next)
+	p, err := s.prepare(next, from)
 	if err != nil {
 		return 0, nil, err
 	}
-	if err = s.check(next, disks); err != nil {
-		return 0, nil, errors.Join(err, closeDisks(opened))
-	}
-	if err = s.publish(before, disks); err != nil {
-		for _, d := range opened {
-			s.retire(d) // a client may have it already
-		}
-		return 0, nil, err
-	}
-	s.mu.Lock()
-	s.disks = disks
-	s.mu.Unlock()
-	s.inEffect.Store(&effective)
-	for _, d := range before {
-		if !slices.ContainsFunc(disks, d.same) {
-			removed = append(removed, s.retire(d))
-		}
-	}
-	return len(opened), removed, nil
-}
-
-// settingsOf returns the settings of a configuration: with the origins that
-// they had before, and the exports with another one.
-func settingsOf(c config.Config, before []config.Setting, exports config.Setting) []config.Setting {
-	settings := c.Settings()
-	for i := range settings {
-		from := before[i] // of the same keys
-		if settings[i].Key == exportsKey {
-			from = exports
-		}
-		settings[i].Origin, settings[i].Source, settings[i].Elements = from.Origin, from.Source, from.Elements
-	}
-	return settings
-}
-
-// same reports whether two exports are of one open disk.
-func (d disk) same(other disk) bool { return d.reservations == other.reservations }
-
-// merge returns the disks of a configuration: those that are open already, with
-// the lists of clients that it has now, and others, which it opens.
-func (s *exportSet) merge(before []disk, c config.Config) (disks, opened []disk, err error) {
-	state := stateFolder(c.Target.StateFolder)
-	for _, x := range c.Target.Exports {
-		var d disk
-		if i := slices.IndexFunc(before, func(d disk) bool { return d.Name == x.Name }); i >= 0 {
-			d, err = before[i].with(x)
-		} else if d, err = openDisk(x, state, s.held, 0, &c, s.log); err == nil {
-			opened = append(opened, d)
-		}
-		if err != nil {
-			return nil, nil, errors.Join(fmt.Errorf("export %q: %w", x.Name, err), closeDisks(opened))
-		}
-		disks = append(disks, d)
-	}
-	return disks, opened, nil
-}
-
-// Why settings of an open disk stay.
-var (
-	errFixed     = errors.New("only description, default, clients, clients_read_only, limits and session_limits change while it is exported: remove it, and add it again")
-	errUnlimited = errors.New("limits change while it is exported if it has some: remove it, and add it again with limits")
-)
-
-// with returns the disk under other settings. Only those that concern clients
-// can change while it is open.
-func (d disk) with(x config.Export) (disk, error) {
-	if reflect.DeepEqual(d.Export, x) {
-		return d, nil
-	}
-	fixed := x
-	fixed.Description, fixed.Default, fixed.Clients, fixed.ClientsReadOnly = d.Description, d.Default, d.Clients, d.ClientsReadOnly
-	fixed.Limits, fixed.SessionLimits = d.Limits, d.SessionLimits
-	switch {
-	case !reflect.DeepEqual(d.Export, fixed):
-		return d, errFixed
-	case d.limits == nil && (x.Limits.Limited() || x.SessionLimits.Limited()):
-		return d, errUnlimited
-	}
-	d.Export = x
-	return d, nil
-}
-
-// publish has all servers export the disks, or those of before.
-func (s *exportSet) publish(before, disks []disk) error {
-	err := s.setExports(disks)
-	if err != nil {
-		_ = s.setExports(before) // they were exported already
-	}
-	return err
-}
-
-func (s *exportSet) setExports(disks []disk) error {
-	exports, err := nbdExports(disks)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(s.overNBD.Set(exports...), s.overVIA.setExports(disks)); err != nil {
-		return err
-	}
-	for _, d := range disks {
-		if d.limits == nil {
-			continue
-		}
-		if err := d.limits.SetRates(rates(d.Limits), rates(d.SessionLimits)); err != nil {
-			return err
-		}
-	}
-	return nil
+	added, removed = p.publish()
+	return added, removed, nil
 }
 
 // retire has no further client get a disk, nor a successor its memory, stops

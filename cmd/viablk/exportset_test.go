@@ -161,7 +161,7 @@ func TestChangeHangs(t *testing.T) {
 		t.Errorf("a change during another one: %v", err)
 	}
 	waits := make(chan error, 1)
-	go func() { waits <- set.reload(t.Context()) }()
+	go func() { waits <- set.reload(t.Context(), nil) }()
 	close(ending)
 	if err := <-waits; !errors.Is(err, errDraining) {
 		t.Errorf("a change of a process that ends: %v", err)
@@ -353,6 +353,10 @@ func TestExportCalls(t *testing.T) {
 		{"PATCH", "?name=c", `{}`, 404, 0},
 		{"PATCH", "?name=a", `{}`, 200, 0},
 		{"PATCH", "?name=a", `{"size":"2M"}`, 422, 1},
+		{"PATCH", "?name=a", `{"size":"512K"}`, 422, 1},
+		{"PATCH", "?name=a", `{"size":"2MB","read_only":"maybe","x":1}`, 422, 3},
+		{"PATCH", "?name=a", `{"size":"1M"}`, 200, 0},
+		{"PATCH", "?name=a", `{"size":1048576,"read_only":false}`, 200, 0},
 		{"PATCH", "?name=a", `{"name":"b"}`, 409, 0},
 		{"PATCH", "?name=a", `{"read_only":true}`, 409, 0},
 		{"PATCH", "?name=a", `{"limits":{"iops":7}}`, 409, 0},

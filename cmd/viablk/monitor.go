@@ -78,7 +78,7 @@ func (s *service) startMonitor(ctx context.Context, c config.Config, inherited n
 		m.server.TLSConfig = used.Config()
 		m.server.Protocols = new(http.Protocols)
 		m.server.Protocols.SetHTTP1(true)
-		again.use(usedCertificates{folder: folder, read: used.Reload})
+		again.use(usedCertificates{folder: folder, read: used.PrepareReload})
 		again.attach(s)
 		scheme = "https"
 	}

@@ -113,7 +113,7 @@ func (a *app) reloadCommand() *cobra.Command {
 		Short: "Have running processes read their configuration again",
 		Long: `Have the running viablk processes of this user, or the one behind --admin, read
 certificates and the exports of their configuration file again, as SIGHUP does, and
-wait for the result. A file with a mistake changes nothing: the exit code is 78.`,
+wait for the result. With a mistake in either nothing changes: the exit code is 78.`,
 		Example: `  viablk reload --admin /run/viablk-target/status.sock`,
 	}
 	options := addOptions(cmd, adminOption)

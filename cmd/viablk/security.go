@@ -40,7 +40,7 @@ func newSealedBy(c config.Config, uris []config.URI, again *certificates) (*seal
 			return nil, fmt.Errorf("%s: certificates: %w", u, pkiError(err))
 		}
 		s.shown = s.certificates.Shown()
-		again.use(usedCertificates{c.VIACertificates(), s.certificates.Reload, s.verify})
+		again.use(usedCertificates{c.VIACertificates(), s.certificates.PrepareReload, s.verify})
 	}
 	return s, nil
 }
@@ -110,7 +110,7 @@ func (c *certificates) useRemote(u config.URI) error {
 	if err != nil || read == nil {
 		return err
 	}
-	c.use(usedCertificates{folder: u.Certificates, read: func() error { _, err := read(); return err }})
+	c.use(usedCertificates{folder: u.Certificates, read: func() (func(), error) { _, err := read(); return nil, err }})
 	return nil
 }
 

@@ -146,12 +146,24 @@ func (e *adminError) text() string {
 func answerProblems(w http.ResponseWriter, err error) {
 	var document adminError
 	document.Error.Message = fmt.Sprint(err)
-	document.Error.Problems = []config.Problem{{Message: document.Error.Message}}
-	var bad *config.Error
-	if errors.As(err, &bad) {
-		document.Error.Problems = bad.Problems
-	}
+	document.Error.Problems = problemsOf(err)
 	answerJSON(w, http.StatusUnprocessableEntity, document)
+}
+
+// problemsOf lists what is wrong with a configuration, and what else is.
+func problemsOf(err error) (problems []config.Problem) {
+	var bad *config.Error
+	if !errors.As(err, &bad) {
+		return []config.Problem{{Message: fmt.Sprint(err)}}
+	}
+	several, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return bad.Problems
+	}
+	for _, one := range several.Unwrap() {
+		problems = append(problems, problemsOf(one)...)
+	}
+	return problems
 }
 
 // answerError answers a request with an error.

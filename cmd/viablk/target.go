@@ -41,7 +41,7 @@ new target cannot serve, the old one goes on. A target with disks that end with 
 process, or that the new one does not export, is not taken over.
 
 SIGHUP reads certificates and the exports of --config again. Clients of an export that
-is removed keep it until they leave. A file with a mistake changes nothing.`,
+is removed keep it until they leave. A mistake in either changes nothing of both.`,
 		Example: `  viablk target --listen via+roce://192.0.2.1/ --certificates pki --export disk0=file:/srv/disk0.img
   viablk target --listen nbd://localhost/ --listen 'nbd+unix:///?socket=/run/d.sock' \
       --export disk0=memory:1GiB --export disk1=file:/dev/vg0/disk1
@@ -257,15 +257,15 @@ func (t *targetRun) check(c config.Config, disks []disk) error {
 	return checkExposure(c, t.in, t.overVIA, disks, t.log)
 }
 
-// reload reads certificates and the configuration again.
+// reload reads certificates and the configuration again. All of it takes
+// effect, or nothing.
 func (t *targetRun) reload(ctx context.Context) error {
-	failed := t.again.reload()
-	err := t.set.reload(ctx)
+	err := t.set.reload(ctx, t.again.load)
 	t.svc.reloads.count(err == nil)
 	if err != nil {
-		t.log.Error("configuration not read again: exports stay as they are", "event", "configuration_kept", "error", err)
+		t.log.Error("configuration not read again: exports and certificates stay as they are", "event", "configuration_kept", "error", err)
 	}
-	return errors.Join(err, failed)
+	return errors.Join(err, t.again.finish(err))
 }
 
 // keep copies what a successor gets.

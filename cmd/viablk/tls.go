@@ -29,7 +29,7 @@ func newNBD(c config.Config, disks []disk, again *certificates, log *slog.Logger
 		return nil, fmt.Errorf("certificates for TLS: %w", pkiError(err))
 	}
 	server.TLS = nbd.TLS{Config: used.Config(), Required: c.NBD.TLS == "require"}
-	again.use(usedCertificates{c.NBDCertificates(), used.Reload, server.VerifyClients})
+	again.use(usedCertificates{c.NBDCertificates(), used.PrepareReload, server.VerifyClients})
 	return server, nil
 }
 

@@ -143,18 +143,21 @@ func viaExports(disks []disk) (exports []target.Export, err error) {
 	return exports, nil
 }
 
-// setExports replaces the exports of all servers, or fails.
-func (v viaServers) setExports(disks []disk) error {
+// prepareExports has all servers check the exports. The functions that it
+// returns replace those of each.
+func (v viaServers) prepareExports(disks []disk) (publish []func(), err error) {
 	exports, err := viaExports(disks)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, s := range v {
-		if err := s.server.SetExports(exports); err != nil {
-			return err
+		one, err := s.server.PrepareExports(exports)
+		if err != nil {
+			return nil, err
 		}
+		publish = append(publish, one)
 	}
-	return nil
+	return publish, nil
 }
 
 // parts serves the URIs. Each server is drained once.

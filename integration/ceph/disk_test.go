@@ -216,6 +216,54 @@ func TestResize(t *testing.T) {
 	testbed.Must(t, d.Close())
 }
 
+// TestGrow: the process that has the lock grows its image, and makes none
+// shorter, also one that another client has made longer meanwhile.
+func TestGrow(t *testing.T) {
+	image := shared.image(t, "16M")
+	d := open(t, "delay:flush=1us:"+shared.spec(image))
+	v := view(t, d)
+	_, err := v.WriteAt(bytes.Repeat([]byte{5}, 4096), 16<<20-4096)
+	testbed.Must(t, err)
+	grow := func(size int64) error {
+		now, err := backend.PrepareGrow(d, size)
+		if err == nil {
+			err = now()
+		}
+		return err
+	}
+	for range 2 {
+		testbed.Must(t, grow(24<<20))
+		if got := d.Info().Size; got != 24<<20 {
+			t.Errorf("it has %d bytes", got)
+		}
+	}
+	later := view(t, d)
+	_, err = later.WriteAt(make([]byte, 4096), 24<<20-4096)
+	testbed.Must(t, err)
+	got := make([]byte, 4096)
+	_, err = later.ReadAt(got, 16<<20-4096)
+	testbed.Must(t, err)
+	if !bytes.Equal(got, bytes.Repeat([]byte{5}, 4096)) {
+		t.Error("what was written is not there")
+	}
+	if err := grow(8 << 20); !errors.Is(err, backend.ErrFixedSize) {
+		t.Errorf("to less: %v", err)
+	}
+	now, err := backend.PrepareGrow(d, 32<<20)
+	testbed.Must(t, err)
+	shared.run(t, "rbd", "resize", image, "--size", "40M")
+	if err := now(); err == nil {
+		t.Error("an image that has grown meanwhile is made shorter")
+	}
+	testbed.Eventually(t, "the size", func() (any, bool) { return d.Info().Size, d.Info().Size == 40<<20 })
+	testbed.Must(t, errors.Join(v.Close(), later.Close(), d.Close()))
+	read := open(t, shared.spec(image)+"&readonly=1")
+	if _, err := backend.PrepareGrow(read, 48<<20); !errors.Is(err, backend.ErrFixedSize) {
+		t.Errorf("open for reading: %v", err)
+	}
+	testbed.Must(t, read.Close())
+}
+
 // TestFull: a full cluster is ENOSPC, and reads go on.
 func TestFull(t *testing.T) {
 	options, log := capture()

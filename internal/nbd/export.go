@@ -96,11 +96,21 @@ func NewExports(exports ...Export) (*ExportTable, error) {
 // single export is the default even if it does not say so. Clients keep what
 // they have. It is safe for concurrent use with the other methods.
 func (t *ExportTable) Set(exports ...Export) error {
-	l, err := newExportList(exports)
+	publish, err := t.Prepare(exports...)
 	if err == nil {
-		t.current.Store(l)
+		publish()
 	}
 	return err
+}
+
+// Prepare checks exports as Set does and changes nothing. The function that it
+// returns replaces the exports by them, and cannot fail.
+func (t *ExportTable) Prepare(exports ...Export) (publish func(), err error) {
+	l, err := newExportList(exports)
+	if err != nil {
+		return nil, err
+	}
+	return func() { t.current.Store(l) }, nil
 }
 
 func newExportList(exports []Export) (*exportList, error) {

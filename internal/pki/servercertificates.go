@@ -32,21 +32,30 @@ func NewServerCertificates(folder string, verify bool) (*ServerCertificates, err
 
 // Reload reads the folder again. With an error, nothing changes.
 func (s *ServerCertificates) Reload() error {
+	publish, err := s.PrepareReload()
+	if err == nil {
+		publish()
+	}
+	return err
+}
+
+// PrepareReload reads the folder again and changes nothing. The function that
+// it returns has the server use what was read, and cannot fail.
+func (s *ServerCertificates) PrepareReload() (publish func(), err error) {
 	cert, err := loadPair(s.folder, serverCert, serverKey)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	m := &material{cert: cert}
 	if s.verify {
 		if m.authorities, err = authorities(s.folder); err != nil {
-			return err
+			return nil, err
 		}
 		if m.revoked, err = revocations(s.folder); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	s.present.Store(m)
-	return nil
+	return func() { s.present.Store(m) }, nil
 }
 
 // Config returns how the server speaks TLS, with the certificates that it read

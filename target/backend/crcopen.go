@@ -179,15 +179,6 @@ func (f *file) initialize(h *checksum.Header) error {
 	return nil
 }
 
-// truncate is ftruncate(2).
-func (f *file) truncate(size int64) error {
-	for {
-		if err := unix.Ftruncate(f.fd, size); err != unix.EINTR {
-			return err
-		}
-	}
-}
-
 // readSums reads what the open file says of the disk.
 func (c *crc) readSums(readOnly bool) error {
 	f := c.file

@@ -46,6 +46,7 @@ type file struct {
 	path     string
 	fd       int
 	device   bool // a block device
+	locked   bool // against other processes
 	align    int  // of memory for direct I/O; 1 without it
 	kernel   kernel
 	ranges   *block.Ranges

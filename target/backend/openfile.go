@@ -210,6 +210,7 @@ func (f *file) prepare(o fileOptions) error {
 		if err := lockFile(f.fd, f.path, o.readOnly, o.wait); err != nil {
 			return err
 		}
+		f.locked = true
 	}
 	if !f.device && !o.readOnly {
 		f.room = new(room)

@@ -68,13 +68,24 @@ func (e *Export) Session() *Session {
 // SetRates replaces the rates. They hold for the next request of each client,
 // whose past use is kept. An error changes nothing.
 func (e *Export) SetRates(shared, each Rates) error {
-	if err := errors.Join(shared.Validate(), each.Validate()); err != nil {
-		return err
+	publish, err := e.PrepareRates(shared, each)
+	if err == nil {
+		publish()
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.shared.rates, e.each = shared, each
-	return nil
+	return err
+}
+
+// PrepareRates checks rates as SetRates does and changes nothing. The function
+// that it returns replaces the rates by them, and cannot fail.
+func (e *Export) PrepareRates(shared, each Rates) (publish func(), err error) {
+	if err := errors.Join(shared.Validate(), each.Validate()); err != nil {
+		return nil, err
+	}
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.shared.rates, e.each = shared, each
+	}, nil
 }
 
 // bucketOf returns the bucket of a session at the present rates.

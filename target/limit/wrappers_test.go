@@ -38,6 +38,7 @@ var optional = map[string]func(t *testing.T, d block.Device){
 	"Mapped":     nil, // its user would bypass the wrapper
 	"FileMapped": nil, // likewise; TestAdjust has the one exception
 	"Shared":     nil, // of the outermost wrapper alone, which is Export
+	"growable":   nil, // of the disk as it was opened: see backend.PrepareGrow
 }
 
 // wrapped are the wrappers around a disk, and the interfaces, in one text, that

@@ -50,6 +50,9 @@ var (
 	// caller tries again.
 	ErrPreempting = errors.New("the disk is being taken from another client")
 
+	// ErrReadOnly means that no client gets the disk for writing.
+	ErrReadOnly = errors.New("the disk is exported read-only")
+
 	// ErrRetired means that the disk is not served any more.
 	ErrRetired = errors.New("the disk is not exported any more")
 
@@ -96,6 +99,9 @@ type Disk struct {
 	until time.Time // of preemptor
 
 	// +checklocks:mu
+	readOnly bool
+
+	// +checklocks:mu
 	retired bool
 	// +checklocks:mu
 	idle func() // called when no client has the retired disk; nil afterwards
@@ -136,8 +142,8 @@ type Reservation struct {
 }
 
 // Reserve gives a client the disk, or returns why not: an error that wraps
-// [ErrBusy], [ErrPreempting] or [ErrConflict], or has ESHUTDOWN because another
-// process has taken the disk over.
+// [ErrBusy], [ErrPreempting], [ErrReadOnly] or [ErrConflict], or has ESHUTDOWN
+// because another process has taken the disk over.
 func (d *Disk) Reserve(q Request) (*Reservation, error) {
 	if err := block.Revoked(d.identity); err != nil {
 		return nil, err
@@ -165,8 +171,11 @@ func (d *Disk) reserve(q *Request) (r *Reservation, inTheWay []*Reservation, err
 	defer contain.Shared()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.retired {
+	switch {
+	case d.retired:
 		return nil, nil, ErrRetired
+	case d.readOnly && q.Mode != ReadOnly:
+		return nil, nil, ErrReadOnly
 	}
 	if d.preemptor != nil && d.scheduler.Now().After(d.until) {
 		d.preemptor = nil

@@ -16,8 +16,8 @@ var nbdWriter = func() (id [16]byte) {
 type nbdClients struct{}
 
 // NBD reserves a disk for an NBD connection: for writing if no other client
-// writes, else for reading, which the client is told. With readOnly it is for
-// reading in any case.
+// writes and the disk admits writers, else for reading, which the client is
+// told. With readOnly it is for reading in any case.
 func (d *Disk) NBD(name string, readOnly bool, end func(by string)) (*NBD, error) {
 	q := Request{
 		Client: nbdClients{}, Name: "nbd client " + name, Writer: nbdWriter, Mode: ReadWrite,
@@ -30,7 +30,7 @@ func (d *Disk) NBD(name string, readOnly bool, end func(by string)) (*NBD, error
 		return nil, err
 	}
 	r, err := d.Reserve(q)
-	if errors.Is(err, ErrBusy) && q.Mode == ReadWrite {
+	if (errors.Is(err, ErrBusy) || errors.Is(err, ErrReadOnly)) && q.Mode == ReadWrite {
 		q.Mode = ReadOnly
 		r, err = d.Reserve(q)
 	}

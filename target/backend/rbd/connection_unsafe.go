@@ -173,6 +173,11 @@ func (c *connection) size() (int64, error) {
 	return int64(size), err
 }
 
+// grow makes the image larger, never smaller.
+func (c *connection) grow(size int64) error {
+	return result(C.rbd_resize2(c.image, C.uint64_t(size), C.bool(false), nil, nil))
+}
+
 // features returns the features of the image.
 func (c *connection) features() (uint64, error) {
 	var f C.uint64_t

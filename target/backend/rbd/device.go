@@ -172,6 +172,24 @@ func (d *Device) Info() block.Info {
 	return info
 }
 
+// FixedSize returns why the disk cannot grow, or nil.
+func (d *Device) FixedSize() error {
+	if d.cfg.ReadOnly {
+		return fmt.Errorf("%s is open for reading only", d.name)
+	}
+	return d.Revoked()
+}
+
+// Grow makes the image larger, durably. It waits for the cluster for as long as
+// that takes: librbd cannot close an image that it resizes.
+func (d *Device) Grow(size int64) error {
+	if err := d.connection.grow(size); err != nil {
+		return fmt.Errorf("grow %s to %d bytes: %w", d.name, size, err)
+	}
+	d.size.Store(size)
+	return nil
+}
+
 // Durability implements [block.DurabilityReporter]: an answered write is on the
 // disks of the cluster.
 func (d *Device) Durability() block.Durability { return block.OutlivesProcess }
