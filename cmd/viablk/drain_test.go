@@ -28,6 +28,7 @@ func drainable(t *testing.T, parts ...part) (s *service, mux *http.ServeMux, end
 	s.handleDrain(mux)
 	s.handleReload(mux)
 	s.handleTakeover(mux)
+	s.handleUpgrade(mux)
 	for _, p := range parts {
 		s.start(p)
 	}
@@ -60,7 +61,8 @@ func TestDrainedProcessStays(t *testing.T) {
 			t.Fatalf("got %q, want %q", r.notes, want)
 		}
 	}
-	for _, route := range []string{"/v1/reload", "/v1/takeover"} {
+	s.admin = "socket"
+	for _, route := range []string{"/v1/reload", "/v1/takeover", "/v1/upgrade"} {
 		w := httptest.NewRecorder()
 		q := httptest.NewRequest(http.MethodPost, route, strings.NewReader("{}"))
 		q.Header.Set("Upgrade", takeoverProtocol)

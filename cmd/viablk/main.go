@@ -113,7 +113,7 @@ where each value comes from.
 	root.AddCommand(
 		a.targetCommand(), a.attachCommand(), a.detachCommand(), a.upCommand(),
 		a.copyCommand(), a.verifyCommand(),
-		a.listCommand(), a.infoCommand(), a.statusCommand(), a.topCommand(), a.eventsCommand(), a.sessionCommand(), a.devicesCommand(), a.identityCommand(), a.snapshotCommand(), a.exportCommand(), a.scrubCommand(), a.reloadCommand(), a.logLevelCommand(), a.drainCommand(), a.healthCommand(), a.pathCommand(),
+		a.listCommand(), a.infoCommand(), a.statusCommand(), a.topCommand(), a.eventsCommand(), a.sessionCommand(), a.devicesCommand(), a.identityCommand(), a.snapshotCommand(), a.exportCommand(), a.scrubCommand(), a.reloadCommand(), a.logLevelCommand(), a.drainCommand(), a.upgradeCommand(), a.healthCommand(), a.pathCommand(),
 		a.configCommand(), a.pkiCommand(), a.benchCommand(), a.versionCommand(),
 		a.manualCommand(),
 	)

@@ -202,7 +202,7 @@ func TestCompletion(t *testing.T) {
 		{"export add disk=limit:iops=1:volatile:mm|", "disk=limit:iops=1:volatile:mmap: :6"},
 		{"target --export disk=limit:iops=1|", ":6"},
 		{"target --export disk=file:testdata/s|", "disk=file:testdata/script/ :6"},
-		{"target --export disk=mmap:testdata/script/rel|", "disk=mmap:testdata/script/reload.txtar disk=mmap:testdata/script/reloadcommand.txtar :6"},
+		{"target --export disk=mmap:testdata/script/reloadc|", "disk=mmap:testdata/script/reloadcommand.txtar :6"},
 		{"target --export disk=file:a?|", "disk=file:a?create= disk=file:a?readonly=1 disk=file:a?direct=1 disk=file:a?lock=0 disk=file:a?identity=0 disk=file:a?io=auto disk=file:a?io=uring disk=file:a?io=threads :6"},
 		{"target --export disk=file:a?create=1G&d|", "disk=file:a?create=1G&direct=1 :6"},
 		{"target --export disk=cow:a,b?create=1&|", "disk=cow:a,b?create=1&readonly=1 disk=cow:a,b?create=1&lock=0 disk=cow:a,b?create=1&identity=0 disk=cow:a,b?create=1&io=auto disk=cow:a,b?create=1&io=uring disk=cow:a,b?create=1&io=threads :6"},

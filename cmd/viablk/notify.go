@@ -15,6 +15,7 @@ const (
 	stateReloads  = "RELOADING=1"
 	stateStopping = "STOPPING=1"
 	stateAlive    = "WATCHDOG=1"
+	stateMainPID  = "MAINPID=" // and the process
 )
 
 // notify tells the service manager a state. Without a service manager it does

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"os"
@@ -62,10 +64,13 @@ func (s *service) startAdmin(ctx context.Context, c config.Config, status proces
 		}
 		return "", nil
 	}
+	if s.admin, err = filepath.Abs(path); err != nil {
+		return "", errors.Join(fmt.Errorf("status socket: %w", err), l.Close())
+	}
 	h := &health{s, &statusCache{compute: report}, c.Metrics.ReadyAway}
 	flight := newFlightRecorder()
 	l = newPacedListener(l, adminConnections, pace{interval: adminInterval, burst: adminConnections, batch: pacedBatch})
-	admin := adminPart(l, h.cache, ender, append(routes, s.handleReload, s.handleLogLevel, s.handleTakeover, s.handleDrain, s.handleEvents, h.handle, flight.handle)...)
+	admin := adminPart(l, h.cache, ender, append(routes, s.handleReload, s.handleLogLevel, s.handleTakeover, s.handleDrain, s.handleUpgrade, s.handleEvents, h.handle, flight.handle)...)
 	serve, drain := admin.serve, admin.drain
 	admin.serve = func(ctx context.Context) error {
 		defer h.cache.close()

@@ -48,6 +48,8 @@ type service struct {
 	reload    func(context.Context) error  // on SIGHUP; logs its error; nil: SIGHUP ends the process
 	reloads   reloadCounter                // of the configuration
 	again     atomic.Pointer[certificates] // that it reads again; nil if it has none
+	admin     string                       // path of the status socket; empty if there is none
+	upgrade   upgrade                      // of a target
 	asked     chan reloadRequest
 	inquiries chan os.Signal // SIGUSR1
 	ending    chan struct{}  // closed when no change begins any more
@@ -112,6 +114,7 @@ func (a *app) newService(c config.Config, log *slog.Logger, level *slog.LevelVar
 		log: log, level: level, events: a.events, timeout: c.DrainTimeout,
 		signals: make(chan os.Signal, 2), hangups: make(chan os.Signal, 1), inquiries: make(chan os.Signal, 1), failed: make(chan error, 1),
 		successors: make(chan successor, 1),
+		upgrade:    upgrade{command: a.successorCommand},
 		asked:      make(chan reloadRequest), ending: make(chan struct{}), drained: make(chan struct{}), clock: time.Now,
 	}
 	// A busy connection has a thread, and the runtime ends a process that has

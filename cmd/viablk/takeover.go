@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -44,6 +45,7 @@ type successor struct {
 type departure struct {
 	takeover.Departure
 	config config.Effective
+	heir   int // the successor if it is a process of an upgrade, else 0
 }
 
 // targets serves as a target, in the place of that with a status socket unless
@@ -57,14 +59,20 @@ func (a *app) targets(ctx context.Context, e config.Effective, in *nbdListeners,
 			return err
 		}
 	}
-	return takeover.Serve(from, func(from *takeover.Inheritance) (*takeover.Departure, error) {
+	heir := 0
+	err := takeover.Serve(from, func(from *takeover.Inheritance) (*takeover.Departure, error) {
 		next, err := a.target(ctx, e, in, load, handover{from})
 		if next == nil {
+			heir = 0
 			return nil, err
 		}
-		in, e = nil, next.config
+		in, e, heir = nil, next.config, next.heir
 		return &next.Departure, err
 	})
+	if heir != 0 { // before the end of this process, which would be that of the service
+		err = errors.Join(err, notify(stateMainPID+strconv.Itoa(heir)))
+	}
+	return err
 }
 
 // closeItems closes descriptors that were kept for a successor.
@@ -203,6 +211,7 @@ func (s *service) takeover(w http.ResponseWriter, r *http.Request) {
 		}
 		s.phases.resume()
 	}
+	s.upgrade.refuse(err)
 	answerError(w, http.StatusConflict, err)
 }
 

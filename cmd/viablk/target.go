@@ -148,7 +148,7 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 	sockets.Forget()
 	err = svc.wait(in.left)
 	if svc.successor != nil {
-		next = &departure{takeover.Departure{Successor: svc.successor.Successor, Kept: t.kept, Log: log}, *set.inEffect.Load()}
+		next = &departure{takeover.Departure{Successor: svc.successor.Successor, Kept: t.kept, Log: log}, *set.inEffect.Load(), svc.upgrade.pid()}
 	}
 	return next, err
 }

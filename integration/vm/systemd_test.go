@@ -57,6 +57,8 @@ func TestSystemd(t *testing.T) {
 		run  func(*testing.T)
 	}{
 		{"target on demand", b.testOnDemand},
+		{"reload", b.testReload},
+		{"new process", b.testNewProcess},
 		{"sandbox", b.testSandbox},
 		{"watchdog", b.testWatchdog},
 		{"package removed", b.testRemoval},
@@ -162,6 +164,51 @@ func (b *systemdBed) testOnDemand(t *testing.T) {
 	b.run(t, "viablk", "list", "via+shm:///?socket=/run/viablk-target/target.sock")
 }
 
+// testReload has systemd reload the target, with a configuration that is right
+// and one that is not.
+func (b *systemdBed) testReload(t *testing.T) {
+	const file = "/etc/viablk/target.yaml"
+	process := b.property(t, "viablk-target.service", "MainPID")
+	b.script(t, `sed -i 's/"name": "disk"/"name": "disk", "description": "a disk"/' `+file)
+	b.run(t, "systemctl", "reload", "viablk-target.service")
+	if out := b.run(t, "viablk", "list", "nbd://127.0.0.1/"); !strings.Contains(out, "a disk") {
+		t.Error(out)
+	}
+	b.script(t, "cp "+file+" /right && sed -i 's/file:/fil:/' "+file)
+	if r := b.Run(b.ctx, "systemctl", "reload", "viablk-target.service"); r.OK() || r.Err != nil {
+		t.Errorf("a wrong configuration: %v", r)
+	}
+	if out := b.run(t, "viablk", "list", "nbd://127.0.0.1/"); !strings.Contains(out, "a disk") {
+		t.Error(out)
+	}
+	b.script(t, "cp /right "+file)
+	b.run(t, "systemctl", "reload", "viablk-target.service")
+	if now := b.property(t, "viablk-target.service", "MainPID"); now != process {
+		t.Errorf("process %s, before %s", now, process)
+	}
+}
+
+// testNewProcess has the target start its program anew: the unit stays active
+// with the new process as its main one, and with the socket of systemd.
+func (b *systemdBed) testNewProcess(t *testing.T) {
+	const unit = "viablk-target.service"
+	before, restarts := b.property(t, unit, "MainPID"), b.property(t, unit, "NRestarts")
+	out := b.run(t, "viablk", "upgrade", "--admin", "/run/viablk-target/status.sock")
+	after := b.property(t, unit, "MainPID")
+	if out != "process "+after+" has taken over from process "+before+"\n" {
+		t.Errorf("the main process was %s and is %s: %s", before, after, out)
+	}
+	for name, want := range map[string]string{"ActiveState": "active", "SubState": "running", "NRestarts": restarts} {
+		if got := b.property(t, unit, name); got != want {
+			t.Errorf("%s of the target is %s, not %s", name, got, want)
+		}
+	}
+	b.await(t, "gone", "sh", "-c", "[ -e /proc/"+before+" ] || echo gone")
+	for _, uri := range []string{"nbd://127.0.0.1/", "via+shm:///?socket=/run/viablk-target/target.sock"} {
+		b.run(t, "viablk", "list", uri)
+	}
+}
+
 // exposure matches the verdict of systemd-analyze security.
 var exposure = regexp.MustCompile(`Overall exposure level for viablk-target\.service: ([0-9.]+) OK`)
 
@@ -235,6 +282,7 @@ func (b *systemdBed) testUpgrade(t *testing.T) {
 	if after := processes(); after != before {
 		t.Errorf("processes %s, before %s", after, before)
 	}
+	b.testNewProcess(t)
 	// This is in the kernel's cache when the machine ends.
 	b.script(t, "echo third >> /mnt/file")
 }
