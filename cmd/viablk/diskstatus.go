@@ -4,9 +4,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/viablk/viablk/config"
+	"github.com/viablk/viablk/initiator"
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/nbdclient"
 	"github.com/viablk/viablk/target/backend"
 	"github.com/viablk/viablk/target/reserve"
 )
@@ -22,6 +25,11 @@ type diskStatus struct {
 	Clients    []reserve.Client `json:"clients"` // over VIA and NBD
 
 	OldestRequest float64 `json:"oldest_request_seconds"` // in the disk, of all clients
+
+	// Of a disk of another server, which may be away.
+	State          initiator.State `json:"state,omitempty"`
+	Reason         string          `json:"reason,omitempty"` // why it is not connected
+	WaitingSeconds float64         `json:"waiting_seconds,omitempty"`
 
 	// Of a disk with checksums.
 	CorruptBlocks *uint64              `json:"corrupt_blocks,omitempty"` // reads that met one
@@ -40,6 +48,7 @@ func diskReports(disks []disk) (reports []diskStatus) {
 			Name: d.Name, Backend: kind, UUID: block.FormatUUID(id.UUID()), Persistent: id.Persistent(), Generation: id.Writer().Generation,
 			Rule: d.reservations.Rule(), Clients: d.reservations.Clients(), OldestRequest: d.reservations.Oldest().Seconds(),
 		}
+		r.addState(backend.Innermost(d.opened))
 		if n, ok := backend.CorruptBlocks(d.opened); ok {
 			r.CorruptBlocks = &n
 		}
@@ -49,6 +58,21 @@ func diskReports(disks []disk) (reports []diskStatus) {
 		reports = append(reports, r)
 	}
 	return reports
+}
+
+// addState adds the state of a disk that another server has.
+func (r *diskStatus) addState(d block.Device) {
+	switch remote := d.(type) {
+	case interface{ State() nbdclient.State }:
+		now := remote.State()
+		var away time.Duration
+		r.State, r.Reason, away = serverStateOf(&now)
+		r.WaitingSeconds = away.Seconds()
+	case interface{ Revoked() error }: // an image that another client took
+		if r.State = initiator.StateConnected; remote.Revoked() != nil {
+			r.State, r.Reason = initiator.StateFailed, remote.Revoked().Error()
+		}
+	}
 }
 
 // servedDisk is a disk and the process of this host that serves it.

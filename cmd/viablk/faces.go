@@ -36,7 +36,7 @@ type faceStatus struct {
 
 // stateDraining is the state of an export whose server lets requests finish and
 // takes no new clients. The other states are those of the initiator; a disk of
-// the target's own is always connected.
+// the target's own is always connected, unless it is one of another server.
 const stateDraining = "draining"
 
 // faces returns the exports of the process by the ways in which it serves them.
@@ -51,11 +51,12 @@ type byExport struct {
 	entered   map[string]*nbd.ExportStatus // by NBD clients
 	inFlight  map[string]int               // requests of NBD clients
 	throttled map[string]uint64            // requests, over any face
+	disks     map[string]*diskStatus       // of another server
 }
 
 // byExport indexes the status.
 func (p *processStatus) byExport() byExport {
-	x := byExport{make(map[string]*exportStatus), make(map[string]*nbd.ExportStatus), make(map[string]int), make(map[string]uint64)}
+	x := byExport{make(map[string]*exportStatus), make(map[string]*nbd.ExportStatus), make(map[string]int), make(map[string]uint64), make(map[string]*diskStatus)}
 	for i := range p.Exports {
 		x.served[p.Exports[i].Name] = &p.Exports[i]
 	}
@@ -71,6 +72,11 @@ func (p *processStatus) byExport() byExport {
 	}
 	for _, l := range p.Limits {
 		x.throttled[l.Export] = l.Throttled
+	}
+	for i := range p.Disks {
+		if d := &p.Disks[i]; d.State != "" {
+			x.disks[d.Name] = d
+		}
 	}
 	return x
 }
@@ -96,6 +102,8 @@ func (p *processStatus) overNBD(x byExport) []faceStatus {
 		}
 		if i < len(p.Initiators) { // in the order of the exports
 			f.addInitiator(&p.Initiators[i])
+		} else {
+			f.addDisk(x.disks[e.Name])
 		}
 		if p.NBD.Draining {
 			f.State = stateDraining
@@ -114,6 +122,13 @@ func countsOf(c *nbd.Counters) block.Counts {
 	return block.Counts{
 		Reads: c.Reads, Writes: c.Writes, Flushes: c.Flushes, Trims: c.Trims, WriteZeroes: c.WriteZeroes,
 		Statuses: c.BlockStatus, Prefetches: c.Caches, BytesRead: c.BytesRead, BytesWritten: c.BytesWritten,
+	}
+}
+
+// addDisk adds the state of a disk of another server, which may be nil.
+func (f *faceStatus) addDisk(d *diskStatus) {
+	if d != nil {
+		f.State, f.Reason, f.WaitingSeconds = string(d.State), d.Reason, d.WaitingSeconds
 	}
 }
 
@@ -145,6 +160,7 @@ func (p *processStatus) overVIA(by byExport) []faceStatus {
 			if t.Security != nil {
 				f.Security = t.Security.Cipher
 			}
+			f.addDisk(by.disks[x.Name])
 			if t.Draining {
 				f.State = stateDraining
 			}

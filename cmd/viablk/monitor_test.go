@@ -124,6 +124,12 @@ func TestReadiness(t *testing.T) {
 		p.Initiators = []initiator.Status{{Export: "remote", State: state, DisconnectedSeconds: seconds}}
 		return p
 	}
+	backendDisk := func(state initiator.State, seconds float64) processStatus {
+		p := newStatus("target")
+		p.Exports = []exportStatus{{Name: "behind"}, {Name: "own"}}
+		p.Disks = []diskStatus{{Name: "behind", State: state, WaitingSeconds: seconds}, {Name: "own"}}
+		return p
+	}
 	for _, c := range []struct {
 		name              string
 		status            processStatus
@@ -138,6 +144,10 @@ func TestReadiness(t *testing.T) {
 		{"away for a moment", disk(initiator.StateWaiting, 10), true, false, ""},
 		{"away", disk(initiator.StateWaiting, 10.1), true, false, "disk disk"},
 		{"failed", disk(initiator.StateFailed, 0), true, false, "disk disk"},
+		{"backend connected", backendDisk(initiator.StateConnected, 0), true, false, ""},
+		{"backend away for a moment", backendDisk(initiator.StateWaiting, 10), true, false, ""},
+		{"backend away", backendDisk(initiator.StateWaiting, 10.1), true, false, "disk behind"},
+		{"backend failed", backendDisk(initiator.StateFailed, 0), true, false, "disk behind"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			svc, url := startTestMonitor(t, func() processStatus { return c.status })
@@ -153,7 +163,7 @@ func TestReadiness(t *testing.T) {
 			if c.failed != "" {
 				want = http.StatusServiceUnavailable
 			}
-			if code != want || got.Ready != (c.failed == "") || len(got.Checks) != 3+len(c.status.Initiators) {
+			if code != want || got.Ready != (c.failed == "") || len(got.Checks) != 3+len(c.status.Initiators)+len(c.status.Disks)/2 {
 				t.Errorf("got %d: %s", code, body)
 			}
 			for _, check := range got.Checks {

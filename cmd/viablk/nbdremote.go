@@ -20,8 +20,7 @@ const providerNBD = "nbd"
 // nbdRemote is an export of an NBD server as a remote disk.
 type nbdRemote struct {
 	*nbdclient.Device
-	uri     config.URI
-	timeout time.Duration // how long requests wait for the server
+	uri config.URI
 }
 
 // dialRemote opens the disk that a URI names. It continues the life that
@@ -52,7 +51,7 @@ func dialNBDRemote(ctx context.Context, u config.URI, c config.Attach, life *lif
 		return nil, err
 	}
 	life.keep(nil)
-	return &remoteDisk{u, &nbdRemote{device, u, c.CtrlLossTimeout}, sync.OnceValue(func() error {
+	return &remoteDisk{u, &nbdRemote{device, u}, sync.OnceValue(func() error {
 		if err := device.Close(); err != nil {
 			return fmt.Errorf("close %s: %w", u, err)
 		}
@@ -74,18 +73,27 @@ func (r *nbdRemote) Status() initiator.Status {
 	info, state := r.Info(), r.State()
 	s := initiator.Status{
 		Export: r.uri.Export, Description: r.Description(), Size: info.Size, ReadOnly: info.Features&block.ReadOnly != 0,
-		Provider: providerNBD, State: initiator.StateConnected, SessionLosses: state.Losses, MaxIO: info.MaximumPayload,
+		Provider: providerNBD, SessionLosses: state.Losses, MaxIO: info.MaximumPayload,
 	}
-	switch {
-	case state.Failure != nil:
-		s.State, s.Error = initiator.StateFailed, state.Failure.Error()
-	case state.Away != nil && state.For >= r.timeout:
-		s.State, s.Error = initiator.StateFailed, state.Away.Error()
-	case state.Away != nil:
-		s.State, s.Error, s.DisconnectedSeconds = initiator.StateWaiting, state.Away.Error(), state.For.Seconds()
-	}
+	var away time.Duration
+	s.State, s.Error, away = serverStateOf(&state)
+	s.DisconnectedSeconds = away.Seconds()
 	s.Connected = s.State == initiator.StateConnected
 	return s
+}
+
+// serverStateOf returns the state of the disk of an NBD server, why it is not
+// connected, and for how long its requests have waited.
+func serverStateOf(s *nbdclient.State) (state initiator.State, why string, away time.Duration) {
+	switch {
+	case s.Failure != nil:
+		return initiator.StateFailed, s.Failure.Error(), 0
+	case s.Late:
+		return initiator.StateFailed, s.Away.Error(), 0
+	case s.Away != nil:
+		return initiator.StateWaiting, s.Away.Error(), s.For
+	}
+	return initiator.StateConnected, "", 0
 }
 
 // backendOf returns the kind of a remote disk.

@@ -37,15 +37,26 @@ func newReadiness(p *processStatus, started, draining bool, reload string, away 
 	r.add("last reload", reload == "", reload)
 	for i := range p.Initiators {
 		x := &p.Initiators[i]
-		disconnected := time.Duration(x.DisconnectedSeconds * float64(time.Second))
-		passed := x.State == initiator.StateConnected || x.State == initiator.StateWaiting && disconnected <= away
-		text := string(x.State)
-		if x.Error != "" {
-			text += ": " + x.Error
+		r.addDisk(p.nameOf(i), x.State, x.Error, x.DisconnectedSeconds, away)
+	}
+	for i := range p.Disks {
+		if d := &p.Disks[i]; d.State != "" {
+			r.addDisk(d.Name, d.State, d.Reason, d.WaitingSeconds, away)
 		}
-		r.add("disk "+p.nameOf(i), passed, text)
 	}
 	return r
+}
+
+// addDisk adds the condition of a disk that another process has, whose requests
+// have waited for some seconds.
+func (r *readiness) addDisk(name string, state initiator.State, why string, seconds float64, away time.Duration) {
+	waited := time.Duration(seconds * float64(time.Second))
+	passed := state == initiator.StateConnected || state == initiator.StateWaiting && waited <= away
+	text := string(state)
+	if why != "" {
+		text += ": " + why
+	}
+	r.add("disk "+name, passed, text)
 }
 
 // add adds a condition.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"net"
 	"strings"
 
@@ -71,7 +72,9 @@ func (p *processStatus) exportMetrics() []metrics.Export {
 	}
 	for _, d := range p.Disks {
 		if i, ok := place[d.Name]; ok && i >= len(p.Initiators) {
-			all[i].Backend, all[i].UUID, all[i].CorruptBlocks, all[i].Scrub = d.Backend, d.UUID, d.CorruptBlocks, scrubMetrics(d.Scrub)
+			x := &all[i]
+			x.Backend, x.UUID, x.CorruptBlocks, x.Scrub = d.Backend, d.UUID, d.CorruptBlocks, scrubMetrics(d.Scrub)
+			x.State = string(cmp.Or(d.State, initiator.StateConnected))
 		}
 	}
 	for _, l := range p.Limits {

@@ -4,8 +4,11 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/viablk/viablk/initiator"
 	"github.com/viablk/viablk/internal/metrics"
+	"github.com/viablk/viablk/internal/nbd"
 	"github.com/viablk/viablk/internal/nbdkernel"
+	"github.com/viablk/viablk/target"
 )
 
 // TestNoPortIsLabel: the port of an initiator is new in each process, and would
@@ -18,6 +21,31 @@ func TestNoPortIsLabel(t *testing.T) {
 		if got := s.Networks[i].Local; got != want {
 			t.Errorf("the label of %s is %q, want %q", p.Network[i].Local, got, want)
 		}
+	}
+}
+
+// TestStatesOfBackends: the disk of another server has the state of that, over
+// each face, and others are connected.
+func TestStatesOfBackends(t *testing.T) {
+	p := newStatus("target")
+	p.NBD = &nbd.Status{}
+	p.Exports = []exportStatus{{Name: "far", URIs: []string{"nbd://h/far", "via+shm:///far"}}, {Name: "own", URIs: []string{"nbd://h/own"}}}
+	p.Disks = []diskStatus{{Name: "far", State: initiator.StateFailed, Reason: "gone"}, {Name: "own"}}
+	p.Targets = []target.Status{{Provider: "shm", Exports: []target.ExportStatus{{Name: "far"}, {Name: "own"}}}}
+	want := map[string]string{"far": "failed", "own": "connected"}
+	for _, x := range newSnapshot(&p, nil, new(certificates), metrics.Reloads{}, false).Exports {
+		if x.State != want[x.Name] {
+			t.Errorf("the metrics say that %s is %s", x.Name, x.State)
+		}
+	}
+	faces := p.faces()
+	for i := range faces {
+		if f := &faces[i]; f.State != want[f.Export] || f.healthy() != (f.Export == "own") || (f.Reason == "gone") != (f.Export == "far") {
+			t.Errorf("%s over %s is %s: %s", f.Export, f.Face, f.State, f.Reason)
+		}
+	}
+	if len(faces) != 4 {
+		t.Errorf("there are %d faces", len(faces))
 	}
 }
 

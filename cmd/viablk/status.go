@@ -35,9 +35,10 @@ behind --admin: a line for each export and each way in, FACE, which is nbd, devi
 via+PROVIDER. STATE is
 
   connected  requests are answered
-  waiting    the target is away, and for how long requests have waited for it
-  failed     requests fail: the target did not return within --ctrl-loss-tmo, or the
-             disk is lost for good
+  waiting    the target, or the NBD server that is the backend, is away, and for how long
+             requests have waited for it
+  failed     requests fail: the target did not return within --ctrl-loss-tmo, the NBD
+             server within its reconnect=, or the disk is lost for good
   draining   requests in flight finish, and no client is taken
 
 Lines below the table say why a disk waits or has failed, which of several paths to a

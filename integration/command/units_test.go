@@ -23,6 +23,10 @@ func TestUnits(t *testing.T) {
 	if err != nil || len(files) < 3 {
 		t.Fatalf("units %v, %v", files, err)
 	}
+	manual, err := os.ReadFile("../../docs/device.md")
+	if err != nil || !strings.Contains(string(manual), "systemd does not restart a unit that exits with 64, 77 or 78.") {
+		t.Errorf("docs/device.md does not say when a unit ends for good: %v", err)
+	}
 	folder, commands := t.TempDir(), 0
 	verify := []string{"verify", "--man=no"}
 	for _, file := range files {
@@ -33,6 +37,9 @@ func TestUnits(t *testing.T) {
 		copied := filepath.Join(folder, filepath.Base(file))
 		if err := os.WriteFile(copied, []byte(strings.ReplaceAll(string(text), installed, testbed.Program(t))), 0o600); err != nil {
 			t.Fatal(err)
+		}
+		if filepath.Ext(file) == ".service" && !strings.Contains(string(text), "\nRestartPreventExitStatus=64 77 78\n") {
+			t.Errorf("%s does not end for good as docs/device.md says", file)
 		}
 		switch filepath.Ext(file) {
 		case ".service", ".socket":

@@ -191,6 +191,9 @@ func TestServerOutOfFiles(t *testing.T) {
 			t.Fatal("a client was left waiting")
 		}
 	}
+	if text := p.Stderr.String(); !strings.Contains(text, "no file descriptor left: raise the limit of open files") || strings.Contains(text, "too many handshakes") {
+		t.Errorf("the log does not say why clients are refused:\n%s", text)
+	}
 	if len(inside) < 10 {
 		t.Errorf("%d clients got in", len(inside))
 	}

@@ -40,7 +40,7 @@ func outOfFDs(err error) bool {
 }
 
 // errNoFDs is why a client is refused that was accepted with the reserved
-// descriptor.
+// descriptor, or loses its handshake to a newer one.
 var errNoFDs = errors.New("no file descriptor left: raise the limit of open files, or lower those of connections and handshakes")
 
 // shedOnEMFILE deals with a listener that has no descriptor for its next
@@ -54,7 +54,7 @@ func (s *Server) shedOnEMFILE(l net.Listener, extra *reservedFD) bool {
 	}
 	s.mu.Unlock()
 	if victim != nil {
-		s.evict(victim)
+		s.evict(victim, errNoFDs)
 		return true
 	}
 	if !extra.release() {

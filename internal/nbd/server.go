@@ -277,7 +277,7 @@ func (s *Server) addConn(c *conn, accepted bool) error {
 	}
 	s.mu.Unlock()
 	if victim != nil {
-		s.evict(victim)
+		s.evict(victim, errEvicted)
 	}
 	return nil
 }
@@ -289,12 +289,12 @@ func (s *Server) clientOf(c *conn) string {
 	return c.clientID
 }
 
-// evict closes a connection whose handshake was dropped, and waits until its
-// file descriptor is free.
-func (s *Server) evict(c *conn) {
+// evict closes a connection whose handshake was dropped, for a reason, and
+// waits until its file descriptor is free.
+func (s *Server) evict(c *conn, why error) {
 	c.stop()
 	c.closeHandshake()
-	s.refusals.Warn(s.log(), "handshake dropped", "event", "handshake_dropped", "client", c.remote, "from", s.clientOf(c), "error", errEvicted)
+	s.refusals.Warn(s.log(), "handshake dropped", "event", "handshake_dropped", "client", c.remote, "from", s.clientOf(c), "error", why)
 }
 
 // handshakeActive notes that a client has sent its first bytes.

@@ -193,13 +193,18 @@ func (d *Device) Info() block.Info {
 type State struct {
 	Away    error         // why the server is lost; nil while it is there
 	For     time.Duration // how long it has been away
+	Late    bool          // that is longer than requests wait for it: they fail
 	Failure error         // why the disk has failed for good; nil otherwise
 	Losses  uint64        // of the server, ever
 }
 
 // State returns whether the device has its server. It is safe for concurrent
 // use.
-func (d *Device) State() State { return d.generations.state() }
+func (d *Device) State() State {
+	s := d.generations.state()
+	s.Late = s.Away != nil && s.For >= d.cfg.Reconnect
+	return s
+}
 
 // Description returns what the server says of the export.
 func (d *Device) Description() string { return d.opened.Description }

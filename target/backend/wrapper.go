@@ -18,6 +18,23 @@ type wrapperRules struct {
 	faults []*fault
 }
 
+// Innermost returns the disk behind all others in a disk, as [Open] returned
+// it.
+func Innermost(d block.Device) block.Device {
+	for {
+		switch outer := d.(type) {
+		case *wrapper:
+			d = outer.inner
+		case *Volatile:
+			d = outer.inner
+		case *crc:
+			d = outer.inner
+		default:
+			return d
+		}
+	}
+}
+
 // wrapper is a disk in front of another: `delay:…` or `fault:…`.
 type wrapper struct {
 	inner block.Device

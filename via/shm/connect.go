@@ -56,6 +56,9 @@ func (a *adapter) request(conn *net.UnixConn, hello []byte, cfg via.LinkConfig) 
 	answer, err := receiveControl(conn)
 	if err != nil {
 		local.close()
+		if errors.Is(err, io.EOF) {
+			return nil, nil, fmt.Errorf("%w: the peer closed the connection without an answer: its log says why", via.ErrNotReachable)
+		}
 		return nil, nil, fmt.Errorf("await the answer: %w", lostError(err))
 	}
 	switch answer.kind {

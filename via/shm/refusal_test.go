@@ -72,6 +72,36 @@ func TestBadPaths(t *testing.T) {
 	must(t, nic.Close())
 }
 
+// A listener that closes a connection in place of an answer, as one without
+// descriptors does, is not reachable; the error says where to look.
+func TestClosedWithoutAnswer(t *testing.T) {
+	addr := via.Address{Host: filepath.Join(t.TempDir(), "s")}
+	l, err := net.Listen("unixpacket", addr.Host)
+	must(t, err)
+	ended := make(chan error, 1)
+	go func() {
+		c, err := l.Accept()
+		if err == nil {
+			_, err = c.Read(make([]byte, 1))
+			err = errors.Join(err, c.Close())
+		}
+		ended <- err
+	}()
+	nic, err := via.OpenNic(shm.New(shm.Options{}), "")
+	must(t, err)
+	vi, tag := idleVI(t, nic)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if _, err := vi.Connect(ctx, addr); codeOf(err) != via.ErrNotReachable || !strings.Contains(err.Error(), "closed the connection without an answer: its log says why") {
+		t.Errorf("connect: %v", err)
+	}
+	must(t, <-ended)
+	must(t, l.Close())
+	must(t, vi.Destroy())
+	must(t, nic.DestroyPtag(tag))
+	must(t, nic.Close())
+}
+
 func idleVI(t *testing.T, nic *via.NIC) (*via.VI, via.Ptag) {
 	t.Helper()
 	tag, err := nic.CreatePtag()
