@@ -206,7 +206,8 @@ test-race: deps
 # a level that an adapter does as another one, and a suite in both ways.
 SHORT ?= -short
 
-# One package at a time: a machine needs both processors of a small host.
+# One package at a time, in which as many machines as there are processors wait for a
+# third of their time.
 test-vm: deps
 	CGO_ENABLED=1 $(GO) test $(VM) -race $(SHORT) -shuffle=on -count=1 -timeout 30m -p 1 ./integration/vm/...
 

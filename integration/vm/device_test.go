@@ -33,6 +33,7 @@ func diskURI(name string) string { return "via+shm:///" + name + "?socket=" + ta
 // TestDevice is remote disks as block devices of the kernel. The order matters:
 // the driver is not there at first.
 func TestDevice(t *testing.T) {
+	t.Parallel()
 	b := bootDevices(t, "")
 	b.test(t, []deviceTest{
 		{"refusals", b.testRefusals},
@@ -61,6 +62,7 @@ func TestDevice(t *testing.T) {
 // TestDeviceOnNextKernel is the part of TestDevice that a kernel since 6.9 may
 // answer otherwise: it freezes a device whose size changes.
 func TestDeviceOnNextKernel(t *testing.T) {
+	t.Parallel()
 	b := bootDevices(t, KernelOfNext)
 	b.test(t, []deviceTest{
 		{"life", b.testLife},

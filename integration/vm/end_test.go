@@ -35,6 +35,7 @@ func exists(pid int) bool {
 // A killed machine keeps the writes of its disk, loses the rest, and ends every
 // wait.
 func TestPowerCut(t *testing.T) {
+	t.Parallel()
 	disk := sparse(t, 1<<20)
 	v := Boot(t, Config{CPUs: 1, Memory: 256, Disks: []Disk{{Path: disk}}})
 	v.Must("sh", "-c", "printf 'on the disk' | dd of=/dev/vda conv=fsync")
@@ -63,6 +64,7 @@ func TestPowerCut(t *testing.T) {
 
 // A machine that ends in good order has written everything.
 func TestClose(t *testing.T) {
+	t.Parallel()
 	disk := sparse(t, 16<<20)
 	v := Boot(t, Config{
 		CPUs: 1, Memory: 256, Modules: []string{"ext4"}, Tools: []string{"e2fsprogs/mkfs.ext4"}, Disks: []Disk{{Path: disk}},
@@ -85,6 +87,7 @@ func TestClose(t *testing.T) {
 
 // A panic of the kernel fails what waits, and says so.
 func TestPanic(t *testing.T) {
+	t.Parallel()
 	v := Boot(t, Config{CPUs: 1, Memory: 256})
 	r := v.Run(t.Context(), "sh", "-c", "echo c > /proc/sysrq-trigger")
 	if !errors.Is(r.Err, errGone) || !strings.Contains(v.Console(), "sysrq triggered crash") {

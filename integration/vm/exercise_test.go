@@ -23,6 +23,7 @@ type exerciseBed struct {
 // TestExercise has package exerciser at devices and at file systems on them,
 // and counts what requests cost.
 func TestExercise(t *testing.T) {
+	t.Parallel()
 	v := Boot(t, Config{
 		Memory:  768,
 		Limit:   21 * waitLimit, // of a host that is busy

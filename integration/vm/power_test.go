@@ -53,6 +53,7 @@ var exports = []string{"raw", "file"}
 //
 // A target without fsync, and without RWF_DSYNC, would fail the test.
 func TestTargetLosesPower(t *testing.T) {
+	t.Parallel()
 	seed := *powerSeed
 	if seed == 0 {
 		seed = rand.Uint64()

@@ -10,6 +10,7 @@ import (
 
 // Two machines talk over a cable: by IP, and by RDMA between their rdma_rxe.
 func TestTwoMachines(t *testing.T) {
+	t.Parallel()
 	a, b := Cable(t)
 	tools := []string{"rdmacm-utils/rping", "perftest/ib_write_bw", "netbase/etc/protocols"}
 	machines := BootAll(t,

@@ -48,6 +48,7 @@ var systemdFiles = map[string]string{
 // watchdog; a remote disk is a device that can be mounted, its process replaced
 // while it is, and all of it ends in order when the machine does.
 func TestSystemd(t *testing.T) {
+	t.Parallel()
 	disk := filepath.Join(t.TempDir(), "disk")
 	must(t, os.WriteFile(disk, nil, 0o600))
 	must(t, os.Truncate(disk, 32<<20))

@@ -20,6 +20,7 @@ import (
 
 // TestMachine is one machine and all that can be done with it while it lives.
 func TestMachine(t *testing.T) {
+	t.Parallel()
 	here, there := Cable(t)
 	v := Boot(t, Config{
 		Modules: []string{"nbd nbds_max=3", "ext4", "xfs"},

@@ -13,6 +13,7 @@ import (
 // talks to itself, by the CID that every machine has for that: the kernel under
 // the test need not have vsock.
 func TestVsock(t *testing.T) {
+	t.Parallel()
 	v := Boot(t, Config{
 		Modules: []string{"vsock", "vsock_loopback"},
 		Tools:   []string{"libnbd-bin/nbdinfo", "libnbd-bin/nbdcopy"},

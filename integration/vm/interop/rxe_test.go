@@ -99,6 +99,7 @@ func ours(role, local, peer string, port, rounds, size int, more string) string 
 }
 
 func TestRxe(t *testing.T) {
+	t.Parallel()
 	v := boot(t)
 	for _, at := range []struct{ name, near, far string }{
 		{"IPv4", near4, far4}, {"IPv6", near6, far6},

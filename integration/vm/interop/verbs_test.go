@@ -38,6 +38,7 @@ func bootVerbs(t *testing.T, files map[string]string, tools ...string) *vm.VM {
 // part in each machine. -short leaves out reliable reception, which an adapter
 // does as reliable delivery.
 func TestVerbsConformance(t *testing.T) {
+	t.Parallel()
 	kit := vm.DynamicTestProgram(t, modulePath+"/via/verbs", "verbs")
 	for _, part := range []string{
 		"early_adopter/delivery", "early_adopter/reception", "functional/delivery/^[A-O]", "functional/delivery/^[P-Z]",
@@ -56,6 +57,7 @@ func TestVerbsConformance(t *testing.T) {
 // TestVerbsDevice runs the other tests of package verbs, and the table of
 // rights on rdma_rxe.
 func TestVerbsDevice(t *testing.T) {
+	t.Parallel()
 	v := bootVerbs(t, map[string]string{
 		"/usr/bin/kit":    vm.DynamicTestProgram(t, modulePath+"/via/verbs", "verbs"),
 		"/usr/bin/rights": vm.DynamicTestProgram(t, modulePath+"/integration/rights", "verbs"),
@@ -261,6 +263,7 @@ func testRefused(ctx context.Context, t *testing.T, v *vm.VM, p pair) {
 // TestVerbsRefusals is what keeps RDMA from working, each told in one line that
 // says what to do.
 func TestVerbsRefusals(t *testing.T) {
+	t.Parallel()
 	v := bootVerbs(t, map[string]string{
 		"/usr/bin/viablk": vm.DynamicProgram(t, modulePath+"/cmd/viablk", "verbs"),
 		"/usr/bin/plain":  vm.Program(t, modulePath+"/cmd/viablk"),
