@@ -4,9 +4,12 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // End is an end of a network cable. It is plugged into one NIC, or the test
@@ -60,6 +63,42 @@ func (e *End) detach() *os.File {
 	file := e.file
 	e.file = nil
 	return file
+}
+
+// ends are those of the NICs of a machine.
+type ends []*End
+
+// copyEnds returns copies of the ends of cables in the configuration, of those
+// that are not in use.
+func (c *Config) copyEnds() (copies ends, err error) {
+	for _, n := range c.NICs {
+		e := new(End)
+		if n.End != nil && n.End.file != nil {
+			fd, err := unix.FcntlInt(n.End.file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+			if err != nil {
+				copies.close()
+				return nil, fmt.Errorf("copy the end of a cable: %w", err)
+			}
+			e.file = os.NewFile(uintptr(fd), "cable")
+		}
+		copies = append(copies, e)
+	}
+	return copies, nil
+}
+
+// with returns the configuration with other ends.
+func (c Config) with(e ends) Config {
+	c.NICs = slices.Clone(c.NICs)
+	for i := range c.NICs {
+		c.NICs[i].End = e[i]
+	}
+	return c
+}
+
+func (e ends) close() {
+	for _, one := range e {
+		one.close()
+	}
 }
 
 // close closes an end that is not in use.

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -118,6 +119,27 @@ func TestBootFails(t *testing.T) {
 	if _, err := bootAll(t, []Config{{}}); err == nil || !strings.Contains(err.Error(), "make deps installs it") {
 		t.Errorf("without tools: %v", err)
 	}
+}
+
+// A machine that hangs before the kernel has said a word is started anew, with
+// its cable.
+func TestSilentMachineIsStartedAnew(t *testing.T) {
+	qemu, err := exec.LookPath(emulatorProgram)
+	must(t, err)
+	bin := t.TempDir()
+	script := fmt.Sprintf("#!/bin/sh\nif [ ! -e %s/once ]; then : > %s/once; exec sleep 1000; fi\nexec %s \"$@\"\n", bin, bin, qemu)
+	must(t, os.WriteFile(filepath.Join(bin, emulatorProgram), []byte(script), 0o700))
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	before := silentLimit
+	silentLimit = time.Second
+	defer func() { silentLimit = before }()
+	near, far := Cable(t)
+	v := Boot(t, Config{CPUs: 1, Memory: 256, NICs: []NIC{{End: near, Address: "192.0.2.1/24"}}})
+	defer far.Conn(t).Close()
+	if out := v.Must("busybox", "ip", "addr"); !strings.Contains(out, "192.0.2.1") {
+		t.Error(out)
+	}
+	must(t, v.Close())
 }
 
 func init() { helpers["orphan"] = orphanHelper }

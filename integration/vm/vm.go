@@ -62,12 +62,16 @@ func bootAll(t testing.TB, configs []Config) ([]*VM, error) {
 		if err != nil {
 			return nil, fmt.Errorf("prepare a virtual machine: %w", err)
 		}
-		v, err := start(t, c, k, archive)
+		spares, err := c.copyEnds()
 		if err != nil {
 			return nil, fmt.Errorf("start a virtual machine: %w", err)
 		}
-		machines[i] = v
-		boots.Go(func() { failures[i] = v.awaitBoot(t.Context(), c.NICs) })
+		v, err := start(t, c, k, archive)
+		if err != nil {
+			spares.close()
+			return nil, fmt.Errorf("start a virtual machine: %w", err)
+		}
+		boots.Go(func() { machines[i], failures[i] = v.boot(c, k, archive, spares) })
 	}
 	boots.Wait()
 	if err := errors.Join(failures...); err != nil {
@@ -97,13 +101,63 @@ func start(t testing.TB, c Config, k *kernel, archive string) (*VM, error) {
 	return v, nil
 }
 
-// awaitBoot waits for the agent and sets up the interfaces.
-func (v *VM) awaitBoot(ctx context.Context, nics []NIC) error {
-	ctx, cancel := context.WithTimeout(ctx, bootLimit)
-	defer cancel()
-	if err := v.call(ctx, "Ready", agent.None{}, &v.Release); err != nil {
-		return err
+// An emulator that emulates several processors hangs now and then before the
+// kernel has said a word. Then it is started anew.
+const mostBoots = 3
+
+// silentLimit is how long the kernel may say nothing.
+var silentLimit = 100 * time.Second
+
+// boot waits until the machine has booted, and starts another one like it, with
+// spare ends of its cables, when it hangs at once. It returns the one that
+// runs.
+func (v *VM) boot(c Config, k *kernel, archive string, spares ends) (*VM, error) {
+	defer func() { spares.close() }()
+	for boots := 1; ; boots++ {
+		err := v.awaitAgent(boots == mostBoots)
+		if !errors.Is(err, errSilent) {
+			if err == nil {
+				err = v.setUp(c.NICs)
+			}
+			return v, err
+		}
+		v.t.Logf("a virtual machine said nothing in %v: it is started anew", silentLimit)
+		_ = v.end(err)
+		c = c.with(spares)
+		if spares, err = c.copyEnds(); err == nil {
+			v, err = start(v.t, c, k, archive)
+		}
+		if err != nil {
+			return v, err
+		}
 	}
+}
+
+// errSilent says that a machine hangs.
+var errSilent = errors.New("the virtual machine hangs, and has said nothing")
+
+// awaitAgent waits for the agent.
+func (v *VM) awaitAgent(last bool) error {
+	if !last {
+		ctx, cancel := context.WithTimeout(v.t.Context(), silentLimit)
+		defer cancel()
+		err := v.call(ctx, "Ready", agent.None{}, &v.Release)
+		if err == nil || !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+		if v.Console() == "" {
+			return errSilent
+		}
+	}
+	ctx, cancel := context.WithTimeout(v.t.Context(), bootLimit)
+	defer cancel()
+	return v.call(ctx, "Ready", agent.None{}, &v.Release)
+}
+
+// setUp sets up the interfaces.
+func (v *VM) setUp(nics []NIC) error {
+	ctx, cancel := context.WithTimeout(v.t.Context(), bootLimit)
+	defer cancel()
 	for i, n := range nics {
 		if n.Address == "" {
 			continue
