@@ -181,7 +181,6 @@ test: deps
 	$(RACE_TEST) -tags $(VERBS) -run 'TestHost|TestTimeout' ./via/verbs # the others take a device
 	$(TEST) -v -run Alloc $$(grep -rlE --include='*_test.go' 'func (Test|Fuzz)[A-Za-z0-9]*Alloc' . | xargs -n1 dirname | sort -u) | \
 		awk '/^=== RUN/ {n++} !/^(=== | *--- (PASS|SKIP)|PASS|-test.shuffle)/; END {exit n == 0}' # none is a failure
-	$(MAKE) -j2 -O test-plain simulate planted SEEDS=12
 
 # What is cut under the race detector, or left out, in full and without it.
 test-plain:
@@ -288,9 +287,8 @@ mutants:
 ablations:
 	$(GO) test -v -count=1 -timeout 30m -run TestAblations ./regcache -args -ablations
 
-# More than two million messages, and seven million requests of sessions, of which "make
-# test" has three tenths; SEEDS=4000 is a hundred times as many. Without the race
-# detector, which would see one goroutine.
+# More than two million messages, and seven million requests of sessions; SEEDS=4000 is
+# a hundred times as many. Without the race detector, which would see one goroutine.
 SEEDS ?= 40
 simulate:
 	$(GO) test -v -count=1 -timeout 600m -run 'TestSimulation$$' ./via/roce/rc -args \
