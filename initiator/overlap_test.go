@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/viablk/viablk/initiator"
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/wire"
@@ -110,6 +112,48 @@ func TestRequestsWaitForThoseTheyOverlap(t *testing.T) {
 	rest := slices.Compact(slices.Sorted(slices.Values(again[1:])))
 	if again[0] != "2 write 0" || len(rest) != 4 || slices.Contains(rest, again[0]) {
 		t.Errorf("after the loss came %q, not the write first and then four others", again)
+	}
+}
+
+// TestRequestGoesOnThatGetsItsRangeAtAReturn: a request that waited for one of
+// another queue gets its range while its own queue has no connection and
+// nothing else to send. It is sent when the connection is back.
+func TestRequestGoesOnThatGetsItsRangeAtAReturn(t *testing.T) {
+	var x deaf
+	p := x.play()
+	command := p.command
+	p.command = func(e *end, cmd *wire.Command, payload []byte) bool {
+		if cmd.Offset == cutAt+4096 {
+			e.answer(cmd)
+			return false
+		}
+		return command(e, cmd, payload)
+	}
+	d := newStage(t, p).dialWith(t, lasting(initiator.Forever))
+	q1, q2 := open(t, d, 8), open(t, d, 8)
+	submit(t, q1, request(block.Write, 0, 4096))
+	x.waitForCommand(t, "1 write 0")
+	submit(t, q2, request(block.Read, 0, 4096), request(block.Prefetch, cutAt+4096, 4096))
+	wantAll(t, q2, 1, 0)
+	cut(t, q1)
+	waitFor(t, "the loss", func() bool {
+		q2.Reap(nil)
+		return q2.Err() != nil
+	})
+	wantAll(t, q1, 2, 0)              // the second queue's range is free
+	time.Sleep(20 * time.Millisecond) // its connection is back; if not, this test finds nothing
+	for done := make([]*block.Request, 1); q2.Reap(done) == 0; {
+		wait, ok := q2.Arm()
+		if !ok {
+			continue
+		}
+		if wait < 0 {
+			wait = testTimeout
+		}
+		fds := []unix.PollFd{{Fd: int32(q2.FD()), Events: unix.POLLIN}}
+		if k, err := unix.Poll(fds, int(wait/time.Millisecond)); k == 0 && wait == testTimeout {
+			t.Fatalf("the queue sleeps with a request that waits, and nothing wakes it: %v", err)
+		}
 	}
 }
 

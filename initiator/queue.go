@@ -182,14 +182,14 @@ func (q *Queue) drive() {
 	if len(q.payload.detained) != 0 {
 		q.releaseDetained()
 	}
-	if q.failure == nil {
-		q.progress()
-	} else {
-		if !q.reconnect.over {
-			q.pollReconnect()
-		}
-		q.admit()
+	if q.failure != nil && !q.reconnect.over {
+		q.pollReconnect()
 	}
+	if q.failure != nil {
+		q.admit()
+		return
+	}
+	q.progress() // also of one that is back: it may hold ranges now that it waited for
 }
 
 // fail ends the connection. When it returns, the target accesses no memory of
