@@ -6,26 +6,47 @@ import (
 	"github.com/viablk/viablk/internal/latency"
 )
 
-// ageInterval is how often a loop tells the age of its oldest request anew
-// while requests stay in the disk.
-const ageInterval = time.Second
+// How often a loop looks for its oldest request again while requests stay in
+// the disk.
+const (
+	ageInterval      = time.Second
+	wrongAgeInterval = 10 * time.Millisecond // the one it told of may be answered
+)
 
 // requestAge is what the reservation was told of the oldest request in the
 // disk.
 type requestAge struct {
 	since time.Duration // since the epoch; 0: no request is there
 	told  time.Duration // when that was
+	wrong bool          // a request as old was answered since
 }
 
-// noteAge tells the reservation since when the oldest request has been in the
-// disk. It is called before each sleep: the first time with the time of the
-// sleep, then each ageInterval with what is found.
-func (t *transmission) noteAge(now time.Duration) {
+// interval is how long what was told may stand.
+func (a *requestAge) interval() time.Duration {
+	if a.wrong {
+		return wrongAgeInterval
+	}
+	return ageInterval
+}
+
+// answered notes the answer to a request that was given to the disk at a time.
+func (a *requestAge) answered(given time.Duration) {
+	if given <= a.since {
+		a.wrong = true
+	}
+}
+
+// tendAge tells the reservation since when the oldest request has been in the
+// disk, or that none is. It is called before each sleep, and now and then
+// without one: the first time since is now, and then what is found.
+func (t *transmission) tendAge(now time.Duration) {
 	switch a := &t.age; {
-	case t.reservation == nil || t.inQueue == 0:
+	case t.reservation == nil:
+	case t.inQueue == 0:
+		t.clearAge()
 	case a.since == 0:
 		t.tellAge(now, now)
-	case now-a.told >= ageInterval:
+	case now-a.told >= a.interval():
 		t.tellAge(t.requests.oldestGiven(now), now)
 	}
 }
@@ -39,7 +60,7 @@ func (t *transmission) clearAge() {
 }
 
 func (t *transmission) tellAge(since, now time.Duration) {
-	t.age = requestAge{since, now}
+	t.age = requestAge{since: since, told: now}
 	t.reservation.InDisk(t.epoch.Add(since))
 }
 

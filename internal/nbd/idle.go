@@ -169,6 +169,7 @@ func (s socket) pollable() polledSocket {
 
 // releaseIdle gives back what a client needs that is not idle.
 func (t *transmission) releaseIdle() {
+	t.clearAge()
 	t.requests.releaseIdle()
 	t.in.releaseBuffer()
 	t.out.reset()

@@ -58,6 +58,7 @@ func (t *transmission) reap() bool {
 			t.inQueue--
 			s := t.requests.entryOf(r)
 			s.inQueue = false
+			t.age.answered(s.given)
 			if t.in.abandoned && errors.Is(r.Err, syscall.ECANCELED) {
 				t.releaseEntry(s)
 				continue

@@ -114,6 +114,7 @@ func (t *transmission) run() error {
 		}
 		if t.iterations++; t.iterations%64 == 0 {
 			t.publish()
+			t.tendAge(t.timing.Now())
 			t.timing.recorder.Publish()
 		}
 		if progress {
@@ -198,7 +199,6 @@ func (t *transmission) done() bool {
 
 // sleep waits for the socket, the queue, or the server to have something to do.
 func (t *transmission) sleep() error {
-	t.clearAge()
 	if t.inQueue == 0 {
 		t.queue.Reap(nil) // an idle remote device keeps its connection alive
 	}
@@ -230,7 +230,7 @@ func (t *transmission) sleep() error {
 	}
 	now := time.Now()
 	t.timing.At(now.Sub(t.epoch))
-	t.noteAge(now.Sub(t.epoch))
+	t.tendAge(now.Sub(t.epoch))
 	if t.slice.Due(now) {
 		loop.Yield()
 		t.counts[countYields]++
@@ -268,7 +268,7 @@ func (t *transmission) bound(wait time.Duration) (time.Duration, error) {
 	}
 	limits := [...]time.Duration{timeout, -1, -1}
 	if t.inQueue > 0 && t.reservation != nil {
-		limits[1] = ageInterval
+		limits[1] = t.age.interval()
 	}
 	if t.quiescent() {
 		mayPark := wait < 0 || t.idleReleaser != nil
