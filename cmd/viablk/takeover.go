@@ -38,6 +38,7 @@ const maximumClaim = 8 << 20
 type successor struct {
 	*takeover.Successor
 	claim
+	pid int
 }
 
 // departure is a target that has ended for its successor, and keeps what it
@@ -45,7 +46,7 @@ type successor struct {
 type departure struct {
 	takeover.Departure
 	config config.Effective
-	heir   int // the successor if it is a process of an upgrade, else 0
+	heir   int // the successor if it is the process of an upgrade, else 0
 }
 
 // targets serves as a target, in the place of that with a status socket unless
@@ -217,7 +218,7 @@ func (s *service) takeover(w http.ResponseWriter, r *http.Request) {
 
 // admit waits until the successor commits.
 func (s *service) admit(ctx context.Context, w http.ResponseWriter, by claim) {
-	process, err := s.switchProtocol(w)
+	process, pid, err := s.switchProtocol(w)
 	if err == nil {
 		err = process.Committed()
 	}
@@ -230,14 +231,15 @@ func (s *service) admit(ctx context.Context, w http.ResponseWriter, by claim) {
 		s.phases.resume()
 		return
 	}
-	s.successors <- successor{process, by} // there is one at a time
+	s.successors <- successor{process, by, pid} // there is one at a time
 }
 
-// switchProtocol takes the connection of a request from HTTP.
-func (s *service) switchProtocol(w http.ResponseWriter) (*takeover.Successor, error) {
+// switchProtocol takes the connection of a request from HTTP, and returns the
+// process at its other end.
+func (s *service) switchProtocol(w http.ResponseWriter) (by *takeover.Successor, pid int, err error) {
 	c, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if paced, ok := c.(*pacedConn); ok { // it takes no place of requests any more
 		paced.release()
@@ -246,16 +248,16 @@ func (s *service) switchProtocol(w http.ResponseWriter) (*takeover.Successor, er
 	u, ok := c.(*net.UnixConn)
 	if !ok {
 		c.Close()
-		return nil, fmt.Errorf("connection of type %T", c)
+		return nil, 0, fmt.Errorf("connection of type %T", c)
 	}
-	successor, err := takeover.Admit(u)
+	by, pid, err = takeover.Admit(u)
 	if err != nil {
 		c.Close()
-		return nil, err
+		return nil, 0, err
 	}
 	// A failure to write shows when the successor is to commit.
 	_, _ = fmt.Fprintf(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", takeoverProtocol)
-	return successor, nil
+	return by, pid, nil
 }
 
 // claimOf returns what a target with a configuration says of itself.

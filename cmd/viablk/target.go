@@ -147,8 +147,11 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 	held.Forget()
 	sockets.Forget()
 	err = svc.wait(in.left)
-	if svc.successor != nil {
-		next = &departure{takeover.Departure{Successor: svc.successor.Successor, Kept: t.kept, Log: log}, *set.inEffect.Load(), svc.upgrade.pid()}
+	if s := svc.successor; s != nil {
+		next = &departure{Departure: takeover.Departure{Successor: s.Successor, Kept: t.kept, Log: log}, config: *set.inEffect.Load()}
+		if s.pid == svc.upgrade.pid() {
+			next.heir = s.pid
+		}
 	}
 	return next, err
 }

@@ -184,11 +184,7 @@ target serves on.`,
 		if *timeout <= 0 || *timeout > maximumDrain {
 			return usage("--timeout: %v is not in 1ns…%v", *timeout, maximumDrain)
 		}
-		processes, err := a.runningProcesses(cmd.Context(), options)
-		if err != nil {
-			return err
-		}
-		p, err := oneTarget(processes)
+		p, err := a.runningTarget(cmd.Context(), options)
 		if err != nil {
 			return err
 		}
@@ -200,6 +196,9 @@ target serves on.`,
 		}})
 		if err == nil {
 			err = awaitUpgrade(ctx, p.socket, started.PID)
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
+			err = &exit{exitTryAgain, fmt.Errorf("no process has taken over within %v", *timeout)}
 		}
 		if err != nil {
 			return fmt.Errorf("pid %d: %w", p.PID, err)
@@ -228,7 +227,7 @@ func awaitUpgrade(ctx context.Context, socket string, pid int) error {
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
-			return &exit{exitTryAgain, fmt.Errorf("process %d has not taken over yet", pid)}
+			return ctx.Err()
 		}
 	}
 }

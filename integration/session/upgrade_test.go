@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -18,6 +19,37 @@ import (
 
 // upgraded is what "viablk upgrade" says.
 var upgraded = regexp.MustCompile(`^process ([0-9]+) has taken over from process ([0-9]+)\n$`)
+
+// mainPID is what a service manager hears before the main process of a service.
+const mainPID = "MAINPID="
+
+func notMainPID(text string) bool { return !strings.HasPrefix(text, mainPID) }
+
+// manager is the socket of a service manager.
+type manager struct{ *net.UnixConn }
+
+// listenAsManager listens until the end of the test.
+func listenAsManager(t *testing.T, path string) manager {
+	t.Helper()
+	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	testbed.Must(t, err)
+	t.Cleanup(func() { c.Close() })
+	return manager{c}
+}
+
+// heard returns what the service manager was told, up to a last text.
+func (m manager) heard(t *testing.T, last string) (texts []string) {
+	t.Helper()
+	testbed.Must(t, m.SetReadDeadline(time.Now().Add(testbed.EndLimit)))
+	for buf := make([]byte, 64); len(texts) == 0 || texts[len(texts)-1] != last; {
+		n, err := m.Read(buf)
+		if err != nil {
+			t.Fatalf("the service manager heard %q: %v", texts, err)
+		}
+		texts = append(texts, string(buf[:n]))
+	}
+	return texts
+}
 
 // TestUpgrade: a running target starts its program anew, again and again, which
 // takes over with its disk in memory, and the service manager hears which
@@ -31,9 +63,7 @@ func TestUpgrade(t *testing.T) {
 	}
 	const disk = "  - {name: disk, backend: 'memory:4MiB'}\n"
 	configure(disk)
-	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(folder, "manager"), Net: "unixgram"})
-	testbed.Must(t, err)
-	defer manager.Close()
+	manager := listenAsManager(t, filepath.Join(folder, "manager"))
 	log, err := os.Create(filepath.Join(folder, "log")) // outlives the first process, as a pipe to this one does not
 	testbed.Must(t, err)
 	defer log.Close()
@@ -48,14 +78,14 @@ func TestUpgrade(t *testing.T) {
 	k := testbed.Connect(t, a.URI("disk", "nbd+unix"))
 	k.Ask("fill 0 4096 1", "ok")
 
-	pid, said := p.PID(), []string{"READY=1"}
+	pid, said := p.PID(), []string(nil)
 	for range 2 {
 		out := testbed.Succeed(t, testbed.StartPath(t, nil, testbed.Program(t), "upgrade", "--admin", admin))
 		m := upgraded.FindStringSubmatch(out)
 		if m == nil || m[2] != strconv.Itoa(pid) {
 			t.Fatalf("process %d was upgraded: %q", pid, out)
 		}
-		said = append(said, "MAINPID="+m[1])
+		said = append(said, mainPID+m[1])
 		pid, err = strconv.Atoi(m[1])
 		testbed.Must(t, err)
 		k.Ask("check 0 4096 1", "ok")
@@ -72,19 +102,9 @@ func TestUpgrade(t *testing.T) {
 	k.Ask("check 0 4096 1", "ok")
 
 	// The last process says it after the others.
-	testbed.Must(t, manager.SetReadDeadline(time.Now().Add(testbed.EndLimit)))
-	var heard []string
-	for buf := make([]byte, 64); len(heard) == 0 || heard[len(heard)-1] != said[len(said)-1]; {
-		n, err := manager.Read(buf)
-		if err != nil {
-			t.Fatalf("the service manager heard %q: %v", heard, err)
-		}
-		if text := string(buf[:n]); strings.HasPrefix(text, "MAINPID=") || len(heard) == 0 {
-			heard = append(heard, text)
-		}
-	}
-	if strings.Join(heard, " ") != strings.Join(said, " ") {
-		t.Errorf("the service manager heard %q, not %q", heard, said)
+	heard := manager.heard(t, said[len(said)-1])
+	if told := slices.DeleteFunc(slices.Clone(heard), notMainPID); heard[0] != "READY=1" || !slices.Equal(told, said) {
+		t.Errorf("the service manager heard %q, not READY=1 and then %q", heard, said)
 	}
 	k.Disconnect()
 	a.Stop()
@@ -97,4 +117,44 @@ func TestUpgrade(t *testing.T) {
 	if testbed.IsDisaster(string(text)) || strings.Count(string(text), "event=upgrade_failed") != 2 || strings.Count(string(text), "event=upgrade_begun") != 4 {
 		t.Errorf("the log:\n%s", text)
 	}
+}
+
+// TestAnotherTakesOver: if the process of an upgrade is not ready yet, another
+// one may take over, and the service manager does not hear that the main one is
+// that of the upgrade.
+func TestAnotherTakesOver(t *testing.T) {
+	t.Parallel()
+	folder := testbed.Folder(t)
+	at := func(name string) string { return filepath.Join(folder, name) }
+	next, begun := at("next"), at("begun")
+	script := func(path, text string) {
+		testbed.Must(t, os.WriteFile(path, []byte("#!/bin/bash\n"+text+"\n"), 0o700))
+	}
+	script(next, "touch "+begun+"; exec sleep 600")
+	script(at("first"), "exec -a "+next+" "+testbed.Program(t)+` "$@"`)
+	m := listenAsManager(t, at("manager"))
+	place := func(c *exec.Cmd) error {
+		c.Env = append(c.Env, "NOTIFY_SOCKET="+at("manager"))
+		return testbed.StartCommand(c)
+	}
+	arguments := []string{"target", "--listen", "via+shm:///?socket=" + at("v"), "--export", "disk=memory:4MiB", "--admin", at("admin")}
+	p := testbed.StartBinaryAt(t, place, at("first"), arguments...)
+	defer func() { _ = syscall.Kill(-p.PID(), syscall.SIGKILL) }() // with the process that sleeps
+	testbed.Refused(t, 75, `no process has taken over within 1s`, "upgrade", "--admin", at("admin"), "--timeout", "1s")
+	if _, err := os.Stat(begun); err != nil {
+		t.Fatalf("the process of the upgrade has not begun: %v", err)
+	}
+	q := testbed.StartBinary(t, testbed.Program(t), append(arguments, "--takeover", at("admin"))...)
+	if code := p.ExitCode(); code != 0 {
+		t.Errorf("the first process ends with exit code %d\n%s", code, p.Output())
+	}
+	c, err := net.Dial("unixgram", at("manager"))
+	testbed.Must(t, err)
+	defer c.Close()
+	_, err = c.Write([]byte("end"))
+	testbed.Must(t, err)
+	if told := slices.DeleteFunc(m.heard(t, "end"), notMainPID); len(told) != 0 {
+		t.Errorf("process %d has taken over, and the service manager heard %q", q.PID(), told)
+	}
+	q.Stop()
 }

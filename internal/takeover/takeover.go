@@ -52,11 +52,11 @@ type Successor struct {
 func NewSuccessor(c Channel, p Process) *Successor { return &Successor{c, p} }
 
 // Admit returns who wants to take over at a connection, which it takes over if
-// there is no error.
-func Admit(c *net.UnixConn) (*Successor, error) {
+// there is no error, and the process ID.
+func Admit(c *net.UnixConn) (by *Successor, pid int, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	var peer *unix.Ucred
 	var failure error
@@ -64,19 +64,19 @@ func Admit(c *net.UnixConn) (*Successor, error) {
 		peer, failure = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
 	if err = errors.Join(err, failure); err != nil {
-		return nil, fmt.Errorf("user of the successor: %w", err)
+		return nil, 0, fmt.Errorf("user of the successor: %w", err)
 	}
 	if int(peer.Uid) != os.Geteuid() { // this process could not end one of root
-		return nil, fmt.Errorf("user %d may not take over: %w", peer.Uid, unix.EPERM)
+		return nil, 0, fmt.Errorf("user %d may not take over: %w", peer.Uid, unix.EPERM)
 	}
 	if int(peer.Pid) == os.Getpid() {
-		return nil, fmt.Errorf("process %d does not take over from itself: %w", peer.Pid, unix.EINVAL)
+		return nil, 0, fmt.Errorf("process %d does not take over from itself: %w", peer.Pid, unix.EINVAL)
 	}
-	pid, err := unix.PidfdOpen(int(peer.Pid), 0)
+	fd, err := unix.PidfdOpen(int(peer.Pid), 0)
 	if err != nil {
-		return nil, fmt.Errorf("process %d: %w", peer.Pid, err)
+		return nil, 0, fmt.Errorf("process %d: %w", peer.Pid, err)
 	}
-	return NewSuccessor(socket{c}, pidfd(pid)), nil
+	return NewSuccessor(socket{c}, pidfd(fd)), int(peer.Pid), nil
 }
 
 // Committed waits until the successor is ready to receive. After an error the

@@ -223,7 +223,7 @@ func TestSuccessorClosesAtOnce(t *testing.T) {
 // connection stays its own.
 func TestOthersAreNotAdmitted(t *testing.T) {
 	a, b := pair(t)
-	if s, err := Admit(a); !errors.Is(err, unix.EINVAL) {
+	if s, _, err := Admit(a); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("%v, %v", s, err)
 	}
 	if err := (socket{a}).Send(Message{kind: commit, FD: -1}); err != nil {
