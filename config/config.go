@@ -84,9 +84,8 @@ type Target struct {
 	// KeepAlive is the idle time after which a VIA connection is probed.
 	KeepAlive time.Duration `mapstructure:"keepalive"`
 
-	// IOTimeout is how long a request may be in a disk until the
-	// log says so and new clients are refused. Zero means for ever. No
-	// request fails for it.
+	// IOTimeout is how long a request may be in a disk until the log says so and
+	// new clients are refused. Zero means for ever. No request fails for it.
 	IOTimeout time.Duration `mapstructure:"io_timeout"`
 
 	// BusyPoll is how long a VIA connection busy-polls before it sleeps. Zero

@@ -143,13 +143,11 @@ func (a *app) attach(ctx context.Context, c config.Config, in *nbdListeners) (er
 	if err := g.start(ctx, c, svc, "attach", local, log); err != nil {
 		return err
 	}
+	var done <-chan struct{} = g.in.left
 	if kernel != nil {
 		if err := life.publish(kernel.lifePath()); err != nil {
 			return errors.Join(err, kernel.abandon())
 		}
-	}
-	var done <-chan struct{} = g.in.left
-	if kernel != nil {
 		done = kernel.attachment.Done()
 	}
 	if err := a.printReady(g.ready, g.in); err != nil {

@@ -86,7 +86,7 @@ func (c *certificates) reload() error {
 	return errors.Join(err, c.finish(err))
 }
 
-// readEach reads the certificates again, each folder by itself: what one of
+// readEach reads the certificates again, each folder independently: what one of
 // them revokes does not wait for another one. It logs errors.
 func (c *certificates) readEach() {
 	var errs []error
