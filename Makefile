@@ -249,9 +249,9 @@ check: deps bin/gofumpt-$(GOFUMPT) bin/staticcheck-$(STATICCHECK) bin/checklocks
 	if [ -n "$$unformatted" ]; then echo "gofumpt -l: $$unformatted"; exit 1; fi
 	$(GO) vet $(VM),suites,packages,page ./...
 	bin/staticcheck-$(STATICCHECK) $(VM),suites,packages,page ./...
-	CGO_ENABLED=1 $(GO) vet $(VM),$(VERBS) ./via/verbs ./cmd/viablk ./integration/vm/interop
+	$(RAW_CGO) $(GO) vet $(VM),$(VERBS) ./via/verbs ./cmd/viablk ./integration/vm/interop
 	$(RAW_CGO) bin/staticcheck-$(STATICCHECK) -tags $(VERBS) ./via/verbs
-	CGO_ENABLED=1 $(GO) vet -tags $(CEPH) ./target/backend/rbd ./cmd/viablk ./integration/ceph
+	$(RAW_CGO) $(GO) vet -tags $(CEPH) ./target/backend/rbd ./cmd/viablk ./integration/ceph
 	$(RAW_CGO) bin/staticcheck-$(STATICCHECK) -tags $(CEPH) ./target/backend/rbd ./integration/ceph
 	CGO_ENABLED=0 bin/checklocks $(LOCKS) $(LOCKED)
 	$(RAW_CGO) bin/checklocks $(LOCKS) -tags $(RBD) ./target/backend/rbd

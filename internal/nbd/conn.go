@@ -360,6 +360,9 @@ func (c *conn) logEnd(err error) {
 	case err == nil, c.stopped.Load(), clientDisconnected(err), errors.Is(err, errStopped), errors.As(err, &logged):
 		log.Debug("connection ended", "event", "connection_ended", "reason", err)
 	case !c.exportChosen: // unauthenticated peers can cause this
+		if outOfFDs(err) {
+			err = fmt.Errorf("%w: %w", errNoFDs, err)
+		}
 		c.server.refusals.Warn(log, "handshake ended", "event", "handshake_ended", "error", err)
 	default:
 		c.logCaused(log, "connection ended", "event", "connection_ended", "error", err)

@@ -40,7 +40,8 @@ func outOfFDs(err error) bool {
 }
 
 // errNoFDs is why a client is refused that was accepted with the reserved
-// descriptor, or loses its handshake to a newer one.
+// descriptor, loses its handshake to a newer one, or needs one more than there
+// is.
 var errNoFDs = errors.New("no file descriptor left: raise the limit of open files, or lower those of connections and handshakes")
 
 // shedOnEMFILE deals with a listener that has no descriptor for its next
