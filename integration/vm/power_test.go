@@ -41,15 +41,15 @@ const (
 	targetHost = "10.77.1.1:4791"
 )
 
-// exports are the disks of a target, in the order of the machine's: a raw
-// device, and a sparse file of a file system.
-var exports = []string{"raw", "file"}
+// exports are the disks of a target: a raw device, a sparse file of a file
+// system, and an overlay there over a base that must stay as it is.
+var exports = []string{"raw", "file", "cow"}
 
 // TestTargetLosesPower cuts the power of a machine with a target in the middle
 // of writes, again and again. Under its disks lies an NBD server of ours that
 // loses what was not flushed, sector by sector: all of it, or some. The
 // promises to an initiator on another machine hold when the target is back, on
-// a raw device and in a file of ext4.
+// a raw device, in a file of ext4 and in an overlay.
 //
 // A target without fsync, and without RWF_DSYNC, would fail the test.
 func TestTargetLosesPower(t *testing.T) {
@@ -88,19 +88,22 @@ func TestTargetLosesPower(t *testing.T) {
 }
 
 // test cuts the power of a target several times. loses says that promises will
-// not have been kept, on either disk.
+// not have been kept, on any disk.
 func (b *powerBed) test(t *testing.T, cuts int, prefix []string, loses bool) {
 	var disks []*losingDisk
-	for range exports {
+	for range 2 {
 		disks = append(disks, newLosingDisk(t))
 	}
 	logs := fmt.Sprintf("/%d-", b.random.Uint32())
 	for cut := range cuts {
 		target := b.bootTarget(t, disks, cut == 0, prefix, cut%2 == 1)
 		if cut > 0 {
-			b.check(t, logs, false)
+			b.check(t, logs, exports, false)
 		}
-		writers := []*Command{b.write(t, logs, "raw"), b.write(t, logs, "file")}
+		var writers []*Command
+		for _, export := range exports {
+			writers = append(writers, b.write(t, logs, export))
+		}
 		for i, w := range writers {
 			answers := 16 * (4 + b.random.IntN(12)) // of which it says so
 			if err := w.Await(b.ctx, fmt.Sprintf("answered %d\n", answers)); err != nil {
@@ -111,7 +114,7 @@ func (b *powerBed) test(t *testing.T, cuts int, prefix []string, loses bool) {
 		endWriters(t, writers)
 	}
 	target := b.bootTarget(t, disks, false, nil, false)
-	b.check(t, logs, loses)
+	b.check(t, logs, exports, loses)
 	target.cut(t, b, disks, false)
 }
 
@@ -139,7 +142,7 @@ func (b *powerBed) testWaits(t *testing.T) {
 	endWriters(t, []*Command{careless, careful})
 	t.Logf("the careless one was told: %v", strings.Contains(careless.Output(), "lost:"))
 	target = b.bootTarget(t, disks, false, nil, false)
-	b.check(t, logs, false)
+	b.check(t, logs, []string{"raw", "file"}, false)
 	target.cut(t, b, disks, false)
 }
 
@@ -168,7 +171,7 @@ func endWriters(t *testing.T, writers []*Command) {
 }
 
 // check compares the disks with what they promised.
-func (b *powerBed) check(t *testing.T, logs string, loses bool) {
+func (b *powerBed) check(t *testing.T, logs string, exports []string, loses bool) {
 	t.Helper()
 	for _, export := range exports {
 		r := b.Run(b.ctx, "worker", "log-check", "-host", targetHost, "-export", export, "-log", logs+export)
@@ -202,16 +205,19 @@ func (b *powerBed) bootTarget(t *testing.T, disks []*losingDisk, isNew bool, pre
 	}
 	v := Boot(t, c)
 	if isNew {
-		v.Must("sh", "-ec", fmt.Sprintf("mkfs.ext4 -q /dev/vdb; mount /dev/vdb /mnt; truncate -s %d /mnt/disk; sync; umount /mnt", exportSize))
+		v.Must("sh", "-ec", fmt.Sprintf(`mkfs.ext4 -q /dev/vdb; mount /dev/vdb /mnt; truncate -s %[1]d /mnt/disk /mnt/base
+			dd if=/dev/urandom bs=%[1]d count=1 >>/mnt/base; sha256sum /mnt/base >/mnt/sum
+			timeout -s TERM 60 viablk up --export cow=cow:/mnt/base,/mnt/cow?create=1 --run true; sync; umount /mnt`, exportSize))
 	}
 	v.Must("mount", "/dev/vdb", "/mnt")
-	how := ""
+	v.Must("sha256sum", "-c", "/mnt/sum")
+	how, also := "", ""
 	if direct {
-		how = "?direct=1"
+		how, also = "?direct=1", "?io=threads"
 	}
 	target, err := v.Start(b.ctx, append(prefix, "viablk", "target", "--insecure", "--listen", "via+roce://10.77.1.1/",
-		"--keepalive", "1s", // a host that is busy stops its machines for a second
-		"--export", "raw=file:/dev/vda"+how, "--export", "file=file:/mnt/disk"+how)...)
+		"--keepalive", "2s", // a host that is busy stops its machines for seconds
+		"--export", "raw=file:/dev/vda"+how, "--export", "file=file:/mnt/disk"+how, "--export", "cow=cow:/mnt/base,/mnt/cow"+also)...)
 	must(t, err)
 	must(t, target.Await(b.ctx, "via+roce"))
 	return powerTarget{v}
