@@ -104,7 +104,7 @@ TOOLS := git:git fio:fio nbdkit:nbdkit nbdinfo:libnbd-bin nbdcopy:libnbd-bin \
 	qemu-nbd:qemu-utils nbd-server:nbd-server strace:strace mkfs.ext4:e2fsprogs losetup:mount \
 	mount:mount umount:mount kill:procps flock:util-linux curl:curl setpriv:util-linux prlimit:util-linux fsck.ext4:e2fsprogs python3:python3 \
 	systemd-analyze:systemd ip:iproute2 tc:iproute2 nft:nftables iptables:iptables tshark:tshark \
-	qemu-system-x86_64:qemu-system-x86 xz:xz-utils zstd:zstd promtool:prometheus tmux:tmux \
+	qemu-system-x86_64:qemu-system-x86 xz:xz-utils zstd:zstd cryptsetup:cryptsetup-bin promtool:prometheus tmux:tmux \
 	gcc:gcc /usr/include/stdlib.h:libc6-dev /usr/include/infiniband/verbs.h:libibverbs-dev \
 	/usr/include/rdma/rdma_cma.h:librdmacm-dev $(RBD_TOOLS) nbdsh:python3-libnbd /usr/lib/python3/dist-packages/nbd.py:python3-libnbd \
 	/usr/lib/python3/dist-packages/jsonschema/__init__.py:python3-jsonschema /usr/lib/python3/dist-packages/yaml/__init__.py:python3-yaml
