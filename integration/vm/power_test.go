@@ -107,7 +107,7 @@ func (b *powerBed) test(t *testing.T, cuts int, prefix []string, loses bool) {
 		for i, w := range writers {
 			answers := 16 * (4 + b.random.IntN(12)) // of which it says so
 			if err := w.Await(b.ctx, fmt.Sprintf("answered %d\n", answers)); err != nil {
-				t.Fatalf("%s: %v; %s", exports[i], err, target.Console())
+				t.Fatalf("%s: %v; %s", exports[i], err, target.log())
 			}
 		}
 		target.cut(t, b, disks, cut%2 == 0)
@@ -136,7 +136,7 @@ func (b *powerBed) testWaits(t *testing.T) {
 	before := strings.Count(careful.Output(), "\n")
 	target = b.bootTarget(t, disks, false, nil, false)
 	if err := careful.Await(b.ctx, fmt.Sprintf("answered %d\n", 16*(before+8))); err != nil {
-		t.Fatalf("who had nothing to lose does not go on: %v; %s", err, target.Console())
+		t.Fatalf("who had nothing to lose does not go on: %v; %s", err, target.log())
 	}
 	target.cut(t, b, disks, true)
 	endWriters(t, []*Command{careless, careful})
@@ -191,7 +191,13 @@ func lastLine(text string) string {
 }
 
 // powerTarget is a machine with a target.
-type powerTarget struct{ *VM }
+type powerTarget struct {
+	*VM
+	process *Command
+}
+
+// log is what the target and its kernel said.
+func (p powerTarget) log() string { return p.process.snapshot().String() + p.Console() }
 
 // bootTarget boots a machine with a target of the disks, which are new or not.
 func (b *powerBed) bootTarget(t *testing.T, disks []*losingDisk, isNew bool, prefix []string, direct bool) powerTarget {
@@ -220,7 +226,7 @@ func (b *powerBed) bootTarget(t *testing.T, disks []*losingDisk, isNew bool, pre
 		"--export", "raw=file:/dev/vda"+how, "--export", "file=file:/mnt/disk"+how, "--export", "cow=cow:/mnt/base,/mnt/cow"+also)...)
 	must(t, err)
 	must(t, target.Await(b.ctx, "via+roce"))
-	return powerTarget{v}
+	return powerTarget{v, target}
 }
 
 // cut cuts the power of the machine and what its disks held in their caches:
