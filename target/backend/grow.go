@@ -84,9 +84,16 @@ func (f *file) fixedSize() error {
 // grow makes the file larger, and that durable: a client that was told the size
 // finds it after a power cut. The lock keeps other processes from shrinking the
 // file, and the caller other calls of grow.
+//
+// The kernel fills the block that was the last with zeroes, in the page cache.
+// A direct write of it meanwhile fails the next flush: it is held until the
+// zeroes are on the disk.
 func (f *file) grow(size int64) error {
 	now, err := f.size()
 	if err == nil && now < size {
+		if now%block.AtomicUnit != 0 {
+			defer hold(f.ranges, now-1)()
+		}
 		err = f.truncate(size)
 	}
 	if err != nil {
@@ -96,6 +103,16 @@ func (f *file) grow(size int64) error {
 		return fmt.Errorf("backing file %q has grown to %d bytes, and that is not durable: %w", f.path, size, err)
 	}
 	return nil
+}
+
+// hold holds the block at off for writing, when requests for it have ended.
+func hold(ranges *block.Ranges, off int64) (release func()) {
+	granted := make(chan struct{})
+	w := block.Wait{Granted: func() { close(granted) }}
+	if !ranges.Acquire(&w, off, 1, true) {
+		<-granted
+	}
+	return func() { ranges.Release(off, 1, true) }
 }
 
 // truncate is ftruncate(2).

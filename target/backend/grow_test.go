@@ -214,3 +214,52 @@ func TestGrowNotDurable(t *testing.T) {
 	}
 	_ = d.Close() // it says again that writes are lost
 }
+
+// A file whose end is no whole block grows while clients write to that block,
+// past the page cache: every flush succeeds.
+func TestGrowAmidDirectWrites(t *testing.T) {
+	const steps = 300
+	path := newFile(t, 1<<20+512)
+	d := mustOpen(t, "file:"+path+"?direct=1&io=uring", Options{})
+	grain := int64(d.Info().MinimumBlock)
+	stop := make(chan struct{})
+	var writers sync.WaitGroup
+	for range 2 {
+		writers.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				disk, err := block.NewDisk(d)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				size, _ := disk.Size()
+				for range 8 {
+					_, e := disk.WriteAt(bytes.Repeat([]byte{7}, int(grain)), size-grain)
+					err = errors.Join(err, e)
+				}
+				if err = errors.Join(err, disk.Close()); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	size := d.Info().Size
+	for range steps {
+		size += 3 * grain
+		if err := grow(d, size); err != nil {
+			t.Error(err)
+			break
+		}
+	}
+	close(stop)
+	writers.Wait()
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+}
