@@ -140,8 +140,8 @@ func (a *app) exportSetCommand() *cobra.Command {
 hold for those that come from now on, limits for the next request of each client; limits
 need an export that has some. The configuration file does not change.
 
---size grows the disk, which is file: with a regular file, or rbd:. Initiators and their
-devices hear of it within seconds, NBD clients when they connect again. --read-only is
+--size grows the disk, which is file: with a regular file, or rbd:, also in crc:. Initiators
+and their devices hear of it within seconds, NBD clients when they connect again. --read-only is
 refused while a client has the export open for writing, --read-only=false if the disk
 was opened for reading only.`,
 		Example: `  viablk export set disk0 --iops 2000 --session-bandwidth 50MiB

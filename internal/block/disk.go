@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/pojntfx/go-nbd/pkg/backend"
@@ -24,7 +25,8 @@ const diskQueues = 4
 // multiples of the device's minimum block.
 type Disk struct {
 	device Device
-	info   Info
+	info   Info         // but for its Size
+	size   atomic.Int64 // of the disk, in bytes
 
 	mu    sync.Mutex
 	freed sync.Cond
@@ -45,6 +47,7 @@ func NewDisk(device Device) (*Disk, error) {
 	if d.info.Features&CanMultiConn != 0 {
 		d.limit = diskQueues
 	}
+	d.size.Store(d.info.Size)
 	d.freed.L = &d.mu
 	q, err := d.acquire() // a device without queues is refused here
 	if err != nil {
@@ -54,8 +57,19 @@ func NewDisk(device Device) (*Disk, error) {
 	return d, nil
 }
 
-// Size returns the size of the disk in bytes.
-func (d *Disk) Size() (int64, error) { return d.info.Size, nil }
+// Size returns the size of the disk in bytes: what the device had at the
+// beginning, or at the last call of Resize.
+func (d *Disk) Size() (int64, error) { return d.size.Load(), nil }
+
+// Resize has the disk go by the size that its device has now.
+func (d *Disk) Resize() { d.size.Store(d.device.Info().Size) }
+
+// present returns the description by which calls are checked.
+func (d *Disk) present() Info {
+	info := d.info
+	info.Size = d.size.Load()
+	return info
+}
 
 // ReadAt implements [io.ReaderAt]: at the end of the disk it reads what there
 // is and returns [io.EOF].
@@ -66,7 +80,7 @@ func (d *Disk) ReadAt(p []byte, off int64) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	left := d.info.Size - off
+	left := d.size.Load() - off
 	if left <= 0 {
 		return 0, io.EOF
 	}
@@ -143,7 +157,8 @@ func (d *Disk) one(op Op, flags Flags, off, length int64) error {
 	if length == 0 && op != Flush {
 		return nil
 	}
-	if e := d.info.Check(op, flags, uint64(off), uint64(length)); e != 0 {
+	info := d.present()
+	if e := info.Check(op, flags, uint64(off), uint64(length)); e != 0 {
 		return describe(op, off, e)
 	}
 	q, err := d.acquire()
@@ -161,9 +176,10 @@ func (d *Disk) transfer(op Op, flags Flags, p []byte, off int64) (int, error) {
 		return 0, nil
 	}
 	// The whole range is checked before a part of it is written.
-	e := d.info.checkOp(op, flags)
+	info := d.present()
+	e := info.checkOp(op, flags)
 	if e == 0 {
-		e = d.info.checkRange(op, uint64(off), uint64(len(p)))
+		e = info.checkRange(op, uint64(off), uint64(len(p)))
 	}
 	if e != 0 {
 		return 0, describe(op, off, e)

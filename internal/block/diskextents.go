@@ -16,7 +16,8 @@ func (d *Disk) Extents(off, length int64, visit func(off int64, e Extent) error)
 	if length == 0 {
 		return nil
 	}
-	if e := d.info.Check(Status, 0, uint64(off), uint64(length)); e != 0 {
+	info := d.present()
+	if e := info.Check(Status, 0, uint64(off), uint64(length)); e != 0 {
 		return describe(Status, off, e)
 	}
 	q, err := d.acquire()

@@ -65,6 +65,9 @@ func (d *cutDisk) uses(device block.Device, n int) {
 		n := 1 + random.IntN(min(cutSectors-first, 20))
 		off, length := cutOffset(zone+first), int64(n)*sector
 		first += zone
+		if size, _ := disk.Size(); off+length > size {
+			continue // the disk has not grown yet
+		}
 		m.stamp++
 		switch kind := random.IntN(8); kind {
 		case 0:
@@ -114,7 +117,14 @@ func (d *cutDisk) check(device block.Device, after ending) {
 		d.t.Fatal(err)
 	}
 	defer disk.Close()
-	d.model.check(d.t, func(p []byte, off int64) error { _, err := disk.ReadAt(p, off); return err }, after)
+	d.model.check(d.t, func(p []byte, off int64) error {
+		if size, _ := disk.Size(); off >= size {
+			clear(p) // the disk has not grown yet
+			return nil
+		}
+		_, err := disk.ReadAt(p, off)
+		return err
+	}, after)
 }
 
 // cut ends the machine by a power cut.

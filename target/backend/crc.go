@@ -36,29 +36,32 @@ import (
 type crc struct {
 	inner    block.Device
 	disk     *block.Disk // inner, for the executor
-	info     block.Info
-	passes   bool // requests may go to queues of inner
+	info     block.Info  // its Size is that of the opening
+	passes   bool        // requests may go to queues of inner
 	file     *file
 	header   *checksum.Header
-	regions  []region
+	size     atomic.Int64 // of the disk as far as the file follows it, in bytes
+	regions  regionTable
 	ranges   *block.Ranges
 	executor *block.Executor
 	latch    block.Latch
 	identity block.Identity // nil: the disk has none
 	idle     time.Duration  // after which the mark of a region is cleared
 	scrubs   scrubs
+	follower follower
 
 	log        *slog.Logger
 	alarms     ratelog.Log
 	mismatches atomic.Uint64
 
-	// Each holds one token: to read sums of a region, to change marks, and to
-	// store sums.
-	loading chan struct{}
-	marking chan struct{}
-	saving  chan struct{}
-	intent  *checksum.Intent // of the holder of marking
-	marked  []int64          // regions, of the same
+	// Each holds one token: to grow, to read sums of a region, to change marks,
+	// and to store sums.
+	extending chan struct{}
+	loading   chan struct{}
+	marking   chan struct{}
+	saving    chan struct{}
+	intent    *checksum.Intent // of the holder of marking
+	marked    []int64          // regions, of the same
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -67,33 +70,6 @@ type crc struct {
 	dirty  []int64 // regions whose sums are to be stored
 	unused []int64 // of the holder of saving
 }
-
-// region is what is in memory of a region.
-type region struct {
-	state atomic.Uint32 // isMarked, and how many writers there are
-	sums  atomic.Pointer[checksum.Sums]
-
-	stale  atomic.Bool // marked by a process that did not end well: sum it
-	lost   atomic.Bool // its sums cannot be read
-	dirty  atomic.Bool // sums have changed, and are not stored
-	failed atomic.Bool // a write failed: it stays marked
-
-	saved atomic.Int64 // when its sums were stored last, in ns since 1970
-}
-
-// isMarked is the bit of a state that says that the region is marked, durably.
-const isMarked = 1 << 31
-
-// beginWrite counts a writer if the region is marked and in memory.
-func (g *region) beginWrite() bool {
-	if g.state.Add(1)&isMarked != 0 && g.sums.Load() != nil {
-		return true
-	}
-	g.endWrite()
-	return false
-}
-
-func (g *region) endWrite() { g.state.Add(^uint32(0)) }
 
 // CorruptBlocks returns how many reads of a disk, as [Open] returned it, met a
 // block that is not what was written, and whether it has checksums at all.
@@ -127,9 +103,6 @@ func regionsOf(off, n int64) (first, last int64) {
 	return off / checksum.RegionSize, (off + n - 1) / checksum.RegionSize
 }
 
-// Info implements [block.Device].
-func (c *crc) Info() block.Info { return c.info }
-
 // Durability implements [block.DurabilityReporter].
 func (c *crc) Durability() block.Durability { return block.DurabilityOf(c.inner) }
 
@@ -140,17 +113,19 @@ func (c *crc) Identity() block.Identity { return c.identity }
 // memory.
 func (c *crc) sum(off int64) *atomic.Uint32 {
 	number := off / checksum.BlockSize
-	return &c.regions[number/checksum.RegionBlocks].sums.Load()[number%checksum.RegionBlocks]
+	return &c.regions.at(number / checksum.RegionBlocks).sums.Load()[number%checksum.RegionBlocks]
 }
 
 // blockAt returns how many bytes the block at off has: the last of a disk may
-// be shorter.
-func (c *crc) blockAt(off int64) int64 { return min(checksum.BlockSize, c.info.Size-off) }
+// be shorter. That one has another size after the disk has grown, and who
+// asks for it holds its range.
+func (c *crc) blockAt(off int64) int64 { return min(checksum.BlockSize, c.size.Load()-off) }
 
-// whole reports whether a range consists of whole blocks.
+// whole reports whether a range consists of whole blocks. That stays
+// so as long as the range is held.
 func (c *crc) whole(off, n int64) bool {
 	end := off + n
-	return off%checksum.BlockSize == 0 && (end%checksum.BlockSize == 0 || end == c.info.Size)
+	return off%checksum.BlockSize == 0 && (end%checksum.BlockSize == 0 || end == c.size.Load())
 }
 
 // check compares whole blocks with their sums.
@@ -213,7 +188,7 @@ func (c *crc) fill(off, length int64, zeroes bool) {
 func (c *crc) forget(off, length int64) {
 	first, last := regionsOf(off, length)
 	for i := first; i <= last; i++ {
-		c.regions[i].failed.Store(true)
+		c.regions.at(i).failed.Store(true)
 	}
 	from := off &^ (checksum.BlockSize - 1)
 	c.fill(from, off+length-from, false)
@@ -222,7 +197,7 @@ func (c *crc) forget(off, length int64) {
 // soil notes that sums of regions have changed. A writer of them is there.
 func (c *crc) soil(first, last int64) {
 	for i := first; i <= last; i++ {
-		if g := &c.regions[i]; !g.dirty.Load() && g.dirty.CompareAndSwap(false, true) {
+		if g := c.regions.at(i); !g.dirty.Load() && g.dirty.CompareAndSwap(false, true) {
 			c.mu.Lock()
 			c.dirty = append(c.dirty, i)
 			c.mu.Unlock()
@@ -233,7 +208,7 @@ func (c *crc) soil(first, last int64) {
 // beginWrite counts a writer of regions, if all are marked and in memory.
 func (c *crc) beginWrite(first, last int64) bool {
 	for i := first; i <= last; i++ {
-		if !c.regions[i].beginWrite() {
+		if !c.regions.at(i).beginWrite() {
 			c.endWrite(first, i-1)
 			return false
 		}
@@ -244,14 +219,14 @@ func (c *crc) beginWrite(first, last int64) bool {
 // endWrite ends beginWrite.
 func (c *crc) endWrite(first, last int64) {
 	for i := first; i <= last; i++ {
-		c.regions[i].endWrite()
+		c.regions.at(i).endWrite()
 	}
 }
 
 // present reports whether the sums of regions are in memory.
 func (c *crc) present(first, last int64) bool {
 	for i := first; i <= last; i++ {
-		if c.regions[i].sums.Load() == nil {
+		if c.regions.at(i).sums.Load() == nil {
 			return false
 		}
 	}

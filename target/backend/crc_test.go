@@ -252,6 +252,7 @@ func TestChecksumsAgainstModel(t *testing.T) {
 func killSums(t testing.TB, d block.Device) {
 	t.Helper()
 	c := d.(*crc)
+	c.follower.close()
 	c.executor.Close()
 	if err := c.disk.Close(); err != nil {
 		t.Error(err)

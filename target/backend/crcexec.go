@@ -130,7 +130,7 @@ func (c *crc) zero(r *block.Request) error {
 func (c *crc) trim(r *block.Request) error {
 	off := (r.Offset + checksum.BlockSize - 1) &^ (checksum.BlockSize - 1)
 	end := r.Offset + r.Length
-	if end != c.info.Size {
+	if end != c.size.Load() {
 		end &^= checksum.BlockSize - 1
 	}
 	if off >= end {

@@ -60,7 +60,7 @@ func openCrc(inner block.Device, path string, o fileOptions, k kernel) (block.De
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
-	for _, t := range []*chan struct{}{&c.loading, &c.marking, &c.saving} {
+	for _, t := range []*chan struct{}{&c.extending, &c.loading, &c.marking, &c.saving} {
 		*t = make(chan struct{}, 1)
 		*t <- struct{}{}
 	}
@@ -207,7 +207,8 @@ func (c *crc) readSums(readOnly bool) error {
 		err = c.resize()
 	}
 	if err == nil {
-		c.regions = make([]region, checksum.Regions(c.info.Size))
+		c.regions.extend(checksum.Regions(c.info.Size))
+		c.size.Store(c.info.Size)
 		c.intent, err = checksum.OpenIntent(overlayFile{f}, c.header)
 	}
 	if err == nil && !readOnly {

@@ -109,17 +109,32 @@ func (q *crcQueue) suits(r *block.Request, first, last int64) bool {
 	case block.Status, block.Prefetch:
 		return true
 	case block.Read:
-		return c.passes && c.whole(r.Offset, r.Length) && c.present(first, last) && c.ranges.TryAcquire(r.Offset, r.Length, false)
+		return c.passes && c.present(first, last) && q.acquire(r, false)
 	case block.Write:
-		if !c.passes || r.Flags&block.FUA != 0 || !c.whole(r.Offset, r.Length) || !c.beginWrite(first, last) {
+		if !c.passes || r.Flags&block.FUA != 0 || !c.beginWrite(first, last) {
 			return false
 		}
-		if c.ranges.TryAcquire(r.Offset, r.Length, true) {
+		if q.acquire(r, true) {
 			return true
 		}
 		c.endWrite(first, last)
 	}
 	return false
+}
+
+// acquire holds the range of a request, if that is possible at once and the
+// request consists of whole blocks, which only the holder of the last one of a
+// disk that grows can say.
+func (q *crcQueue) acquire(r *block.Request, write bool) bool {
+	c := q.device
+	if !c.ranges.TryAcquire(r.Offset, r.Length, write) {
+		return false
+	}
+	whole := c.whole(r.Offset, r.Length)
+	if !whole {
+		c.ranges.Release(r.Offset, r.Length, write)
+	}
+	return whole
 }
 
 // pass hands a request to the inner queue.

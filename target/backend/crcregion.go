@@ -25,7 +25,7 @@ func (c *crc) load(first, last int64) error {
 	}
 	return token(c.loading, func() error {
 		for i := first; i <= last; i++ {
-			if c.regions[i].sums.Load() == nil {
+			if c.regions.at(i).sums.Load() == nil {
 				c.loadRegion(i)
 			}
 		}
@@ -36,7 +36,7 @@ func (c *crc) load(first, last int64) error {
 // loadRegion reads the sums of a region, or sums its data. Sums that cannot be
 // read are none: the data is not to blame.
 func (c *crc) loadRegion(i int64) {
-	g, s := &c.regions[i], new(checksum.Sums)
+	g, s := c.regions.at(i), new(checksum.Sums)
 	readOnly := c.info.Features&block.ReadOnly != 0
 	switch {
 	case g.stale.Load() && readOnly:
@@ -57,7 +57,7 @@ func (c *crc) loadRegion(i int64) {
 // The caller has the token of loading, and no request has the sums in memory.
 func (c *crc) readRegion(i int64, s *checksum.Sums) {
 	err := s.Load(overlayFile{c.file}, c.header, i)
-	if c.regions[i].lost.Store(err != nil); err != nil {
+	if c.regions.at(i).lost.Store(err != nil); err != nil {
 		c.log.Error("checksums cannot be read: their blocks are not checked until they are written",
 			"event", "checksums_lost", "sums", c.file.path, "offset", i*checksum.RegionSize, "error", err)
 	}
@@ -68,7 +68,7 @@ func (c *crc) readRegion(i int64, s *checksum.Sums) {
 func (c *crc) sumRegion(i int64, s *checksum.Sums) {
 	p := make([]byte, sumChunk)
 	start := i * checksum.RegionSize
-	end := min(start+checksum.RegionSize, c.info.Size)
+	end := min(start+checksum.RegionSize, c.size.Load())
 	sum := func(p []byte, off int64) bool {
 		if _, err := c.disk.ReadAt(p, off); err != nil {
 			return false
@@ -115,7 +115,7 @@ func (c *crc) mark(first, last int64) error {
 		return err
 	}
 	from := first - first%markAhead
-	to := min(last-last%markAhead+markAhead, int64(len(c.regions))) - 1
+	to := min(last-last%markAhead+markAhead, c.count()) - 1
 	c.mu.Lock()
 	for i := from; i <= to; i++ {
 		c.wanted = append(c.wanted, i)
@@ -168,8 +168,8 @@ func (c *crc) markLocked(wanted []int64, first, last int64) error {
 		return err
 	}
 	for _, i := range marks {
-		c.regions[i].saved.Store(time.Now().UnixNano())
-		c.regions[i].state.Or(isMarked)
+		c.regions.at(i).saved.Store(time.Now().UnixNano())
+		c.regions.at(i).state.Or(isMarked)
 	}
 	c.marked = append(c.marked, marks...)
 	return nil
@@ -238,7 +238,7 @@ func (c *crc) save() error {
 // be stored.
 func (c *crc) saveRegions(dirty []int64) (err error) {
 	for _, i := range dirty {
-		g := &c.regions[i]
+		g := c.regions.at(i)
 		g.saved.Store(time.Now().UnixNano()) // while the region is dirty: its mark stays
 		g.dirty.Store(false)                 // before the sums are loaded
 		if err == nil {
@@ -261,7 +261,7 @@ func (c *crc) clearIdle(before time.Time) error {
 		rest := c.marked[:0]
 		cleared := 0
 		for _, i := range c.marked {
-			if c.isIdle(&c.regions[i], before) {
+			if c.isIdle(c.regions.at(i), before) {
 				c.intent.Mark(i, false)
 				cleared++
 				continue

@@ -90,8 +90,8 @@ func TestScrub(t *testing.T) {
 		}
 		again.load(1, 1)
 		wantPlaces(t, scrubAll(t, again), planted...)
-		for i := range again.regions {
-			if inMemory := again.regions[i].sums.Load() != nil; inMemory != (i == 1) {
+		for i := range again.count() {
+			if inMemory := again.regions.at(i).sums.Load() != nil; inMemory != (i == 1) {
 				t.Errorf("the sums of region %d are in memory: %v", i, inMemory)
 			}
 		}
@@ -193,7 +193,7 @@ func TestScrubOfMarkedRegions(t *testing.T) {
 	} else {
 		defer b.close(again)
 		wantPlaces(t, scrubAll(t, again))
-		if again.regions[0].stale.Load() || again.regions[0].sums.Load() == nil {
+		if again.regions.at(0).stale.Load() || again.regions.at(0).sums.Load() == nil {
 			t.Error("the region has no sums after a scrub")
 		}
 		flip(t, b.path, 4096*9)
@@ -213,7 +213,7 @@ func TestScrubOfRegionLoadedMeanwhile(t *testing.T) {
 	d.scrubs.sleep = func(pause time.Duration, stop, until <-chan struct{}) {
 		if status, _ := ScrubOf(d); status.Checked > 0 && !written {
 			written = true
-			if d.regions[0].sums.Load() != nil {
+			if d.regions.at(0).sums.Load() != nil {
 				t.Error("the region is in memory")
 			}
 			if _, err := disk.WriteAt(fill(4096, 7), 2*scrubPiece); err != nil {

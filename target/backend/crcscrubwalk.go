@@ -63,7 +63,7 @@ func newScrub(c *crc, options ScrubOptions) *scrub {
 	return &scrub{
 		disk: c, options: options, stop: make(chan struct{}), done: make(chan struct{}),
 		buffer: make([]byte, scrubPiece), granted: make(chan struct{}, 1), copied: -1, began: now, due: now,
-		status: ScrubStatus{State: ScrubRunning, Started: time.Now(), Rate: options.Rate, Size: c.info.Size},
+		status: ScrubStatus{State: ScrubRunning, Started: time.Now(), Rate: options.Rate, Size: c.size.Load()},
 	}
 }
 
@@ -158,15 +158,16 @@ func (s *scrub) finish(err error) ScrubStatus {
 	return status
 }
 
-// walk goes over the regions.
+// walk goes over the regions, also those of a disk that grows meanwhile.
 func (s *scrub) walk() error {
-	for i := range int64(len(s.disk.regions)) {
+	for i := int64(0); i < s.disk.count(); i++ {
 		if err := s.region(i); err != nil {
 			return err
 		}
 		s.mu.Lock()
-		s.status.Offset = min((i+1)*checksum.RegionSize, s.disk.info.Size)
-		if s.disk.regions[i].lost.Load() {
+		s.status.Size = s.disk.size.Load()
+		s.status.Offset = min((i+1)*checksum.RegionSize, s.status.Size)
+		if s.disk.regions.at(i).lost.Load() {
 			s.status.Unchecked++
 		}
 		s.mu.Unlock()
@@ -177,10 +178,10 @@ func (s *scrub) walk() error {
 // region compares the blocks of a region.
 func (s *scrub) region(i int64) error {
 	c := s.disk
-	if c.regions[i].stale.Load() {
+	if c.regions.at(i).stale.Load() {
 		return s.renew(i)
 	}
-	off, end := i*checksum.RegionSize, min((i+1)*checksum.RegionSize, c.info.Size)
+	off, end := i*checksum.RegionSize, min((i+1)*checksum.RegionSize, c.size.Load())
 	sums := s.sumsOf(i)
 	for off < end {
 		if s.isStopped() {
@@ -222,7 +223,7 @@ func (s *scrub) renew(i int64) error {
 // of the range of its block.
 func (s *scrub) sumsOf(i int64) *checksum.Sums {
 	c := s.disk
-	g := &c.regions[i]
+	g := c.regions.at(i)
 	if sums := g.sums.Load(); sums != nil || s.copied == i {
 		if sums == nil {
 			sums = s.sums // no request has changed a sum of the region
@@ -319,6 +320,9 @@ func (s *scrub) compare(i, off, n int64) error {
 		<-s.granted
 	}
 	defer c.ranges.Release(off, n, false)
+	if !c.whole(off, n) { // the last block has grown meanwhile, and its sum is new
+		p = p[:n&^(checksum.BlockSize-1)]
+	}
 	if _, err := c.disk.ReadAt(p, off); err != nil {
 		return err
 	}

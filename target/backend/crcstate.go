@@ -22,13 +22,13 @@ func (c *crc) storeHeader() error {
 // findStale finds the regions whose marks are left of a process that did not
 // end well: those of all regions of a disk that ended with it.
 func (c *crc) findStale(readOnly, all bool) error {
-	for i := range c.regions {
-		if !all && !c.intent.Marked(int64(i)) {
+	for i := range c.count() {
+		if !all && !c.intent.Marked(i) {
 			continue
 		}
-		c.regions[i].stale.Store(true)
-		c.regions[i].state.Store(isMarked)
-		c.marked = append(c.marked, int64(i))
+		c.regions.at(i).stale.Store(true)
+		c.regions.at(i).state.Store(isMarked)
+		c.marked = append(c.marked, i)
 	}
 	if len(c.marked) == 0 || readOnly {
 		return nil
@@ -98,6 +98,7 @@ func (c *crc) Close() error {
 	if c.file.fd < 0 {
 		return nil
 	}
+	c.follower.close()
 	c.scrubs.close()
 	c.executor.Close()
 	err := c.end()

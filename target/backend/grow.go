@@ -59,7 +59,7 @@ func growing(d block.Device, size int64) (grow func() error, fixed error) {
 	case *mapped:
 		return nil, fmt.Errorf("mmap: maps %q as a whole when it is opened: remove the export, grow the file, and add it again", d.path)
 	case *crc:
-		return nil, errors.New("the checksums of crc: are those of the size at opening: remove the export, grow the disk inside, and add it again")
+		return d.growing(size)
 	case *Volatile:
 		return nil, errors.New("the cache of volatile: is that of the size at opening")
 	}
@@ -118,7 +118,7 @@ func hold(ranges *block.Ranges, off int64) (release func()) {
 // truncate is ftruncate(2).
 func (f *file) truncate(size int64) error {
 	for {
-		if err := unix.Ftruncate(f.fd, size); err != unix.EINTR {
+		if err := f.kernel.truncate(f.fd, size); err != unix.EINTR {
 			return err
 		}
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // fileSize returns the bytes of a file.
-func fileSize(t *testing.T, path string) int64 {
+func fileSize(t testing.TB, path string) int64 {
 	t.Helper()
 	st, err := os.Stat(path)
 	if err != nil {
@@ -38,7 +38,7 @@ func grow(d block.Device, size int64) error {
 // and the new part is zeroes and takes writes.
 func TestGrow(t *testing.T) {
 	const first, step, steps = 1 << 20, 1<<18 + 4096, 8
-	for _, form := range []string{"file:%s", "file:%s?direct=1", "delay:flush=1us:fault:read=EIO@0%%:file:%s"} {
+	for _, form := range []string{"file:%s", "file:%s?direct=1", "delay:flush=1us:fault:read=EIO@0%%:file:%s", "fault:read=EIO@0%%:crc:file:%[1]s,%[1]s.sums"} {
 		path := newFile(t, first)
 		d := mustOpen(t, fmt.Sprintf(form, path), Options{})
 		stop := make(chan struct{})
@@ -139,8 +139,12 @@ func TestGrowRefused(t *testing.T) {
 		{"mmap:" + path("a"), 2 << 20, "mmap: maps "},
 		{"delay:any=1us:mmap:" + path("a"), 2 << 20, "mmap: maps "},
 		{"cow:" + path("base") + "," + path("o") + "?create=1", 2 << 20, "has the size of its base"},
-		{"crc:file:" + path("a") + "," + path("sums"), 2 << 20, "the checksums of crc:"},
-		{"fault:read=EIO@0%:crc:file:" + path("a") + "," + path("sums"), 2 << 20, "the checksums of crc:"},
+		{"crc:file:" + path("a") + "," + path("sums"), 512, "does not shrink"},
+		{"crc:file:" + path("a") + "," + path("sums"), 1 << 47, "checksums are for"},
+		{"crc:file:" + path("a") + "?readonly=1," + path("sums"), 2 << 20, "open for reading only"},
+		{"crc:file:" + path("a") + "?lock=0," + path("sums"), 2 << 20, "open with lock=0"},
+		{"fault:read=EIO@0%:crc:mmap:" + path("a") + "," + path("sums"), 2 << 20, "mmap: maps "},
+		{"crc:memory:1M," + path("sums-of-memory"), 2 << 20, "only file: "},
 		{"volatile:file:" + path("a"), 2 << 20, "the cache of volatile:"},
 		{"memory:1M", 2 << 20, "only file: "},
 		{"memory:1M", 512, "does not shrink"},

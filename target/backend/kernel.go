@@ -19,6 +19,7 @@ type kernel interface {
 	fallocate(fd int, mode uint32, off, length int64) error
 	// size returns the present size of a regular file.
 	size(fd int) (int64, error)
+	truncate(fd int, size int64) error
 	// discard and zeroOut are BLKDISCARD and BLKZEROOUT.
 	discard(fd int, off, length int64) error
 	zeroOut(fd int, off, length int64) error
@@ -54,6 +55,8 @@ func (linux) size(fd int) (int64, error) {
 	err := unix.Fstat(fd, &st)
 	return st.Size, err
 }
+
+func (linux) truncate(fd int, size int64) error { return unix.Ftruncate(fd, size) }
 
 func (linux) discard(fd int, off, length int64) error {
 	return blockdev.Discard(fd, off, length)

@@ -32,6 +32,8 @@ type cutKernel struct {
 type cutFile struct {
 	fd      int
 	durable map[int64]*[sector]byte
+	size    int64 // that is durable, while that of the page cache is not
+	resized bool
 }
 
 func newCutKernel(seed uint64, cutAt int) *cutKernel {
@@ -51,7 +53,7 @@ func (k *cutKernel) file(fd int) (*cutFile, error) {
 		if err != nil {
 			return nil, err
 		}
-		f = &cutFile{private, make(map[int64]*[sector]byte)}
+		f = &cutFile{fd: private, durable: make(map[int64]*[sector]byte)}
 		k.files[st.Ino] = f
 	}
 	return f, nil
@@ -136,6 +138,34 @@ func (k *cutKernel) fallocate(fd int, mode uint32, off, length int64) error {
 	return k.change(fd, off, n, func() error { return k.linux.fallocate(fd, mode, off, length) })
 }
 
+// truncate makes a file longer. The kernel may write its size back before what
+// is in it, or behind that.
+func (k *cutKernel) truncate(fd int, size int64) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	f, err := k.file(fd)
+	if err == nil {
+		err = k.call()
+	}
+	if err != nil {
+		return err
+	}
+	before, err := k.linux.size(fd)
+	if err == nil {
+		err = k.linux.truncate(fd, size)
+	}
+	if err != nil {
+		return err
+	}
+	if !f.resized {
+		f.size, f.resized = before, before != size && k.random.IntN(4) != 0
+	}
+	if k.off {
+		return unix.EIO
+	}
+	return nil
+}
+
 func (k *cutKernel) fdatasync(fd int) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -150,6 +180,7 @@ func (k *cutKernel) fdatasync(fd int) error {
 		return unix.EIO
 	}
 	clear(f.durable)
+	f.resized = false
 	return nil
 }
 
@@ -167,6 +198,11 @@ func (k *cutKernel) powerCut(t testing.TB) {
 				continue
 			}
 			if _, err := unix.Pwrite(f.fd, f.durable[s][:], s*sector); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if f.resized && k.random.IntN(2) == 0 {
+			if err := unix.Ftruncate(f.fd, f.size); err != nil {
 				t.Fatal(err)
 			}
 		}

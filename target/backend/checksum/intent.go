@@ -36,9 +36,9 @@ const (
 
 // OpenIntent reads the marks of a file.
 func OpenIntent(f File, h *Header) (*Intent, error) {
-	groups := (Regions(h.Size) + groupRegions - 1) / groupRegions
-	t := &Intent{file: f, id: h.ID, pages: make([]intentPage, groups)}
-	for group := range groups {
+	n := groups(Regions(h.Size))
+	t := &Intent{file: f, id: h.ID, pages: make([]intentPage, n)}
+	for group := range n {
 		if err := t.load(group); err != nil {
 			return nil, err
 		}
@@ -97,6 +97,21 @@ func (t *Intent) Mark(region int64, marked bool) {
 		p.changed = p.changed || *w != before
 	}
 }
+
+// Grow makes the marks those of a disk with now instead of before regions.
+// Pages of new groups are empty. Marks of regions that the disk had before it
+// shrunk, and has again, are void.
+func (t *Intent) Grow(before, now int64) {
+	for int64(len(t.pages)) < groups(now) {
+		t.pages = append(t.pages, intentPage{})
+	}
+	for i := before; i < min(now, groups(before)*groupRegions); i++ {
+		t.Mark(i, false)
+	}
+}
+
+// groups returns of how many groups regions are.
+func groups(regions int64) int64 { return (regions + groupRegions - 1) / groupRegions }
 
 // Renew has the next Store write every mark, whatever the file seems to have: a
 // process before may have failed to make it durable.
