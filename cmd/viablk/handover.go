@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"io/fs"
 	"net"
 	"strings"
 	"time"
@@ -21,7 +23,13 @@ const (
 
 // handover is what a target starts with instead of opening it. One goroutine
 // uses it.
-type handover struct{ *takeover.Inheritance }
+type handover struct {
+	*takeover.Inheritance
+	shared *[]net.Listener // the predecessor goes on with them if this process fails
+}
+
+// newHandover returns what a target starts with, which may be nil.
+func newHandover(from *takeover.Inheritance) handover { return handover{from, new([]net.Listener)} }
 
 // lockWait is how long to wait for the locks of a predecessor that is still
 // ending.
@@ -54,12 +62,25 @@ func (h handover) descriptors(name string) (fds []int) {
 	return fds
 }
 
-// listener returns the listener of an item, nil if there is none.
+// listener returns the listener of an item, nil if there is none, or if its
+// socket was removed. Its socket stays if this process ends before it serves
+// and another one goes on.
 func (h handover) listener(name string) (net.Listener, error) {
-	if fd := h.Claim(name); fd >= 0 {
-		return nbd.AdoptListener(fd, strings.HasPrefix(name, itemURI))
+	fd := h.Claim(name)
+	if fd < 0 {
+		return nil, nil
 	}
-	return nil, nil
+	l, err := nbd.AdoptListener(fd, strings.HasPrefix(name, itemURI))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case h.MayFail():
+		nbd.ShareSocket(l, true)
+		*h.shared = append(*h.shared, l)
+	}
+	return l, nil
 }
 
 // sockets returns the endpoints that the service manager gave the predecessor.
@@ -82,6 +103,9 @@ func (h handover) sockets() (all []endpoint, err error) {
 // removes the sockets of listeners that it does not have.
 func (h handover) serving() {
 	h.Serving()
+	for _, l := range *h.shared {
+		nbd.ShareSocket(l, false)
+	}
 	for _, x := range h.Items() {
 		if !strings.HasPrefix(x.Name, itemURI) {
 			continue

@@ -62,7 +62,7 @@ func (a *app) targets(ctx context.Context, e config.Effective, in *nbdListeners,
 	}
 	heir := 0
 	err := takeover.Serve(from, func(from *takeover.Inheritance) (*takeover.Departure, error) {
-		next, err := a.target(ctx, e, in, load, handover{from})
+		next, err := a.target(ctx, e, in, load, newHandover(from))
 		if next == nil {
 			heir = 0
 			return nil, err

@@ -112,7 +112,7 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 		return nil, err
 	}
 	defer held.Forget()
-	sockets, err := shm.NewSockets(from.descriptors(itemSHM))
+	sockets, err := shm.NewSockets(from.descriptors(itemSHM), from.MayFail())
 	if err != nil {
 		return nil, err
 	}

@@ -27,16 +27,22 @@ func CopyListener(l net.Listener) (fd int, err error) {
 	if err = errors.Join(err, failure); err != nil {
 		return -1, fmt.Errorf("copy the descriptor of a listener: %w", err)
 	}
-	if u, ok := l.(*unixListener); ok {
-		u.leave.Store(true)
-	}
+	ShareSocket(l, true)
 	return fd, nil
+}
+
+// ShareSocket says whether another process has the socket of l too, or may go
+// on with it: the socket of a path stays then when l is closed.
+func ShareSocket(l net.Listener, shared bool) {
+	if u, ok := l.(*unixListener); ok {
+		u.shared.Store(shared)
+	}
 }
 
 // AdoptListener returns the listener of a descriptor that [CopyListener] made,
 // in this process or another one, and takes the descriptor. With unlink the
 // socket of a path is removed when the listener is closed, as that of
-// [ListenUnix].
+// [ListenUnix]. The error wraps fs.ErrNotExist if that is gone.
 func AdoptListener(fd int, unlink bool) (net.Listener, error) {
 	l, err := adopt(fd)
 	if err != nil {

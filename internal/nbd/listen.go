@@ -84,13 +84,13 @@ type unixListener struct {
 	once sync.Once
 	err  error
 
-	leave atomic.Bool // the socket stays: another process serves it
+	shared atomic.Bool // the socket stays: another process has it too
 }
 
 // Close implements [net.Listener].
 func (l *unixListener) Close() error {
 	l.once.Do(func() {
-		if l.leave.Load() {
+		if l.shared.Load() {
 			l.err = l.UnixListener.Close()
 			return
 		}

@@ -17,15 +17,19 @@ import (
 type Sockets struct {
 	mu sync.Mutex
 	// +checklocks:mu
+	shared bool // the process before goes on with those given if this one fails
+	// +checklocks:mu
 	given map[string]*net.UnixListener // by path: of the process before
 	// +checklocks:mu
 	open map[*listening]struct{}
 }
 
 // NewSockets returns the sockets of a process that starts with those of another
-// one. It owns the descriptors, also if there is an error.
-func NewSockets(given []int) (*Sockets, error) {
-	s := &Sockets{given: make(map[string]*net.UnixListener), open: make(map[*listening]struct{})}
+// one. It owns the descriptors, also if there is an error. With shared the
+// other one goes on if this process fails: until Forget the sockets of closed
+// listeners stay.
+func NewSockets(given []int, shared bool) (*Sockets, error) {
+	s := &Sockets{shared: shared, given: make(map[string]*net.UnixListener), open: make(map[*listening]struct{})}
 	var errs []error
 	for _, fd := range given {
 		l, err := adopt(fd)
@@ -83,7 +87,7 @@ func (s *Sockets) claim(path string) *net.UnixListener {
 		return nil
 	}
 	s.mu.Lock()
-	l := s.given[path]
+	l, shared := s.given[path], s.shared
 	delete(s.given, path)
 	s.mu.Unlock()
 	if l == nil {
@@ -93,7 +97,7 @@ func (s *Sockets) claim(path string) *net.UnixListener {
 		_ = l.Close()
 		return nil
 	}
-	l.SetUnlinkOnClose(true)
+	l.SetUnlinkOnClose(!shared)
 	return l
 }
 
@@ -155,8 +159,17 @@ func (s *listening) copy() (fd int, err error) {
 	return fd, errors.Join(err, failure)
 }
 
-// Forget removes the sockets that were given and that no listener has claimed.
-func (s *Sockets) Forget() { s.release(true) }
+// Forget says that this process goes on: it removes the sockets that were given
+// and that no listener has claimed.
+func (s *Sockets) Forget() {
+	s.release(true)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shared = false
+	for l := range s.open {
+		l.l.SetUnlinkOnClose(true)
+	}
+}
 
 // Close closes what was given and that no listener has claimed. The sockets
 // stay for the process that has them too.

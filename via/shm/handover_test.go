@@ -15,7 +15,7 @@ import (
 // socketsOf returns the sockets of a process that got descriptors.
 func socketsOf(t *testing.T, fds ...int) *Sockets {
 	t.Helper()
-	s, err := NewSockets(fds)
+	s, err := NewSockets(fds, false)
 	check(t, err)
 	return s
 }
@@ -90,6 +90,26 @@ func TestUnclaimedSocket(t *testing.T) {
 	}
 }
 
+// The socket of a listener that ends before its process goes on stays for the
+// process before, and that of a later one goes.
+func TestSharedSocket(t *testing.T) {
+	for _, serves := range []bool{false, true} {
+		path := filepath.Join(t.TempDir(), "s")
+		s, err := NewSockets([]int{descriptorOf(t, path)}, true)
+		check(t, err)
+		station := newStationOf(t, provider{opts: Options{Sockets: s}, timeouts: testTimeouts})
+		l, err := station.nic.Listen(via.Address{Host: path, Discriminator: "d"})
+		check(t, err)
+		if serves {
+			s.Forget()
+		}
+		check(t, l.Close())
+		if _, err := os.Lstat(path); (err != nil) != serves {
+			t.Errorf("serves %v: %v", serves, err)
+		}
+	}
+}
+
 // A listener gets a new socket at a path from which the given one was removed.
 func TestRemovedSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
@@ -109,7 +129,7 @@ func TestNoSocket(t *testing.T) {
 	good := descriptorOf(t, filepath.Join(t.TempDir(), "s"))
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	check(t, err)
-	if _, err := NewSockets([]int{good, pair[0]}); !errors.Is(err, unix.ESOCKTNOSUPPORT) {
+	if _, err := NewSockets([]int{good, pair[0]}, false); !errors.Is(err, unix.ESOCKTNOSUPPORT) {
 		t.Errorf("a stream socket: %v", err)
 	}
 	check(t, unix.Close(pair[1]))
