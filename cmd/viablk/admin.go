@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -89,32 +91,41 @@ func runtimeHint(err error) string {
 
 // listenAdmin opens the status socket that the admin key asks for. The listener
 // is nil if there is none: because it is not wanted, or because its usual place
-// cannot be used, which reason then tells.
-func listenAdmin(ctx context.Context, admin, group string) (l net.Listener, path string, reason, err error) {
+// cannot be used, which reason then tells. A socket that moves is that of the
+// process before, and has its path.
+func listenAdmin(ctx context.Context, admin, group string, from handover) (l net.Listener, moves bool, reason, err error) {
+	l, path, err := from.adoptAdmin()
+	if err != nil {
+		return nil, false, nil, fmt.Errorf("status socket: %w", err)
+	}
+	if l != nil {
+		l, err = admitGroup(l, path, group)
+		return l, true, nil, err
+	}
+	path = cmp.Or(admin, usualAdmin())
 	switch admin {
 	case adminNone:
-		return nil, "", nil, nil
+		return nil, false, nil, nil
 	case "":
-		path = filepath.Join(runtimeFolder(), strconv.Itoa(os.Getpid())+".sock")
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			return nil, "", err, nil
+			return nil, false, err, nil
 		}
 		removeDeadSockets(ctx)
-		if l, err = nbd.ListenUnix(ctx, path, 0o600); err != nil {
-			return nil, "", err, nil
+	}
+	if l, err = nbd.ListenUnix(ctx, path, 0o600); err != nil {
+		if admin == "" {
+			return nil, false, err, nil
 		}
-		return admitGroup(l, path, group)
+		return nil, false, nil, fmt.Errorf("status socket: %w", err)
 	}
-	if l, err = nbd.ListenUnix(ctx, admin, 0o600); err != nil {
-		return nil, "", nil, fmt.Errorf("status socket: %w", err)
-	}
-	return admitGroup(l, admin, group)
+	l, err = admitGroup(l, path, group)
+	return l, false, nil, err
 }
 
 // adminPart serves the status socket: the status, the sessions, the profiles of
 // net/http/pprof, and other routes. Only the user of the process can open the
 // socket, and the members of admin_group, who change nothing.
-func adminPart(l net.Listener, cache *statusCache, ender sessionEnder, routes ...func(*http.ServeMux)) part {
+func adminPart(l *pacedListener, cache *statusCache, ender sessionEnder, routes ...func(*http.ServeMux)) part {
 	mux := http.NewServeMux()
 	report := func(w http.ResponseWriter, r *http.Request) {
 		d, err := cache.now(r.Context())
@@ -147,12 +158,9 @@ func adminPart(l net.Listener, cache *statusCache, ender sessionEnder, routes ..
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			if errors.Is(err, http.ErrServerClosed) {
-				return nil
-			}
-			return err
+			return l.ended(ctx, err)
 		},
-		drain: server.Shutdown,
+		drain: func(ctx context.Context) error { return errors.Join(l.drain(ctx), server.Close()) },
 		stays: true,
 	}
 }
@@ -167,13 +175,22 @@ const askTimeout = 5 * time.Second
 // askStatus gets the status of the process behind a status socket. Its PID is
 // what the kernel says, which may be followed by signals.
 func askStatus(ctx context.Context, path string) (status processStatus, err error) {
+	said := 0
 	err = askAdmin(ctx, path, adminCall{method: http.MethodGet, route: "/status", read: func(c net.Conn, body *json.Decoder) error {
 		err := body.Decode(&status)
-		status.PID, status.socket = nbd.ListenerPID(c), path
+		said, status.PID, status.socket = status.PID, nbd.ListenerPID(c), path
 		return err
 	}})
 	if err != nil {
 		return status, fmt.Errorf("ask %q: %w", path, err)
+	}
+	if said != status.PID {
+		// The connection waited for a process that took over, and names the one
+		// before, or the process is in a namespace of its own.
+		if c, err := new(net.Dialer).DialContext(ctx, "unix", path); err == nil {
+			status.PID = nbd.ListenerPID(c)
+			c.Close()
+		}
 	}
 	return status, nil
 }
@@ -268,6 +285,31 @@ func removeDeadSockets(ctx context.Context) {
 			_ = nbd.RemoveStale(ctx, path)
 		}
 	}
+}
+
+// visitAdmins has ask ask the process behind each status socket in the runtime
+// folder, and again if none answers and a socket is gone: that of a process
+// that took over has another name. A socket without a listener belongs to a
+// process that is gone. Any other error ends the visits.
+func visitAdmins(ask func(path string) error) error {
+	for answered, moved := false, true; moved && !answered; {
+		moved = false
+		paths, err := adminSockets()
+		if err != nil {
+			return err
+		}
+		for _, path := range paths {
+			switch err := ask(path); {
+			case err == nil:
+				answered = true
+			case errors.Is(err, syscall.ENOENT):
+				moved = true
+			case !errors.Is(err, syscall.ECONNREFUSED):
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // adminSockets lists the status sockets in the runtime folder.

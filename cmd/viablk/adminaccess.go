@@ -23,23 +23,24 @@ const (
 	adminInterval    = 10 * time.Millisecond
 )
 
-// admitGroup lets the members of a group open a status socket, if one is named.
-func admitGroup(l net.Listener, path, group string) (_ net.Listener, _ string, reason, err error) {
-	if group == "" {
-		return l, path, nil, nil
-	}
-	gid, err := groupID(group)
-	if err == nil {
-		err = os.Chown(path, -1, gid)
-	}
-	if err == nil {
-		err = os.Chmod(path, 0o660)
+// admitGroup lets the user of the process open a status socket, and the members
+// of a group if one is named. It closes the listener if it fails.
+func admitGroup(l net.Listener, path, group string) (net.Listener, error) {
+	err := os.Chmod(path, 0o600)
+	if err == nil && group != "" {
+		var gid int
+		if gid, err = groupID(group); err == nil {
+			err = os.Chown(path, -1, gid)
+		}
+		if err == nil {
+			err = os.Chmod(path, 0o660)
+		}
 	}
 	if err != nil {
 		l.Close()
-		return nil, "", nil, fmt.Errorf("admin_group: %w", err)
+		return nil, fmt.Errorf("admin_group: %w", err)
 	}
-	return l, path, nil, nil
+	return l, nil
 }
 
 // groupID returns the number of a group, which is named or is a number.

@@ -87,11 +87,11 @@ func (g *gateway) start(ctx context.Context, c config.Config, svc *service, comm
 		status.Exports[0].Device = g.kernel.attachment.Node().String()
 	}
 	g.ready = readyReport{processStatus: status}
-	if g.ready.Admin, err = svc.startAdmin(ctx, c, status, sessionEnder{g.server, g.targets}, g.fill, pathAdmin{g.disks, g.kernel}.handle); err != nil {
+	if g.ready.Admin, err = svc.startAdmin(ctx, c, handover{}, status, sessionEnder{g.server, g.targets}, g.fill, pathAdmin{g.disks, g.kernel}.handle); err != nil {
 		g.in.close()
 		return errors.Join(err, g.kernel.abandon())
 	}
-	if g.ready.Metrics, err = svc.startMonitor(ctx, c, g.monitor, g.again); err != nil {
+	if g.ready.Metrics, err = svc.startMonitor(ctx, c, g.monitor, handover{}, g.again); err != nil {
 		g.in.close()
 		return errors.Join(err, g.kernel.abandon())
 	}

@@ -59,7 +59,7 @@ func TestEventsEndWithProcess(t *testing.T) {
 	for _, drained := range []bool{true, false} {
 		log, level := a.serviceLog(c.Config.Log)
 		s := a.newService(c.Config, log, level)
-		path, err := s.startAdmin(t.Context(), c.Config, newStatus("target"), sessionEnder{nbd: &nbd.Server{}}, func(*processStatus) {})
+		path, err := s.startAdmin(t.Context(), c.Config, handover{}, newStatus("target"), sessionEnder{nbd: &nbd.Server{}}, func(*processStatus) {})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -19,6 +19,9 @@ const (
 	itemSHM    = "shm"     // a listener for VIA over shared memory
 	itemURI    = "uri "    // and the URI of a listener that the configuration names
 	itemSocket = "socket " // and the name that the service manager gave a listener
+
+	itemAdmin   = "admin "   // and the path of the status socket, in full
+	itemMetrics = "metrics " // and where the configuration has metrics listen
 )
 
 // handover is what a target starts with instead of opening it. One goroutine
@@ -70,7 +73,13 @@ func (h handover) listener(name string) (net.Listener, error) {
 	if fd < 0 {
 		return nil, nil
 	}
-	l, err := nbd.AdoptListener(fd, strings.HasPrefix(name, itemURI))
+	var l net.Listener
+	var err error
+	if path, ok := strings.CutPrefix(name, itemAdmin); ok {
+		l, err = nbd.AdoptSocket(fd, path)
+	} else {
+		l, err = nbd.AdoptListener(fd, strings.HasPrefix(name, itemURI))
+	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil

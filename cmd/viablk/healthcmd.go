@@ -69,23 +69,26 @@ is there.`,
 // all.
 func findHealth(ctx context.Context, c config.Config, ready bool) (r healthReport, err error) {
 	r.Schema = "viablk.health/v1"
-	sockets := []string{c.Admin}
+	ask := func(socket string) error {
+		p, err := askHealth(ctx, socket, ready)
+		if err == nil {
+			r.Processes = append(r.Processes, p)
+		}
+		if errors.Is(err, syscall.EACCES) && c.Admin == "" {
+			return nil // of another user
+		}
+		return err
+	}
 	switch c.Admin {
 	case adminNone:
 		return r, errNoAdmin()
 	case "":
-		if sockets, err = adminSockets(); err != nil {
-			return r, err
-		}
+		err = visitAdmins(ask)
+	default:
+		err = ask(c.Admin)
 	}
-	for _, socket := range sockets {
-		p, err := askHealth(ctx, socket, ready)
-		switch {
-		case err == nil:
-			r.Processes = append(r.Processes, p)
-		case c.Admin != "":
-			return r, unreachable(err)
-		}
+	if err != nil {
+		return r, unreachable(err)
 	}
 	if len(r.Processes) == 0 {
 		return r, errNoneRuns()

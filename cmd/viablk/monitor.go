@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -32,6 +31,10 @@ const (
 	monitorHeader       = 16 << 10
 )
 
+// scrapeWait is how long a process that ends waits for those who scrape it: the
+// clients of its disks may wait too.
+const scrapeWait = 20 * time.Millisecond
+
 // monitor serves the metrics, health and state of a process, to read only.
 type monitor struct {
 	cache   *statusCache
@@ -45,10 +48,13 @@ type monitor struct {
 // startMonitor starts to listen where the configuration asks for it, or at the
 // socket that the process was started with, as the second part: it answers
 // while those that clients use drain. It returns the URL, or nothing.
-func (s *service) startMonitor(ctx context.Context, c config.Config, inherited net.Listener, again *certificates) (string, error) {
-	l, err := listenMonitor(ctx, c, inherited, s.log)
+func (s *service) startMonitor(ctx context.Context, c config.Config, inherited net.Listener, from handover, again *certificates) (string, error) {
+	l, err := listenMonitor(ctx, c, inherited, from, s.log)
 	if l == nil || err != nil {
 		return "", err
+	}
+	if inherited == nil {
+		s.calls.monitor, s.calls.monitorAt = l, c.Metrics.Listen
 	}
 	scheme := "http"
 	cache := &statusCache{compute: s.report, translate: func(p *processStatus) *metrics.Snapshot {
@@ -82,17 +88,29 @@ func (s *service) startMonitor(ctx context.Context, c config.Config, inherited n
 		again.attach(s)
 		scheme = "https"
 	}
-	s.start(m.part(newPacedListener(l, monitorConnections, pace{interval: monitorInterval, burst: monitorBurst, batch: pacedBatch})))
+	p := m.part(newPacedListener(l, monitorConnections, pace{interval: monitorInterval, burst: monitorBurst, batch: pacedBatch}))
+	serve := p.serve
+	p.serve = func(ctx context.Context) error {
+		s.calls.await(ctx)
+		return serve(ctx)
+	}
+	s.start(p)
 	return scheme + "://" + l.Addr().String(), nil
 }
 
-// listenMonitor opens the listener, or takes the one that the process was
-// started with; nil is none. Other hosts reach it only with certificates, or if
-// that is accepted.
-func listenMonitor(ctx context.Context, c config.Config, inherited net.Listener, log *slog.Logger) (net.Listener, error) {
+// listenMonitor opens the listener, or takes that of the process before, or the
+// one that the process was started with; nil is none. Other hosts reach it only
+// with certificates, or if that is accepted.
+func listenMonitor(ctx context.Context, c config.Config, inherited net.Listener, from handover, log *slog.Logger) (net.Listener, error) {
 	l := inherited
+	if l == nil && c.Metrics.Listen != "" {
+		var err error
+		if l, err = from.listener(itemMetrics + c.Metrics.Listen); err != nil {
+			return nil, fmt.Errorf("metrics.listen: %w", err)
+		}
+	}
 	switch {
-	case l != nil && c.Metrics.Listen != "":
+	case inherited != nil && c.Metrics.Listen != "":
 		return nil, usage("the process was started with a socket called %s: leave out metrics.listen, which is %s", monitorSocket, c.Metrics.Listen)
 	case l == nil && c.Metrics.Listen == "":
 		return nil, nil
@@ -118,7 +136,7 @@ func listenMonitor(ctx context.Context, c config.Config, inherited net.Listener,
 }
 
 // part serves the listener.
-func (m *monitor) part(l net.Listener) part {
+func (m *monitor) part(l *pacedListener) part {
 	return part{
 		name: "metrics.listen",
 		serve: func(ctx context.Context) error {
@@ -139,13 +157,14 @@ func (m *monitor) part(l net.Listener) part {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			if errors.Is(err, http.ErrServerClosed) {
-				return nil
-			}
-			return err
+			return l.ended(ctx, err)
 		},
-		// Scrapes are not waited for: there will be others.
-		drain: func(context.Context) error { return m.server.Close() },
+		drain: func(ctx context.Context) error {
+			ctx, done := context.WithTimeout(ctx, scrapeWait)
+			defer done()
+			_ = l.drain(ctx) // there will be other scrapes
+			return m.server.Close()
+		},
 		stays: true,
 	}
 }

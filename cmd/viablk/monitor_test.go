@@ -28,7 +28,7 @@ func startTestMonitor(t *testing.T, report func() processStatus) (svc *service, 
 	svc = &service{log: log, report: report, failed: make(chan error, 1), signals: nil}
 	svc.abandon = func(err error) { t.Errorf("the listener did not end: %v", err) }
 	svc.ctx, svc.cancel = context.WithCancelCause(context.Background())
-	url, err := svc.startMonitor(t.Context(), config.Config{Metrics: config.Metrics{Listen: ":0", ReadyAway: 10 * time.Second}}, nil, &certificates{log: log})
+	url, err := svc.startMonitor(t.Context(), config.Config{Metrics: config.Metrics{Listen: ":0", ReadyAway: 10 * time.Second}}, nil, handover{}, &certificates{log: log})
 	if err != nil {
 		t.Fatal(err)
 	}

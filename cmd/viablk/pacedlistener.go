@@ -1,7 +1,10 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"net"
+	"net/http"
 	"sync"
 	"time"
 )
@@ -14,6 +17,8 @@ type pacedListener struct {
 	pace   pace          // of the goroutine in Accept
 	once   sync.Once
 	closed chan struct{}
+
+	drained chan struct{} // closed at the end of drain
 }
 
 // pace admits one event in each interval, and more after a pause. Events that
@@ -39,7 +44,7 @@ func (p *pace) wait(now time.Time) time.Duration {
 }
 
 func newPacedListener(l net.Listener, connections int, p pace) *pacedListener {
-	return &pacedListener{Listener: l, places: make(chan struct{}, connections), pace: p, closed: make(chan struct{})}
+	return &pacedListener{Listener: l, places: make(chan struct{}, connections), pace: p, closed: make(chan struct{}), drained: make(chan struct{})}
 }
 
 // Accept implements net.Listener. One goroutine calls it.
@@ -64,6 +69,35 @@ func (l *pacedListener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	return &pacedConn{Conn: c, release: sync.OnceFunc(func() { <-l.places })}, nil
+}
+
+// drain accepts nothing more, and waits until all connections are closed: each
+// has its answer. A server that is told to shut down drops requests that it has
+// not read.
+func (l *pacedListener) drain(ctx context.Context) error {
+	defer close(l.drained)
+	err := l.Close()
+	for range cap(l.places) {
+		select {
+		case l.places <- struct{}{}:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return err
+}
+
+// ended returns the error of a server of l that has returned one, nil after
+// drain, for whose end it waits: the last calls use what the server has.
+func (l *pacedListener) ended(ctx context.Context, err error) error {
+	if !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	select {
+	case <-l.drained:
+	case <-ctx.Done():
+	}
+	return nil
 }
 
 // Close implements net.Listener.

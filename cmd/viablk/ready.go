@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,12 +37,12 @@ func newStatus(command string) processStatus {
 // it answers while the others drain. If the service manager wants keepalives,
 // it gets them from now on. fill adds what is known by now to a copy of the
 // status, ender ends clients, and routes are added to the socket.
-func (s *service) startAdmin(ctx context.Context, c config.Config, status processStatus, ender sessionEnder, fill func(*processStatus), routes ...func(*http.ServeMux)) (path string, err error) {
+func (s *service) startAdmin(ctx context.Context, c config.Config, from handover, status processStatus, ender sessionEnder, fill func(*processStatus), routes ...func(*http.ServeMux)) (path string, err error) {
 	limit, err := watchdogTime(os.Getenv, os.Getpid())
 	if err != nil {
 		return "", err
 	}
-	l, path, reason, err := listenAdmin(ctx, c.Admin, c.AdminGroup)
+	l, moves, reason, err := listenAdmin(ctx, c.Admin, c.AdminGroup, from)
 	if err != nil {
 		return "", err
 	}
@@ -64,18 +65,21 @@ func (s *service) startAdmin(ctx context.Context, c config.Config, status proces
 		}
 		return "", nil
 	}
+	path = cmp.Or(c.Admin, usualAdmin())
+	s.calls.admin, s.calls.moves = l, moves
 	if s.admin, err = filepath.Abs(path); err != nil {
 		return "", errors.Join(fmt.Errorf("status socket: %w", err), l.Close())
 	}
 	h := &health{s, &statusCache{compute: report}, c.Metrics.ReadyAway}
 	flight := newFlightRecorder()
-	l = newPacedListener(l, adminConnections, pace{interval: adminInterval, burst: adminConnections, batch: pacedBatch})
-	admin := adminPart(l, h.cache, ender, append(routes, s.handleReload, s.handleLogLevel, s.handleTakeover, s.handleDrain, s.handleUpgrade, s.handleEvents, h.handle, flight.handle)...)
+	paced := newPacedListener(l, adminConnections, pace{interval: adminInterval, burst: adminConnections, batch: pacedBatch})
+	admin := adminPart(paced, h.cache, ender, append(routes, s.handleReload, s.handleLogLevel, s.handleTakeover, s.handleDrain, s.handleUpgrade, s.handleEvents, h.handle, flight.handle)...)
 	serve, drain := admin.serve, admin.drain
 	admin.serve = func(ctx context.Context) error {
 		defer h.cache.close()
 		defer s.events.Close()
 		defer flight.close()
+		s.calls.await(ctx)
 		return serve(ctx)
 	}
 	admin.drain = func(ctx context.Context) error {

@@ -48,8 +48,9 @@ type service struct {
 	reload    func(context.Context) error  // on SIGHUP; logs its error; nil: SIGHUP ends the process
 	reloads   reloadCounter                // of the configuration
 	again     atomic.Pointer[certificates] // that it reads again; nil if it has none
-	admin     string                       // path of the status socket; empty if there is none
-	upgrade   upgrade                      // of a target
+	admin     string                       // path of the status socket, in full; empty if there is none
+	calls     callListeners
+	upgrade   upgrade // of a target
 	asked     chan reloadRequest
 	inquiries chan os.Signal // SIGUSR1
 	ending    chan struct{}  // closed when no change begins any more

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -121,20 +120,16 @@ func findStatus(ctx context.Context, c config.Config) ([]processStatus, error) {
 		}
 		return []processStatus{status}, nil
 	}
-	paths, err := adminSockets()
-	if err != nil {
-		return nil, err
-	}
 	var processes []processStatus
-	for _, path := range paths {
+	err := visitAdmins(func(path string) error {
 		status, err := askStatus(ctx, path)
-		if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT) {
-			continue
+		if err == nil {
+			processes = append(processes, status)
 		}
-		if err != nil {
-			return nil, unreachable(err)
-		}
-		processes = append(processes, status)
+		return err
+	})
+	if err != nil {
+		return nil, unreachable(err)
 	}
 	if len(processes) == 0 {
 		return nil, errNoneRuns()

@@ -28,6 +28,10 @@ const takeoverProtocol = "viablk-takeover/1"
 type claim struct {
 	Exports []string `json:"exports"` // names
 	Memory  bool     `json:"memory"`  // it takes disks in memory
+
+	// Where it listens for calls, which it takes over if this process does too.
+	Status  string `json:"status_socket,omitempty"` // path in full
+	Metrics string `json:"metrics,omitempty"`       // as the configuration says it
 }
 
 // maximumClaim bounds a claim, whose names are those of a configuration, which
@@ -262,7 +266,7 @@ func (s *service) switchProtocol(w http.ResponseWriter) (by *takeover.Successor,
 
 // claimOf returns what a target with a configuration says of itself.
 func claimOf(c config.Config) (x claim) {
-	x.Memory = true
+	x.Memory, x.Status, x.Metrics = true, adminPathOf(c), c.Metrics.Listen
 	for _, e := range c.Target.Exports {
 		x.Exports = append(x.Exports, e.Name)
 	}

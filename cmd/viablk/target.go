@@ -197,7 +197,10 @@ func (t *targetRun) begin(ctx context.Context, c config.Config, from handover) e
 	if t.in.client == nil {
 		t.svc.mayHandOver, t.svc.mayDrain, t.svc.flush = t.set.mayHandOver, true, t.set.flush
 	}
-	admin, err := t.svc.startAdmin(ctx, c, status, sessionEnder{t.server, t.remote}, t.fillStatus, newExportAdmin(t.set, t.exports).handle, scrubAdmin{t.set}.handle)
+	if from.MayFail() {
+		t.svc.calls.may = make(chan struct{})
+	}
+	admin, err := t.svc.startAdmin(ctx, c, from, status, sessionEnder{t.server, t.remote}, t.fillStatus, newExportAdmin(t.set, t.exports).handle, scrubAdmin{t.set}.handle)
 	if err != nil {
 		return err
 	}
@@ -206,11 +209,14 @@ func (t *targetRun) begin(ctx context.Context, c config.Config, from handover) e
 			return err
 		}
 	}
-	url, err := t.svc.startMonitor(ctx, c, t.a.monitorListener, t.again)
+	url, err := t.svc.startMonitor(ctx, c, t.a.monitorListener, from, t.again)
 	if err != nil {
 		return err
 	}
 	if err := from.Opened(); err != nil {
+		return err
+	}
+	if err := t.svc.calls.place(ctx, t.svc.admin); err != nil {
 		return err
 	}
 	t.svc.start(slices.Concat(t.remote.parts(), t.in.parts(t.server))...)
@@ -225,6 +231,7 @@ func (t *targetRun) begin(ctx context.Context, c config.Config, from handover) e
 	from.serving()
 	t.again.attach(t.svc)
 	t.svc.reload, t.svc.keep, t.svc.giveUnfinished = t.reload, t.keep, t.giveUnfinished
+	t.svc.calls.begin()
 	return nil
 }
 
@@ -274,6 +281,7 @@ func (t *targetRun) reload(ctx context.Context) error {
 // keep copies what a successor gets.
 func (t *targetRun) keep(by claim) (err error) {
 	if t.kept, err = t.set.keep(by, t.in, t.a.monitorListener); err == nil {
+		t.kept = append(t.kept, t.svc.calls.keep(t.svc.admin, by)...)
 		t.remote.announceSuccessor()
 	}
 	return err

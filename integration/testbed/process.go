@@ -108,6 +108,16 @@ func (p *Process) URI(export, scheme string) string {
 	return ""
 }
 
+// Metrics returns the address of the listener for metrics.
+func (p *Process) Metrics() string {
+	p.t.Helper()
+	_, address, found := strings.Cut(p.ready.Metrics, "://")
+	if !found {
+		p.t.Fatalf("%s: no listener for metrics: %q", p, p.ready.Metrics)
+	}
+	return address
+}
+
 // Signal sends a signal.
 func (p *Process) Signal(s syscall.Signal) {
 	p.t.Helper()

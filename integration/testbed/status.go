@@ -21,6 +21,7 @@ type Status struct {
 	PID     int    `json:"pid"`
 	Command string `json:"command"`
 	Admin   string `json:"admin"`
+	Metrics string `json:"metrics"` // URL
 	Exports []struct {
 		Name     string   `json:"name"`
 		Size     int64    `json:"size"`

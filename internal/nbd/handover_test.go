@@ -60,6 +60,57 @@ func TestListenerMovesOn(t *testing.T) {
 	}
 }
 
+// TestSocketMoves: a socket that moved on has another path, if no process
+// listens there.
+func TestSocketMoves(t *testing.T) {
+	folder := t.TempDir()
+	at := func(name string) string { return filepath.Join(folder, name) }
+	before, err := Listen(t.Context(), "unix", at("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := CopyListener(before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := before.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l, err := AdoptSocket(fd, at("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := Listen(t.Context(), "unix", at("b"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := MoveSocket(t.Context(), l, at("b")); !errors.Is(err, ErrInUse) {
+		t.Errorf("to a path that is served: %v", err)
+	}
+	for _, name := range []string{"a", "c"} {
+		if err := MoveSocket(t.Context(), l, at(name)); err != nil {
+			t.Fatal(err)
+		}
+		c, err := net.Dial("unix", at(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if pid := ListenerPID(c); pid != os.Getpid() {
+			t.Errorf("process %d listens", pid)
+		}
+		_ = c.Close()
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{"a", "c"} {
+		if _, err := os.Lstat(at(name)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("socket %s is left: %v", name, err)
+		}
+	}
+}
+
 // TestGuestListenerStays: a listener that refuses users cannot move, as another
 // process would admit them.
 func TestGuestListenerStays(t *testing.T) {
