@@ -141,7 +141,7 @@ func adminPart(l *pacedListener, cache *statusCache, ender sessionEnder, routes 
 		add(mux)
 	}
 	server := &http.Server{
-		Handler:           ownerChanges(mux),
+		Handler:           l.noted(ownerChanges(mux)),
 		ConnContext:       withPeer,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       5 * time.Second, // also of a client that is idle

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 )
@@ -18,7 +19,8 @@ type pacedListener struct {
 	once   sync.Once
 	closed chan struct{}
 
-	drained chan struct{} // closed at the end of drain
+	requests chan struct{} // holds one for each request in progress
+	drained  chan struct{} // closed at the end of drain
 }
 
 // pace admits one event in each interval, and more after a pause. Events that
@@ -44,7 +46,10 @@ func (p *pace) wait(now time.Time) time.Duration {
 }
 
 func newPacedListener(l net.Listener, connections int, p pace) *pacedListener {
-	return &pacedListener{Listener: l, places: make(chan struct{}, connections), pace: p, closed: make(chan struct{}), drained: make(chan struct{})}
+	return &pacedListener{
+		Listener: l, places: make(chan struct{}, connections), pace: p, closed: make(chan struct{}),
+		requests: make(chan struct{}, connections), drained: make(chan struct{}),
+	}
 }
 
 // Accept implements net.Listener. One goroutine calls it.
@@ -71,20 +76,55 @@ func (l *pacedListener) Accept() (net.Conn, error) {
 	return &pacedConn{Conn: c, release: sync.OnceFunc(func() { <-l.places })}, nil
 }
 
+// callWait is how long a drain waits for a connection without a request in
+// progress: its client may never send one, and clients of the disks wait for
+// the end of a drain before a takeover.
+const callWait = 250 * time.Millisecond
+
 // drain accepts nothing more, and waits until all connections are closed: each
-// has its answer. A server that is told to shut down drops requests that it has
-// not read.
+// has its answer. Those without a request in progress get callWait. A server
+// that is told to shut down drops requests that it has not read.
 func (l *pacedListener) drain(ctx context.Context) error {
 	defer close(l.drained)
 	err := l.Close()
-	for range cap(l.places) {
+	held := fill(ctx, callWait, l.places, cap(l.places))
+	if held > 0 && len(l.requests) > 0 {
+		fill(ctx, 0, l.requests, cap(l.requests))
+		fill(ctx, callWait, l.places, held) // what these answered
+	}
+	return errors.Join(err, context.Cause(ctx))
+}
+
+// fill takes n places, which it waits for until ctx ends, and for limit at most
+// unless that is 0. It returns how many are left.
+func fill(ctx context.Context, limit time.Duration, places chan struct{}, n int) int {
+	if limit != 0 {
+		var done context.CancelFunc
+		ctx, done = context.WithTimeout(ctx, limit)
+		defer done()
+	}
+	for ; n > 0; n-- {
 		select {
-		case l.places <- struct{}{}:
+		case places <- struct{}{}:
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return n
 		}
 	}
-	return err
+	return 0
+}
+
+// noted returns a handler whose requests a drain waits for, but for profiles.
+func (l *pacedListener) noted(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasPrefix(r.URL.Path, "/debug/") {
+			select {
+			case l.requests <- struct{}{}:
+				defer func() { <-l.requests }()
+			case <-l.drained:
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // ended returns the error of a server of l that has returned one, nil after
