@@ -104,6 +104,8 @@ func (p *Provider) publish() {
 }
 
 // open opens an endpoint.
+//
+// +checklocks:p.mu
 func (p *Provider) open(local netip.AddrPort, open opener) (*endpoint, error) {
 	e := &endpoint{
 		kernel:   p.kernel && open == nil,
@@ -118,7 +120,12 @@ func (p *Provider) open(local netip.AddrPort, open opener) (*endpoint, error) {
 		open = p.options.Open
 	}
 	var err error
-	if e.port, err = open(local); err != nil {
+	if e.kernel {
+		e.port, err = p.openSocket(local)
+	} else {
+		e.port, err = open(local)
+	}
+	if err != nil {
 		if errors.Is(err, unix.EADDRINUSE) || errors.Is(err, unix.EMFILE) {
 			return nil, fmt.Errorf("%w: %w", via.ErrResource, err)
 		}

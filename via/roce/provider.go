@@ -48,10 +48,6 @@ const (
 
 // withDefaults returns a copy with defaults for zero fields.
 func (o Options) withDefaults() Options {
-	if o.Open == nil {
-		udp := port.UDPOptions{NoSegmentation: o.NoSegmentation, NoCoalescing: o.NoCoalescing}
-		o.Open = func(local netip.AddrPort) (port.Port, error) { return port.OpenUDP(local, udp) }
-	}
 	if o.Port == 0 {
 		o.Port = wire.Port
 	}
@@ -68,6 +64,11 @@ func (o Options) withDefaults() Options {
 		o.InFlight = defaultInFlight
 	}
 	return o
+}
+
+// udp returns the options of a port of UDP sockets.
+func (o *Options) udp() port.UDPOptions {
+	return port.UDPOptions{NoSegmentation: o.NoSegmentation, NoCoalescing: o.NoCoalescing}
 }
 
 // New returns the provider. Its devices share endpoints: one may connect from
@@ -88,6 +89,8 @@ type Provider struct {
 	mu sync.Mutex // first in the lock order
 	// +checklocks:mu
 	endpoints map[netip.AddrPort]*endpoint
+	// +checklocks:mu
+	sockets *Sockets // of another process; nil: none
 }
 
 // Name returns "roce".

@@ -35,10 +35,7 @@ var (
 // socket returns a socket bound to the port's address. For the first socket,
 // the bind proves that the address is not in use.
 func (p *udpPort) socket(more ...option) (fd int, err error) {
-	family, options := unix.AF_INET, options4
-	if p.local.Addr().Is6() {
-		family, options = unix.AF_INET6, options6
-	}
+	family, options := p.family()
 	fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_UDP)
 	if err != nil {
 		return -1, fmt.Errorf("port %v: open a UDP socket: %w", p.local, err)
@@ -54,11 +51,8 @@ func (p *udpPort) socket(more ...option) (fd int, err error) {
 			return fd, fmt.Errorf("%s: %w", o.what, err)
 		}
 	}
-	if err := enlarge(fd, p.options.ReceiveBuffer, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF); err != nil {
-		return fd, fmt.Errorf("set the receive buffer: %w", err)
-	}
-	if err := enlarge(fd, p.options.SendBuffer, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF); err != nil {
-		return fd, fmt.Errorf("set the send buffer: %w", err)
+	if err := p.enlargeBuffers(fd); err != nil {
+		return fd, err
 	}
 	if p.coalescing {
 		if err := unix.SetsockoptInt(fd, unix.IPPROTO_UDP, unix.UDP_GRO, 1); err != nil {
@@ -69,6 +63,25 @@ func (p *udpPort) socket(more ...option) (fd int, err error) {
 		return fd, bindError(err)
 	}
 	return fd, nil
+}
+
+// family returns the family of the port's sockets, and their options.
+func (p *udpPort) family() (family int, options []option) {
+	if p.local.Addr().Is6() {
+		return unix.AF_INET6, options6
+	}
+	return unix.AF_INET, options4
+}
+
+// enlargeBuffers sets the sizes of a socket's buffers.
+func (p *udpPort) enlargeBuffers(fd int) error {
+	if err := enlarge(fd, p.options.ReceiveBuffer, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF); err != nil {
+		return fmt.Errorf("set the receive buffer: %w", err)
+	}
+	if err := enlarge(fd, p.options.SendBuffer, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF); err != nil {
+		return fmt.Errorf("set the send buffer: %w", err)
+	}
+	return nil
 }
 
 // bindError adds the likely cause to an error of bind.

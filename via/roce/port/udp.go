@@ -55,6 +55,11 @@ type udpPort struct {
 // port 0 picks a free one. The error wraps unix.EADDRINUSE if another socket is
 // bound to the address.
 func OpenUDP(addr netip.AddrPort, o UDPOptions) (Port, error) {
+	return openUDP(addr, o, func(p *udpPort) (int, error) { return p.socket() })
+}
+
+// openUDP opens a port whose first socket is from a function.
+func openUDP(addr netip.AddrPort, o UDPOptions, socket func(*udpPort) (fd int, err error)) (Port, error) {
 	addr, err := Source(addr)
 	if err != nil {
 		return nil, err
@@ -65,7 +70,7 @@ func OpenUDP(addr netip.AddrPort, o UDPOptions) (Port, error) {
 		return nil, fmt.Errorf("port %v: %w", addr, err)
 	}
 	p.scope = scope
-	fd, err := p.socket()
+	fd, err := socket(p)
 	if err != nil {
 		return nil, err
 	}
