@@ -4,12 +4,15 @@ import (
 	"errors"
 	"io/fs"
 	"net"
+	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/viablk/viablk/internal/nbd"
 	"github.com/viablk/viablk/internal/takeover"
 	"github.com/viablk/viablk/target/backend"
+	"github.com/viablk/viablk/via/roce"
 )
 
 // How the items of a takeover are called.
@@ -17,6 +20,7 @@ const (
 	itemDisk   = "disk"
 	itemMemory = "memory " // and the name of the export whose memory it is
 	itemSHM    = "shm"     // a listener for VIA over shared memory
+	itemRoCE   = "roce "   // and the address of a socket for VIA over RoCE
 	itemURI    = "uri "    // and the URI of a listener that the configuration names
 	itemSocket = "socket " // and the name that the service manager gave a listener
 
@@ -63,6 +67,44 @@ func (h handover) descriptors(name string) (fds []int) {
 		fds = append(fds, fd)
 	}
 	return fds
+}
+
+// overRoCE returns the sockets for VIA over RoCE.
+func (h handover) overRoCE() *roce.Sockets {
+	var all []roce.Socket
+	for _, x := range h.Items() {
+		text, ok := strings.CutPrefix(x.Name, itemRoCE)
+		if local, err := netip.ParseAddrPort(text); ok && err == nil {
+			all = append(all, roce.Socket{Local: local, FD: h.Claim(x.Name)})
+		}
+	}
+	return roce.NewSockets(all)
+}
+
+// keepRoCE returns descriptors of the sockets for VIA over RoCE.
+func keepRoCE() (items []takeover.Item) {
+	for _, p := range []*roce.Provider{overRoCE, plainRoCE} {
+		all, _ := p.HandOver() // after an error the successor opens its own, once these are closed
+		for _, x := range all {
+			items = append(items, takeover.Item{Name: itemRoCE + x.Local.String(), FD: x.FD})
+		}
+	}
+	return items
+}
+
+// discardInUse closes the items that this process still uses, and returns the
+// others: of a connection that did not end, as after a panic, the socket stays
+// here, and two processes would share its packets.
+func discardInUse(items []takeover.Item) []takeover.Item {
+	return slices.DeleteFunc(items, func(x takeover.Item) bool {
+		text, ok := strings.CutPrefix(x.Name, itemRoCE)
+		local, err := netip.ParseAddrPort(text)
+		if !ok || err != nil || !overRoCE.InUse(local) && !plainRoCE.InUse(local) {
+			return false
+		}
+		closeItems([]takeover.Item{x})
+		return true
+	})
 }
 
 // listener returns the listener of an item, nil if there is none, or if its

@@ -28,6 +28,7 @@ const takeoverProtocol = "viablk-takeover/1"
 type claim struct {
 	Exports []string `json:"exports"` // names
 	Memory  bool     `json:"memory"`  // it takes disks in memory
+	RoCE    bool     `json:"roce"`    // it takes sockets for VIA over RoCE
 
 	// Where it listens for calls, which it takes over if this process does too.
 	Status  string `json:"status_socket,omitempty"` // path in full
@@ -72,6 +73,7 @@ func (a *app) targets(ctx context.Context, e config.Effective, in *nbdListeners,
 			return nil, err
 		}
 		in, e, heir = nil, next.config, next.heir
+		next.Kept = discardInUse(next.Kept)
 		return &next.Departure, err
 	})
 	if heir != 0 { // before the end of this process, which would be that of the service
@@ -266,7 +268,7 @@ func (s *service) switchProtocol(w http.ResponseWriter) (by *takeover.Successor,
 
 // claimOf returns what a target with a configuration says of itself.
 func claimOf(c config.Config) (x claim) {
-	x.Memory, x.Status, x.Metrics = true, adminPathOf(c), c.Metrics.Listen
+	x.Memory, x.RoCE, x.Status, x.Metrics = true, true, adminPathOf(c), c.Metrics.Listen
 	for _, e := range c.Target.Exports {
 		x.Exports = append(x.Exports, e.Name)
 	}

@@ -35,8 +35,8 @@ The first SIGTERM lets requests finish, a second one stops at once.
 A listener that other hosts reach authenticates them, VIA with --certificates, NBD with
 --tls require, or is refused without --insecure.
 
---takeover starts a target in the place of a running one, whose listeners for NBD and
-shared memory it gets, and its disks with their locks: clients notice a pause. If the
+--takeover starts a target in the place of a running one, whose listeners for NBD, shared
+memory and RoCE it gets, and its disks with their locks: clients notice a pause. If the
 new target cannot serve, the old one goes on. A target with disks that end with their
 process, or that the new one does not export, is not taken over.
 
@@ -117,6 +117,10 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 		return nil, err
 	}
 	defer sockets.Close()
+	udp := from.overRoCE()
+	defer udp.Close()
+	overRoCE.AdoptSockets(udp)
+	plainRoCE.AdoptSockets(udp)
 	disks, err := openDisks(e, held, from.lockWait(), log)
 	if err != nil {
 		return nil, err
@@ -146,6 +150,7 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 	}
 	held.Forget()
 	sockets.Forget()
+	udp.Close()
 	err = svc.wait(in.left)
 	if s := svc.successor; s != nil {
 		next = &departure{Departure: takeover.Departure{Successor: s.Successor, Kept: t.kept, Log: log}, config: *set.inEffect.Load()}
@@ -282,6 +287,9 @@ func (t *targetRun) reload(ctx context.Context) error {
 func (t *targetRun) keep(by claim) (err error) {
 	if t.kept, err = t.set.keep(by, t.in, t.a.monitorListener); err == nil {
 		t.kept = append(t.kept, t.svc.calls.keep(t.svc.admin, by)...)
+		if by.RoCE {
+			t.kept = append(t.kept, keepRoCE()...)
+		}
 		t.remote.announceSuccessor()
 	}
 	return err

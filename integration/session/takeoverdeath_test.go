@@ -38,7 +38,7 @@ func TestSuccessor(t *testing.T) {
 	}
 	c, err := net.Dial("unix", admin)
 	testbed.Must(t, err)
-	claim := fmt.Sprintf(`{"exports":["disk"],"memory":true,"status_socket":%q,"metrics":"127.0.0.1:0"}`, admin)
+	claim := fmt.Sprintf(`{"exports":["disk"],"memory":true,"roce":true,"status_socket":%q,"metrics":"127.0.0.1:0"}`, admin)
 	_, err = fmt.Fprintf(c, "POST /v1/takeover HTTP/1.1\r\nHost: viablk\r\nConnection: Upgrade\r\nUpgrade: viablk-takeover/1\r\nContent-Length: %d\r\n\r\n%s", len(claim), claim)
 	testbed.Must(t, err)
 	answer, err := http.ReadResponse(bufio.NewReader(c), nil)
