@@ -46,6 +46,7 @@ type crc struct {
 	executor *block.Executor
 	latch    block.Latch
 	identity block.Identity // nil: the disk has none
+	memory   *memoryFile    // of a disk in memory; else nil
 	idle     time.Duration  // after which the mark of a region is cleared
 	scrubs   scrubs
 	follower follower

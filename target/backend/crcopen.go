@@ -65,6 +65,7 @@ func openCrc(inner block.Device, path string, o fileOptions, k kernel) (block.De
 		*t <- struct{}{}
 	}
 	c.info.PreferredBlock = max(c.info.PreferredBlock, checksum.BlockSize)
+	c.memory = memoryBelow(inner)
 	c.passes = c.info.Features&block.CanMultiConn != 0 // a flush of the executor covers every queue
 	if err := checksum.CheckSize(c.info.Size); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUsage, err)
@@ -128,10 +129,10 @@ func (c *crc) openSums(path string, o fileOptions, k kernel) error {
 }
 
 // disks returns the identity of the disk and the generation of its writer, zero
-// if it has none that lasts.
+// if it has none that lasts, or that moves with the disk.
 func (c *crc) disks() (id [16]byte, generation uint64) {
 	i := block.IdentityOf(c.inner)
-	if i == nil || !i.Persistent() {
+	if i == nil || !i.Persistent() && c.memory == nil {
 		return id, 0
 	}
 	return i.UUID(), i.Writer().Generation
@@ -199,12 +200,20 @@ func (c *crc) readSums(readOnly bool) error {
 	if c.header, err = checksum.ReadHeader(overlayFile{f}, length); err != nil {
 		return explainSums(f.path, err)
 	}
-	ends := block.DurabilityOf(c.inner) == block.Volatile
-	if ends && !readOnly {
+	ends := block.DurabilityOf(c.inner) == block.Volatile && !c.moved()
+	switch {
+	case ends && readOnly:
+		err = c.compareSize()
+	case ends:
 		c.header = c.newHeader() // the disk of before is gone
 		err = f.initialize(c.header)
-	} else if err = c.compare(readOnly); err == nil && !readOnly {
-		err = c.resize()
+	default:
+		if err = c.compare(readOnly); err == nil && !readOnly {
+			err = c.resize()
+		}
+	}
+	if c.memory != nil {
+		c.memory.unkept.Store(false) // mark says whose the changes are
 	}
 	if err == nil {
 		c.regions.extend(checksum.Regions(c.info.Size))
@@ -249,12 +258,36 @@ func (c *crc) compare(readOnly bool) error {
 		what = "they are those of another disk"
 	case generation > c.header.Generation:
 		what = "the disk was written to without them"
-	case readOnly && c.header.Size != c.info.Size:
-		what = fmt.Sprintf("the disk has %d bytes instead of %d", c.info.Size, c.header.Size)
+	case readOnly:
+		return c.compareSize()
 	default:
 		return nil
 	}
+	return c.unfit(what)
+}
+
+// compareSize refuses the checksums of a disk of another size.
+func (c *crc) compareSize() error {
+	if c.header.Size == c.info.Size {
+		return nil
+	}
+	return c.unfit(fmt.Sprintf("the disk has %d bytes instead of %d", c.info.Size, c.header.Size))
+}
+
+// unfit returns the error of checksums that are not those of the disk.
+func (c *crc) unfit(what string) error {
 	return fmt.Errorf("%w: checksums %q cannot be used: %s: give those of the disk, or remove the file for new ones", ErrUsage, c.file.path, what)
+}
+
+// moved reports whether the disk is one in memory that another process had, and
+// the checksums have every change of it.
+func (c *crc) moved() bool {
+	if c.memory == nil {
+		return false
+	}
+	id, generation := c.disks()
+	h := c.header
+	return h.Disk == id && h.ID == c.memory.keptBy() && h.Generation >= generation && h.Size == c.info.Size
 }
 
 // resize has the file be that of a disk that has grown or shrunk. Blocks that

@@ -138,6 +138,11 @@ func (c *crc) markLocked(wanted []int64, first, last int64) error {
 	if err := c.latch.Err(); err != nil {
 		return err
 	}
+	if c.memory != nil { // before the first change
+		if err := c.memory.keep(c.header.ID); err != nil {
+			return err
+		}
+	}
 	var marks []int64
 	for i := first; i <= last; i++ {
 		wanted = append(wanted, i) // another one may have taken them, and failed

@@ -115,6 +115,7 @@ func (m *memory) Memory() []byte { return m.file.disk }
 // Access is [block.Mapped].
 func (m *memory) Access(off, length int64, write bool) bool {
 	if write {
+		m.changes()
 		m.file.occupy(off, length)
 		return true
 	}
@@ -125,6 +126,7 @@ func (m *memory) Access(off, length int64, write bool) bool {
 func (m *memory) Ranges() *block.Ranges { return m.ranges }
 
 func (m *memory) NewQueue(depth int) (block.Queue, error) {
+	m.changes()
 	return m.executor.NewQueue(depth, block.PayloadLimit)
 }
 

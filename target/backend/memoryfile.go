@@ -18,7 +18,8 @@ import (
 // (memfd_create(2)), of which a process that takes over gets a descriptor. It
 // ends with its last descriptor.
 //
-//	0        header: version, size, and the identity of the disk
+//	0        header: version, size, the identity of the disk, and the
+//	         checksums that it has
 //	64 KiB   a bit for each 4 KiB of the disk, set if they may hold data
 //	         the disk, at the next multiple of 64 KiB
 //
@@ -35,10 +36,13 @@ type memoryFile struct {
 
 	uuid     [16]byte
 	verifier uint64
+	unkept   atomic.Bool // a change, which no checksums have, has to void those of before
 
 	mu sync.Mutex
 	// +checklocks:mu
 	writer block.Writer
+	// +checklocks:mu
+	sums [16]byte // see keptBy
 	// +checklocks:mu
 	header []byte // nil when closed
 }
@@ -58,6 +62,7 @@ const (
 	memoryAtVerifier   = 32
 	memoryAtWriter     = 40
 	memoryAtGeneration = 56
+	memoryAtSums       = 64
 )
 
 // memorySeals keep the size of the file: an access behind the end of a file
