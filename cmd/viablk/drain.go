@@ -43,10 +43,17 @@ var (
 )
 
 // unfinishedDrain is that a drain goes on after the time of a call.
-type unfinishedDrain struct{ clients, requests int }
+type unfinishedDrain struct {
+	clients, requests int
+	exports           []string // with a request in the disk
+}
 
 func (e *unfinishedDrain) Error() string {
-	return fmt.Sprintf("the target still drains: %d clients are left, with %d requests in flight", e.clients, e.requests)
+	text := fmt.Sprintf("the target still drains: %d clients are left, with %d requests in flight", e.clients, e.requests)
+	if len(e.exports) > 0 {
+		text += fmt.Sprintf(", in the disk of %q", e.exports)
+	}
+	return text
 }
 
 // beginDrain begins a drain, once.
@@ -103,7 +110,11 @@ func (s *service) awaitDrain(ctx context.Context) error {
 		return errEnding
 	case <-ctx.Done():
 	}
-	return &unfinishedDrain{len(s.report().Sessions), s.inFlight()}
+	left := &unfinishedDrain{clients: len(s.report().Sessions), requests: s.inFlight()}
+	if s.busy != nil {
+		left.exports = s.busy()
+	}
+	return left
 }
 
 // handleDrain adds the route of a drain.

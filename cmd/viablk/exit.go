@@ -30,6 +30,7 @@ const (
 	exitFailure       = 1
 	exitFalse         = 2
 	exitUsage         = 64
+	exitDisk          = 74
 	exitTryAgain      = 75
 	exitVersion       = 76
 	exitPermission    = 77
@@ -42,6 +43,7 @@ const exitHelp = `Exit codes:
   1   failure
   2   the condition asked for is false, status found a disk that waits or has failed, or health a process
   64  the command line is wrong
+  74  a disk did not answer: requests of its clients have no answer
   75  unreachable, or in use by another process: try again later
   76  the target speaks another version of the protocol: upgrade the older end
   77  permission denied
@@ -99,9 +101,12 @@ func exitCode(err error) int {
 	var configuration *config.Error
 	var certificates *pki.FileError
 	var answer *answerCode
+	var hang *hangingDisks
 	switch {
 	case errors.As(err, &withCode):
 		return withCode.code
+	case errors.As(err, &hang):
+		return exitDisk
 	case errors.As(err, &answer):
 		return cmp.Or(adminExits[answer.code], exitFailure)
 	case errors.As(err, &certificates):

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/viablk/viablk/config"
 	"github.com/viablk/viablk/internal/nbd"
@@ -195,9 +196,9 @@ func (s *exportSet) closeRetired(d disk) error {
 	return d.device.Close()
 }
 
-// close closes the disks, of which no client has any. No change begins any
-// more; of one that does not end the disks stay open.
-func (s *exportSet) close() error {
+// close closes the disks, of which no client has any, within a time. No change
+// begins any more; of one that does not end the disks stay open.
+func (s *exportSet) close(limit time.Duration) error {
 	if !s.frozen {
 		ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 		defer cancel()
@@ -207,7 +208,14 @@ func (s *exportSet) close() error {
 			return fmt.Errorf("close the disks: %w", errChanging)
 		}
 	}
-	err := closeDisks(s.current())
-	s.closing.Wait()
-	return err
+	var calls []diskCall
+	for _, d := range s.current() {
+		calls = append(calls, diskCall{d.Name, func() error { return closeDisks([]disk{d}) }})
+	}
+	s.mu.Lock()
+	for _, r := range s.retired {
+		calls = append(calls, diskCall{r.Name, func() error { s.closing.Wait(); return nil }})
+	}
+	s.mu.Unlock()
+	return doWithin(limit, "close the disks", calls)
 }

@@ -63,7 +63,7 @@ func newTestSet(t *testing.T, exports ...config.Export) (set *exportSet, socket 
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 		defer cancel()
-		if err := errors.Join(set.ender.Drain(ctx), <-served, set.close()); err != nil {
+		if err := errors.Join(set.ender.Drain(ctx), <-served, set.close(waitTimeout)); err != nil {
 			t.Error(err)
 		}
 	})

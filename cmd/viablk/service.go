@@ -68,9 +68,10 @@ type service struct {
 	// keep copies what the process serves for the successor, which is set when
 	// wait returns. giveUnfinished gives it that before abandon.
 	mayHandOver    func(claim) error
-	flush          func(context.Context)
+	flush          func(context.Context, time.Duration) error
 	keep           func(claim) error
 	giveUnfinished func(*successor)
+	busy           func() []string // the exports with a request in the disk; may be nil
 	successors     chan successor
 	successor      *successor
 
@@ -84,6 +85,8 @@ type service struct {
 	parts   [][]part // in the order of their start
 	running sync.WaitGroup
 	failed  chan error // the first failure of a part
+
+	drainBegan time.Time // zero: no drain ended what was served
 
 	// abandon ends the process. It is called when parts do not end: a request
 	// in a disk that hangs cannot be cut off.
@@ -169,11 +172,17 @@ func (s *service) end(cause error) {
 	select {
 	case <-ended:
 	case <-time.After(timeout):
-		if s.successor != nil {
-			s.giveUnfinished(s.successor)
-		}
-		s.abandon(cause)
+		s.giveUp(cause)
 	}
+}
+
+// giveUp ends the process although something of it has not ended. A successor
+// gets what there is.
+func (s *service) giveUp(cause error) {
+	if s.successor != nil {
+		s.giveUnfinished(s.successor)
+	}
+	s.abandon(cause)
 }
 
 // start starts parts of which none feeds another.
@@ -282,6 +291,7 @@ const sameSignal = 100 * time.Millisecond
 // drain ends the parts, until the time is over or a second signal comes.
 func (s *service) drain() error {
 	began := s.clock()
+	s.drainBegan = began
 	ctx, stop := context.WithTimeoutCause(s.ctx, s.timeout, errDrainTimeout)
 	defer stop()
 	finished := make(chan error, 1)
@@ -308,7 +318,7 @@ func (s *service) drain() error {
 			}
 			return errSecondSignal
 		case <-ctx.Done():
-			return errDrainTimeout
+			return s.timedOut()
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -151,22 +152,39 @@ const (
 )
 
 // flush makes durable what clients have written, so that the flush at the end
-// of the drain is short, which fails too if one here does.
-func (s *exportSet) flush(ctx context.Context) {
+// of the drain is short, which fails too if one here does. An error is that a
+// disk does not answer in time.
+func (s *exportSet) flush(ctx context.Context, limit time.Duration) error {
 	end, err := s.begin(ctx) // no disk is closed meanwhile
 	if err != nil {
-		return
+		return nil
 	}
-	defer end()
+	var calls []diskCall
+	var left sync.WaitGroup
+	for _, d := range s.current() {
+		if d.device.Info().Features&(block.ReadOnly|block.CanFlush) != block.CanFlush {
+			continue
+		}
+		left.Add(1)
+		calls = append(calls, diskCall{d.Name, func() error {
+			defer left.Done()
+			flushDisk(d.device)
+			return nil
+		}})
+	}
+	go func() { // ends with the flush that takes longest
+		left.Wait()
+		end()
+	}()
+	return doWithin(limit, "flush", calls)
+}
+
+// flushDisk flushes a disk until that is short.
+func flushDisk(device block.Device) {
 	for range flushes {
 		began := time.Now()
-		for _, d := range s.current() {
-			if d.device.Info().Features&(block.ReadOnly|block.CanFlush) != block.CanFlush {
-				continue
-			}
-			if disk, err := block.NewDisk(d.device); err == nil {
-				_ = errors.Join(disk.Sync(), disk.Close())
-			}
+		if disk, err := block.NewDisk(device); err == nil {
+			_ = errors.Join(disk.Sync(), disk.Close())
 		}
 		if time.Since(began) < shortFlush {
 			return
@@ -229,8 +247,12 @@ func (s *service) admit(ctx context.Context, w http.ResponseWriter, by claim) {
 		err = process.Committed()
 	}
 	if err == nil {
-		s.flush(ctx) // it may take long
-		err = process.Waits()
+		if err = s.flush(ctx, s.timeout); err == nil { // it may take long
+			err = process.Waits()
+		} else {
+			s.upgrade.refuse(err)
+			err = process.Expel(err)
+		}
 	}
 	if err != nil {
 		s.log.Warn("takeover failed: this target serves on", "event", "takeover_failed", "error", err)

@@ -58,7 +58,9 @@ func TestFlushBeforeTakeover(t *testing.T) {
 	defer plain.Close()
 	defer readOnly.Close()
 	set := newExportSet(slog.New(slog.DiscardHandler), config.Effective{}, []disk{{device: plain}, {device: readOnly}}, make(chan struct{}))
-	set.flush(t.Context())
+	if err := set.flush(t.Context(), waitTimeout); err != nil {
+		t.Fatal(err)
+	}
 	if n := plain.flushes.Load(); n < 1 || n > flushes || readOnly.flushes.Load() != 0 {
 		t.Errorf("%d flushes, and %d of a disk that is read-only", n, readOnly.flushes.Load())
 	}
@@ -69,7 +71,9 @@ func TestFlushBeforeTakeover(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	set.flush(ctx)
+	if err := set.flush(ctx, waitTimeout); err != nil {
+		t.Fatal(err)
+	}
 	end()
 	if plain.flushes.Load() != before {
 		t.Error("flushed amid a change")

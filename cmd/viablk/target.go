@@ -130,7 +130,12 @@ func (a *app) target(ctx context.Context, e config.Effective, in *nbdListeners, 
 	}
 	set := newExportSet(log, e, disks, svc.ending)
 	set.load, set.held, set.level, set.sockets = load, held, level, sockets
-	defer func() { err = errors.Join(err, set.close()) }()
+	defer func() {
+		err = errors.Join(err, set.close(svc.leftToDrain()))
+		if hang := (*hangingDisks)(nil); errors.As(err, &hang) {
+			svc.giveUp(err) // the disks have locks, and what was written, until the process ends
+		}
+	}()
 
 	t := &targetRun{a: a, svc: svc, set: set, overVIA: overVIA, guests: guestsOf(disks), again: &certificates{log: log}, log: log}
 	if t.server, err = newNBD(e.Config, disks, t.again, log); err != nil {
@@ -235,6 +240,7 @@ func (t *targetRun) begin(ctx context.Context, c config.Config, from handover) e
 	}
 	from.serving()
 	t.again.attach(t.svc)
+	t.svc.busy = t.set.busy
 	t.svc.reload, t.svc.keep, t.svc.giveUnfinished = t.reload, t.keep, t.giveUnfinished
 	t.svc.calls.begin()
 	return nil

@@ -325,8 +325,8 @@ func TestTakeoverOfAbandonedTarget(t *testing.T) {
 	})
 	before := s.target
 	s.start("--takeover", s.admin)
-	if code := before.ExitCode(); code == 0 {
-		t.Errorf("the target that cut off a request ends with exit code 0\n%s", before.Output())
+	if code := before.ExitCode(); code != 74 || !strings.Contains(before.Output(), `export \"slow\" does not answer`) {
+		t.Errorf("the target that cut off a request ends with exit code %d\n%s", code, before.Output())
 	}
 	writer.Wait(t, testbed.ToolLimit)
 	k = testbed.Connect(t, "nbd+unix:///disk?socket="+socket)
