@@ -172,11 +172,17 @@ func (s *exportSet) flush(ctx context.Context, limit time.Duration) error {
 			return nil
 		}})
 	}
+	ended := make(chan struct{})
 	go func() { // ends with the flush that takes longest
 		left.Wait()
 		end()
+		close(ended)
 	}()
-	return doWithin(limit, "flush", calls)
+	if err := doWithin(limit, "flush", calls); err != nil {
+		return err
+	}
+	<-ended // what hands over is a change too
+	return nil
 }
 
 // flushDisk flushes a disk until that is short.

@@ -64,6 +64,11 @@ func TestFlushBeforeTakeover(t *testing.T) {
 	if n := plain.flushes.Load(); n < 1 || n > flushes || readOnly.flushes.Load() != 0 {
 		t.Errorf("%d flushes, and %d of a disk that is read-only", n, readOnly.flushes.Load())
 	}
+	for range 100 { // as keep, which does not wait
+		if err := set.flush(t.Context(), waitTimeout); err != nil || len(set.changing) != 0 {
+			t.Fatalf("after a flush %d changes are in progress: %v", len(set.changing), err)
+		}
+	}
 	before := plain.flushes.Load()
 	end, err := set.begin(t.Context())
 	if err != nil {
