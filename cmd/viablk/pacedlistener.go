@@ -140,10 +140,14 @@ func (l *pacedListener) ended(ctx context.Context, err error) error {
 	return nil
 }
 
-// Close implements net.Listener.
-func (l *pacedListener) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return l.Listener.Close()
+// Close implements net.Listener. A drain and the server close it, in any order:
+// the second time nothing happens.
+func (l *pacedListener) Close() (err error) {
+	l.once.Do(func() {
+		close(l.closed)
+		err = l.Listener.Close()
+	})
+	return err
 }
 
 // pacedConn gives its place back when it is closed.

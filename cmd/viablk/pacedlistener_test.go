@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -45,7 +46,7 @@ func TestDrainOfCalls(t *testing.T) {
 	if err := l.drain(context.Background()); err != nil {
 		t.Error(err)
 	}
-	if err := server.Close(); err != nil {
+	if err := errors.Join(server.Close(), l.Close()); err != nil { // as a server that has not noticed the drain
 		t.Error(err)
 	}
 	answer, err := io.ReadAll(waits)
