@@ -115,9 +115,30 @@ func (k *kit) runCell(t *testing.T, r *row, i int) {
 			}
 			s := newErrCase(e, v.depth)
 			v.act(s)
+			for range cellRetries {
+				if !s.endCameFirst(&v.want[i]) {
+					break
+				}
+				s = newErrCase(newEnv(t, k.open, faulty(plan), levels[i]), v.depth)
+				v.act(s)
+			}
 			s.expect(&v.want[i])
 		})
 	})
+}
+
+// cellRetries is how often a cell is repeated in which the end of the
+// connection overtook the refusal that the sender is to hear of, as it may on a
+// busy machine: each comes through a socket of its own.
+const cellRetries = 3
+
+// endCameFirst reports whether the sender knows only that the connection ended.
+func (s *errCase) endCameFirst(want *expectation) bool {
+	if s.bad == nil || want.staysConnected || slices.Contains(want.sender, transport) {
+		return false
+	}
+	s.completion(s.client, s.bad)
+	return s.client.seen[s.bad].Status&via.StatusErrorMask == transport
 }
 
 // faulty returns a decorator that misbehaves by a plan.
