@@ -217,5 +217,5 @@ func (s *exportSet) close(limit time.Duration) error {
 		calls = append(calls, diskCall{r.Name, func() error { s.closing.Wait(); return nil }})
 	}
 	s.mu.Unlock()
-	return doWithin(limit, "close the disks", calls)
+	return doWithin(limit, "close the disks", calls, func() {})
 }

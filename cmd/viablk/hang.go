@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -36,24 +37,34 @@ type diskCall struct {
 	do     func() error
 }
 
-// doWithin makes the calls, all at the same time, and returns their errors. If
-// some are not done in time the error wraps hangingDisks, and they go on.
-func doWithin(limit time.Duration, while string, calls []diskCall) error {
+// diskCalls is how many calls of disks are made at the same time: each may keep
+// a thread in the kernel, and a target has up to ten thousand disks.
+const diskCalls = 64
+
+// doWithin makes the calls, some at the same time, then calls after, and
+// returns their errors. If some are not done in time the error wraps
+// hangingDisks, and they go on.
+func doWithin(limit time.Duration, while string, calls []diskCall, after func()) error {
 	var mu sync.Mutex
-	errs, busy := make([]error, len(calls)), make([]bool, len(calls))
-	done := make(chan struct{})
-	var all sync.WaitGroup
-	for i, c := range calls {
-		busy[i] = true
-		all.Go(func() {
-			err := c.do()
+	errs, ended, begun := make([]error, len(calls)), make([]bool, len(calls)), min(1, len(calls))
+	places, done := make(chan struct{}, diskCalls), make(chan struct{})
+	go func() { // ends with the call that takes longest
+		var all sync.WaitGroup
+		for i, c := range calls {
 			mu.Lock()
-			defer mu.Unlock()
-			errs[i], busy[i] = err, false
-		})
-	}
-	go func() {
+			begun = i + 1
+			mu.Unlock()
+			places <- struct{}{}
+			all.Go(func() {
+				err := c.do()
+				mu.Lock()
+				errs[i], ended[i] = err, true
+				mu.Unlock()
+				<-places
+			})
+		}
 		all.Wait()
+		after()
 		close(done)
 	}()
 	timer := time.NewTimer(limit)
@@ -66,15 +77,16 @@ func doWithin(limit time.Duration, while string, calls []diskCall) error {
 	mu.Lock()
 	defer mu.Unlock()
 	hang := &hangingDisks{while: while}
-	for i, c := range calls {
-		if busy[i] {
+	for i, c := range calls[:begun] {
+		if !ended[i] {
 			hang.exports = append(hang.exports, c.export)
 		}
 	}
-	if hang.exports == nil {
+	if len(hang.exports) == 0 { // the last one has just ended
+		<-done
 		return errors.Join(errs...)
 	}
-	return errors.Join(append(errs, hang)...)
+	return errors.Join(append(slices.Clone(errs), hang)...)
 }
 
 // leftToDrain is how long the disks may take to close: what is left of the time

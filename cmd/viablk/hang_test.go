@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -83,5 +84,40 @@ func TestDiskThatDoesNotFlush(t *testing.T) {
 	cancel()
 	if _, err := set.begin(ctx); !errors.Is(err, errChanging) {
 		t.Errorf("a change amid the flush: %v", err)
+	}
+}
+
+// TestCallsOfManyDisks: a target with many disks makes some calls at the same
+// time, and all of them, also behind one that hangs.
+func TestCallsOfManyDisks(t *testing.T) {
+	var now, made atomic.Int32
+	free, gate := make(chan struct{}), make(chan struct{})
+	calls := []diskCall{{"stuck", func() error { <-free; return nil }}}
+	for range 20 * diskCalls {
+		calls = append(calls, diskCall{"good", func() error {
+			now.Add(1)
+			<-gate
+			made.Add(1)
+			return nil
+		}})
+	}
+	after, first := make(chan struct{}), make(chan error, 1)
+	go func() { first <- doWithin(waitTimeout, "test", calls, func() { close(after) }) }()
+	eventually(t, "as many calls as there may be", func() bool { return now.Load() >= diskCalls-1 })
+	time.Sleep(20 * time.Millisecond) // long enough to see more at times
+	if n := now.Load(); n != diskCalls-1 {
+		t.Errorf("%d calls at the same time beside one that hangs", n)
+	}
+	close(gate)
+	eventually(t, "all calls but one", func() bool { return int(made.Load()) == len(calls)-1 })
+	select {
+	case <-after:
+		t.Error("the end came before the last call")
+	default:
+	}
+	close(free)
+	<-after
+	if err := <-first; err != nil {
+		t.Error(err)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -160,29 +159,12 @@ func (s *exportSet) flush(ctx context.Context, limit time.Duration) error {
 		return nil
 	}
 	var calls []diskCall
-	var left sync.WaitGroup
 	for _, d := range s.current() {
-		if d.device.Info().Features&(block.ReadOnly|block.CanFlush) != block.CanFlush {
-			continue
+		if d.device.Info().Features&(block.ReadOnly|block.CanFlush) == block.CanFlush {
+			calls = append(calls, diskCall{d.Name, func() error { flushDisk(d.device); return nil }})
 		}
-		left.Add(1)
-		calls = append(calls, diskCall{d.Name, func() error {
-			defer left.Done()
-			flushDisk(d.device)
-			return nil
-		}})
 	}
-	ended := make(chan struct{})
-	go func() { // ends with the flush that takes longest
-		left.Wait()
-		end()
-		close(ended)
-	}()
-	if err := doWithin(limit, "flush", calls); err != nil {
-		return err
-	}
-	<-ended // what hands over is a change too
-	return nil
+	return doWithin(limit, "flush", calls, end) // what hands over is a change too
 }
 
 // flushDisk flushes a disk until that is short.
