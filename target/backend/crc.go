@@ -118,12 +118,12 @@ func (c *crc) sum(off int64) *atomic.Uint32 {
 }
 
 // blockAt returns how many bytes the block at off has: the last of a disk may
-// be shorter. That one has another size after the disk has grown, and who
-// asks for it holds its range.
+// be shorter. That one has another size once the disk has grown, so a caller
+// holds its range.
 func (c *crc) blockAt(off int64) int64 { return min(checksum.BlockSize, c.size.Load()-off) }
 
-// whole reports whether a range consists of whole blocks. That stays
-// so as long as the range is held.
+// whole reports whether a range consists of whole blocks. That stays so as long
+// as the range is held.
 func (c *crc) whole(off, n int64) bool {
 	end := off + n
 	return off%checksum.BlockSize == 0 && (end%checksum.BlockSize == 0 || end == c.size.Load())

@@ -126,7 +126,7 @@ func (c *crc) storeSize(size int64) error {
 	return nil
 }
 
-// follower has the file of checksums follow a disk that grows by itself, as a
+// follower has the file of checksums follow a disk that grew from outside, as a
 // block device does.
 type follower struct {
 	mu sync.Mutex

@@ -173,7 +173,7 @@ func follow(d *crc) int64 {
 	return d.Info().Size
 }
 
-// A disk that grows by itself, as a block device does, has its size of before
+// A disk that grows from outside, as a block device, has its size of before
 // until its checksums follow.
 func TestChecksumsFollowTheirDisk(t *testing.T) {
 	b := newSumsBed(t, 1<<20+512)
