@@ -3,6 +3,7 @@ package ethernet_test
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"sync"
@@ -31,8 +32,8 @@ func newHub(tb testing.TB, n int) *hub {
 	tb.Helper()
 	h := new(hub)
 	for range n {
-		side := listen(tb)
-		station := listen(tb) // for its address
+		side := listen(tb, netip.AddrFrom4([4]byte{127, 0, 0, 1}))
+		station := listen(tb, unusedHost()) // for its address
 		h.stations = append(h.stations, station.LocalAddr().(*net.UDPAddr).AddrPort())
 		if err := station.Close(); err != nil {
 			tb.Fatal(err)
@@ -54,9 +55,15 @@ func newHub(tb testing.TB, n int) *hub {
 	return h
 }
 
-func listen(tb testing.TB) *net.UDPConn {
+// unusedHost returns an address at which no other process gets a port in the
+// moment between two sockets.
+func unusedHost() netip.Addr {
+	return netip.AddrFrom4([4]byte{127, 128 + byte(rand.N(64)), byte(rand.N(256)), byte(1 + rand.N(254))})
+}
+
+func listen(tb testing.TB, at netip.Addr) *net.UDPConn {
 	tb.Helper()
-	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")))
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, 0)))
 	if err != nil {
 		tb.Fatal(err)
 	}
