@@ -95,7 +95,7 @@ func TestLibnbd(t *testing.T) {
 		}
 		n := newNotes(t, path, w)
 		env := append(n.environment(t), "srcdir=.")
-		out, code := run(t, libnbdLimit, filepath.Join(source, part), env, "../run", command...)
+		out, code := run(t, host(t), libnbdLimit, filepath.Join(source, part), env, "../run", command...)
 		if code == 77 {
 			t.Errorf("the case was skipped")
 		} else if code != 0 {

@@ -72,7 +72,7 @@ func TestQemu(t *testing.T) {
 			"QEMU_IMG_PROG=/usr/bin/qemu-img", "QEMU_IO_PROG=/usr/bin/qemu-io", "QSD_PROG=/usr/bin/qemu-storage-daemon",
 			"PYTHON=/usr/bin/python3", "TEST_DIR="+images, "SOCK_DIR="+testbed.Folder(t),
 		)
-		out, code := run(t, iotestLimit, source, env, "/usr/bin/python3", "./check", "-raw", "-nbd", name)
+		out, code := run(t, host(t), iotestLimit, source, env, "/usr/bin/python3", "./check", "-raw", "-nbd", name)
 		if code != 0 || !strings.Contains(out, "\nPassed all 1 iotests\n") {
 			t.Errorf("exit code %d", code)
 		}

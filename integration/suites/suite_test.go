@@ -18,6 +18,7 @@ import (
 
 	"github.com/viablk/viablk/integration/program"
 	"github.com/viablk/viablk/integration/testbed"
+	"github.com/viablk/viablk/internal/netns"
 )
 
 // keepVariable names a folder for sources and what is built of them, which
@@ -74,10 +75,26 @@ func environment(more ...string) []string {
 	}, more)
 }
 
+// host returns a network namespace with nothing but a loopback device, where a
+// case has all ports to itself: libnbd's cases choose one that no socket
+// listens at, which an outgoing connection of another case may have.
+func host(t testing.TB) testbed.Place {
+	n, err := netns.New()
+	testbed.Must(t, err)
+	t.Cleanup(func() { testbed.Must(t, n.Close()) })
+	testbed.Must(t, n.Loopback())
+	return func(cmd *exec.Cmd) error {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		return n.Start(cmd)
+	}
+}
+
 // run runs a command in a folder, for at most limit, and returns what it wrote
 // and its exit code. run kills the processes that the command left behind: the
 // output goes to a file, so that no reader waits for them.
-func run(t testing.TB, limit time.Duration, folder string, env []string, name string, args ...string) (string, int) {
+func run(
+	t testing.TB, at testbed.Place, limit time.Duration, folder string, env []string, name string, args ...string,
+) (string, int) {
 	t.Helper()
 	out, err := os.CreateTemp(scratch, "output")
 	testbed.Must(t, err)
@@ -87,7 +104,7 @@ func run(t testing.TB, limit time.Duration, folder string, env []string, name st
 	defer cancel()
 	cmd := exec.Command(name, args...)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = folder, environment(env...), out, out
-	testbed.Must(t, testbed.StartCommand(cmd))
+	testbed.Must(t, at(cmd))
 	ended := make(chan struct{})
 	go func() {
 		select {
@@ -113,7 +130,7 @@ func run(t testing.TB, limit time.Duration, folder string, env []string, name st
 // succeed is run for a command that must succeed.
 func succeed(t testing.TB, limit time.Duration, folder string, env []string, name string, args ...string) string {
 	t.Helper()
-	out, code := run(t, limit, folder, env, name, args...)
+	out, code := run(t, testbed.StartCommand, limit, folder, env, name, args...)
 	if code != 0 {
 		t.Fatalf("%s %q: exit code %d\n%s", name, args, code, tail(out))
 	}

@@ -96,6 +96,10 @@ func (n *Namespace) AwaitLink() error {
 	}
 }
 
+// Loopback brings the loopback device up: 127.0.0.1 and ::1. It needs ip of
+// iproute2.
+func (n *Namespace) Loopback() error { return n.ip(nil, "link set lo up") }
+
 // addresses brings the devices up with addresses that are good at once, without
 // duplicate address detection. They stay when a device goes down.
 func (n *Namespace) addresses(all ...netip.Addr) error {
