@@ -72,9 +72,14 @@ func open(t *testing.T) int {
 
 func readable(t *testing.T, fd int) bool {
 	t.Helper()
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-	if err != nil {
-		t.Fatal(err)
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n == 1
 	}
-	return n == 1
 }

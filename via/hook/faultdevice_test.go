@@ -207,11 +207,16 @@ func second(t *testing.T, s *station) *station {
 // readable says whether a sleeper would wake.
 func readable(t *testing.T, fd int) bool {
 	t.Helper()
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-	if err != nil {
-		t.Fatal(err)
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n == 1
 	}
-	return n == 1
 }
 
 // refusesAll checks that nothing can be made on a NIC that has failed.

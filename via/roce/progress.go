@@ -171,6 +171,10 @@ func (e *endpoint) handBack(s *shard, c *shardState) {
 // readable reports whether a file descriptor is readable now.
 func readable(fd int) bool {
 	fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	n, err := unix.Poll(fds[:], 0)
-	return n > 0 && err == nil
+	for {
+		n, err := unix.Poll(fds[:], 0)
+		if err != unix.EINTR {
+			return n > 0 && err == nil
+		}
+	}
 }

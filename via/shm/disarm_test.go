@@ -12,9 +12,14 @@ import (
 func (e *end) readable(t *testing.T) bool {
 	t.Helper()
 	fds := []unix.PollFd{{Fd: int32(e.cq.FD()), Events: unix.POLLIN}}
-	n, err := unix.Poll(fds, 0)
-	must(t, err)
-	return n != 0
+	for {
+		n, err := unix.Poll(fds, 0)
+		if err == unix.EINTR {
+			continue
+		}
+		must(t, err)
+		return n != 0
+	}
 }
 
 // An end that is awake after Arm posts, and its peer answers, without the

@@ -73,6 +73,9 @@ func (g *lingeringLink) dead() bool {
 	if err := raw.Control(func(fd uintptr) {
 		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 		n, err := unix.Poll(fds, 0)
+		for err == unix.EINTR {
+			n, err = unix.Poll(fds, 0)
+		}
 		dead = err == nil && n > 0
 	}); err != nil {
 		return true

@@ -24,11 +24,16 @@ var completionCases = []kitCase{
 func (e *env) readable(fd int) bool {
 	e.t.Helper()
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	n, err := unix.Poll(fds, 0)
-	if err != nil {
-		e.t.Fatalf("poll completion queue's file descriptor: %v", err)
+	for {
+		n, err := unix.Poll(fds, 0)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			e.t.Fatalf("poll completion queue's file descriptor: %v", err)
+		}
+		return n == 1
 	}
-	return n == 1
 }
 
 func armFalseWhenReady(e *env) {
