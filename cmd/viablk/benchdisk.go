@@ -64,7 +64,7 @@ places. A file is read and written through the page cache.`,
 		Example: `  viablk bench disk via+roce://storage/disk0
   viablk bench disk nbd://localhost/disk0 --request-size 4K --depth 64 -o json`,
 	}
-	options := addPlaceOptions(cmd, 1, 4*config.KiB)
+	options := addPlaceOptions(cmd, 1, 16, 4*config.KiB)
 	write := cmd.Flags().Bool("write", false, "measure writes: DESTROYS what the disk holds")
 	duration := cmd.Flags().Duration("time", 2*time.Second, "measure each load for `TIME`")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -30,7 +30,7 @@ trusts no record of the earlier copy.`,
   viablk copy nbd://old/disk0 via+roce://new/disk0 --resume
   viablk copy via+roce://storage/disk0 backup.raw --checksum`,
 	}
-	options := addPlaceOptions(cmd, copyConnections, copyLength)
+	options := addTransferOptions(cmd)
 	var config transfer.Config
 	resume := cmd.Flags().Bool("resume", false, "compare first and write only what differs: go on after an interrupted copy")
 	checksum := cmd.Flags().Bool("checksum", false, "print the SHA-256 of what was copied; uses one connection")

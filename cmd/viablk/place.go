@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
+	"runtime"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -52,11 +53,20 @@ func pickOptions(names ...string) []option {
 }
 
 // addPlaceOptions registers the flags, with some defaults.
-func addPlaceOptions(cmd *cobra.Command, connections int, length config.Size) *placeOptions {
+func addPlaceOptions(cmd *cobra.Command, connections, depth int, length config.Size) *placeOptions {
 	p := &placeOptions{options: addOptions(cmd, remotePlaceOptions)}
 	cmd.Flags().IntVar(&p.connections, "connections", connections, "`NUMBER` of connections to each disk")
-	cmd.Flags().IntVar(&p.depth, "depth", 16, "`NUMBER` of requests in flight per connection (queue depth)")
+	cmd.Flags().IntVar(&p.depth, "depth", depth, "`NUMBER` of requests in flight per connection (queue depth)")
 	cmd.Flags().TextVar(&p.length, "request-size", length, "longest read or write, `SIZE`, a power of two")
+	return p
+}
+
+// addTransferOptions adds the options of copies and comparisons. Each
+// connection is the work of a thread. The requests in flight stay within a few
+// megabytes, which caches hold.
+func addTransferOptions(cmd *cobra.Command) *placeOptions {
+	p := addPlaceOptions(cmd, min(4, runtime.GOMAXPROCS(0)), 8, 512*config.KiB)
+	cmd.Flags().Lookup("connections").DefValue = "one per processor, at most 4"
 	return p
 }
 

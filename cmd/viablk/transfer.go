@@ -31,12 +31,6 @@ type transferReport struct {
 	First     *int64 `json:"first_difference,omitempty"`
 }
 
-// Defaults of a transfer.
-const (
-	copyConnections = 4
-	copyLength      = 256 * config.KiB
-)
-
 // errInterrupted is the end of a transfer by a signal.
 var errInterrupted = errors.New("interrupted")
 

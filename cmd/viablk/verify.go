@@ -19,7 +19,7 @@ offset that differs, and how many bytes do, are printed.`,
 		Example: `  viablk verify image.raw via+roce://storage/disk0
   viablk verify nbd://old/disk0 nbd://new/disk0 -o json`,
 	}
-	options := addPlaceOptions(cmd, copyConnections, copyLength)
+	options := addTransferOptions(cmd)
 	strict := cmd.Flags().Bool("strict", false, "a longer DST differs")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		r, err := a.runTransfer(cmd.Context(), options, transfer.Config{Mode: transfer.Compare}, args[0], args[1])

@@ -69,7 +69,8 @@ type Transfer struct {
 	zeroes []byte // what is written in place of a write zeroes; never written
 	wake   int    // eventfd: the transfer is cancelled
 
-	counts counts
+	counts    counts
+	writeBack *writeBack
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -134,6 +135,9 @@ func (t *Transfer) Run(ctx context.Context) (Result, error) {
 		return Result{}, err
 	}
 	t.wake = w.fd
+	if t.config.Mode != Compare {
+		t.writeBack = startWriteBack(t.config.Destination.Device)
+	}
 	pieces := make(chan piece, 2*t.config.Depth)
 	var all sync.WaitGroup
 	for _, f := range t.routines(pieces) {
@@ -144,6 +148,7 @@ func (t *Transfer) Run(ctx context.Context) (Result, error) {
 		})
 	}
 	all.Wait()
+	t.writeBack.stop()
 	err = context.Cause(ctx)
 	if closed := w.close(); err == nil {
 		err = closed

@@ -257,6 +257,9 @@ func (w *worker) clear(i int) error {
 func (w *worker) finish(i int) {
 	j := &w.jobs[i]
 	j.counter.Add(j.length)
+	if j.counter == &w.counts.copied {
+		w.writeBack.add(j.length)
+	}
 	w.free.Push(i)
 }
 

@@ -94,6 +94,10 @@ func (f *file) size() (int64, error) {
 // process's.
 func (f *file) Durability() block.Durability { return block.OutlivesProcess }
 
+// WriteBack implements [block.WriteBacker]. The kernel keeps an error for the
+// next fdatasync.
+func (f *file) WriteBack() { _ = f.kernel.writeBack(f.fd) }
+
 // Identity implements [block.Identified].
 func (f *file) Identity() block.Identity {
 	if f.identity == nil {

@@ -21,6 +21,7 @@ type broken struct {
 	onAllocate  func(mode uint32) (error, bool)
 	onSeek      func(off int64, whence int) (int64, error)
 	syncs       int
+	writeBacks  int
 	mu          sync.Mutex
 	allocations []uint32
 }
@@ -57,6 +58,11 @@ func (b *broken) fdatasync(fd int) error {
 		}
 	}
 	return b.linux.fdatasync(fd)
+}
+
+func (b *broken) writeBack(int) error {
+	b.writeBacks++
+	return syscall.EIO
 }
 
 func (b *broken) fallocate(fd int, mode uint32, off, length int64) error {
@@ -103,6 +109,23 @@ func openBroken(t testing.TB, k *broken) (*block.Disk, string) {
 		t.Fatal(err)
 	}
 	return viewOf(t, d), path
+}
+
+// TestFileWritesBack: a failure to write back is the next flush's to tell.
+func TestFileWritesBack(t *testing.T) {
+	k := new(broken)
+	d, err := openFile(newFile(t, 1<<20), fileOptions{lock: true}, k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	disk := viewOf(t, d)
+	d.(block.WriteBacker).WriteBack()
+	if k.writeBacks != 1 || k.syncs != 0 {
+		t.Errorf("%d calls to write back and %d flushes, not 1 and 0", k.writeBacks, k.syncs)
+	}
+	if err := disk.Sync(); err != nil || k.syncs != 1 {
+		t.Errorf("flush: %v, %d calls", err, k.syncs)
+	}
 }
 
 func fill(n int, with byte) []byte { return bytes.Repeat([]byte{with}, n) }

@@ -14,6 +14,8 @@ type kernel interface {
 	// pwrite writes; with dsync it returns when the data is durable.
 	pwrite(fd int, p []byte, off int64, dsync bool) (int, error)
 	fdatasync(fd int) error
+	// writeBack begins to write dirty pages to the medium.
+	writeBack(fd int) error
 	// seek finds data or a hole at off or behind it: SEEK_DATA, SEEK_HOLE.
 	seek(fd int, off int64, whence int) (int64, error)
 	fallocate(fd int, mode uint32, off, length int64) error
@@ -43,6 +45,10 @@ func (linux) pwrite(fd int, p []byte, off int64, dsync bool) (int, error) {
 }
 
 func (linux) fdatasync(fd int) error { return unix.Fdatasync(fd) }
+
+func (linux) writeBack(fd int) error {
+	return unix.SyncFileRange(fd, 0, 0, unix.SYNC_FILE_RANGE_WRITE)
+}
 
 func (linux) seek(fd int, off int64, whence int) (int64, error) { return unix.Seek(fd, off, whence) }
 
