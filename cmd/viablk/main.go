@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -31,9 +32,17 @@ import (
 // time.
 const minimumProcs = 16
 
+// commandGC is the growth of the heap, in percent, after which memory is
+// collected, so that a command that ends soon does not begin with collections:
+// of less than 16 MB there is none. A service sets its own.
+const commandGC = 400
+
 func main() {
 	if os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(max(runtime.NumCPU(), minimumProcs))
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(commandGC)
 	}
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }

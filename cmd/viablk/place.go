@@ -65,7 +65,7 @@ func addPlaceOptions(cmd *cobra.Command, connections, depth int, length config.S
 // connection is the work of a thread. The requests in flight stay within a few
 // megabytes, which caches hold.
 func addTransferOptions(cmd *cobra.Command) *placeOptions {
-	p := addPlaceOptions(cmd, min(4, runtime.GOMAXPROCS(0)), 8, 512*config.KiB)
+	p := addPlaceOptions(cmd, min(4, runtime.NumCPU()), 8, 512*config.KiB)
 	cmd.Flags().Lookup("connections").DefValue = "one per processor, at most 4"
 	return p
 }

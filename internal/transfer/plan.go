@@ -90,8 +90,8 @@ func (m *extentMap) close() error {
 	return m.asker.queue.Close()
 }
 
-// plan sends the pieces of the disks, in order.
-func (t *Transfer) plan(ctx context.Context, pieces chan<- piece) (err error) {
+// plan sends runs of pieces, in the order of the disks.
+func (t *Transfer) plan(ctx context.Context, runs chan<- piece) (err error) {
 	var source, destination *extentMap
 	defer func() { err = errors.Join(err, source.close(), destination.close()) }()
 	if source, err = t.newExtentMap(t.config.Source); err != nil {
@@ -113,9 +113,9 @@ func (t *Transfer) plan(ctx context.Context, pieces chan<- piece) (err error) {
 			return err
 		}
 		p.length = min(p.length, length, t.size-off)
-		p.length = t.cut(p)
+		p.length = cut(p, t.limit(p)*runPieces)
 		select {
-		case pieces <- p:
+		case runs <- p:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -124,12 +124,19 @@ func (t *Transfer) plan(ctx context.Context, pieces chan<- piece) (err error) {
 	return nil
 }
 
-// cut returns the length of a piece that a worker handles at a time. Pieces end
-// at multiples of it, so that requests stay aligned.
-func (t *Transfer) cut(p piece) int64 {
-	limit := t.length
-	if p.sourceZero && (p.destinationZero || t.config.Mode != Compare) {
-		limit = t.zero
+// runPieces is how many pieces a worker takes at a time. Each run may wake the
+// planner, which costs more than it does for a piece.
+const runPieces = 8
+
+// limit returns the length of a piece of a run that a worker handles at a time,
+// at most.
+func (t *Transfer) limit(run piece) int64 {
+	if run.sourceZero && (run.destinationZero || t.config.Mode != Compare) {
+		return t.zero
 	}
-	return min(p.length, limit-p.off%limit)
+	return t.length
 }
+
+// cut returns the length of what comes first of a run. It ends at a multiple of
+// limit, so that requests stay aligned.
+func cut(run piece, limit int64) int64 { return min(run.length, limit-run.off%limit) }

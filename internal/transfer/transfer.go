@@ -138,9 +138,9 @@ func (t *Transfer) Run(ctx context.Context) (Result, error) {
 	if t.config.Mode != Compare {
 		t.writeBack = startWriteBack(t.config.Destination.Device)
 	}
-	pieces := make(chan piece, 2*t.config.Depth)
+	runs := make(chan piece, 2*t.config.Connections)
 	var all sync.WaitGroup
-	for _, f := range t.routines(pieces) {
+	for _, f := range t.routines(runs) {
 		all.Go(func() {
 			if err := f(ctx); err != nil {
 				cancel(err)
@@ -157,13 +157,13 @@ func (t *Transfer) Run(ctx context.Context) (Result, error) {
 }
 
 // routines returns the goroutines of a run.
-func (t *Transfer) routines(pieces chan piece) []func(context.Context) error {
+func (t *Transfer) routines(runs chan piece) []func(context.Context) error {
 	list := []func(context.Context) error{func(ctx context.Context) error {
-		defer close(pieces)
-		return t.plan(ctx, pieces)
+		defer close(runs)
+		return t.plan(ctx, runs)
 	}}
 	for range t.config.Connections {
-		list = append(list, func(ctx context.Context) error { return t.work(ctx, pieces) })
+		list = append(list, func(ctx context.Context) error { return t.work(ctx, runs) })
 	}
 	return list
 }

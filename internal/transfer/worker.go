@@ -16,7 +16,8 @@ import (
 type worker struct {
 	*Transfer
 	source, destination block.Queue
-	pieces              <-chan piece // nil when there are no more
+	runs                <-chan piece // of pieces; nil when there are no more
+	run                 piece        // what is left of the last one
 
 	jobs   []job
 	free   ring.Ring[int]
@@ -36,9 +37,9 @@ type job struct {
 }
 
 // work moves pieces until there are no more, then flushes.
-func (t *Transfer) work(ctx context.Context, pieces <-chan piece) (err error) {
+func (t *Transfer) work(ctx context.Context, runs <-chan piece) (err error) {
 	w := &worker{
-		Transfer: t, pieces: pieces, jobs: make([]job, t.config.Depth),
+		Transfer: t, runs: runs, jobs: make([]job, t.config.Depth),
 		free: ring.New[int](t.config.Depth), order: ring.New[int](t.config.Depth),
 		reaped: make([]*block.Request, t.config.Depth),
 	}
@@ -78,30 +79,16 @@ func (t *Transfer) work(ctx context.Context, pieces <-chan piece) (err error) {
 // idle reports whether no job has a piece.
 func (w *worker) idle() bool { return w.free.Len() == len(w.jobs) }
 
-// begin begins pieces while there are any and jobs for them. It waits for a
-// piece only if nothing else is to do.
+// begin begins pieces while there are any and jobs for them. It waits for a run
+// only if nothing else is to do.
 func (w *worker) begin(ctx context.Context) error {
-	for w.pieces != nil && !w.free.Empty() {
-		p, ok := piece{}, false
-		if w.idle() {
-			select {
-			case p, ok = <-w.pieces:
-			case <-ctx.Done():
-			}
-		} else {
-			select {
-			case p, ok = <-w.pieces:
-			default:
-				return context.Cause(ctx)
-			}
+	for !w.free.Empty() {
+		if w.run.length == 0 && !w.take(ctx) {
+			break
 		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if !ok {
-			w.pieces = nil
-			return nil
-		}
+		p := w.run
+		p.length = cut(p, w.limit(p))
+		w.run.off, w.run.length = w.run.off+p.length, w.run.length-p.length
 		i := w.free.Pop()
 		if w.config.Digest != nil {
 			w.order.Push(i)
@@ -111,6 +98,32 @@ func (w *worker) begin(ctx context.Context) error {
 		}
 	}
 	return context.Cause(ctx)
+}
+
+// take takes the next run. It returns false if there is none now, and after the
+// end of ctx.
+func (w *worker) take(ctx context.Context) bool {
+	if w.runs == nil || ctx.Err() != nil {
+		return false
+	}
+	ok := false
+	if w.idle() {
+		select {
+		case w.run, ok = <-w.runs:
+		case <-ctx.Done():
+			return false
+		}
+	} else {
+		select {
+		case w.run, ok = <-w.runs:
+		default:
+			return false
+		}
+	}
+	if !ok {
+		w.runs = nil
+	}
+	return ok
 }
 
 // read reads what has to be known of a piece.

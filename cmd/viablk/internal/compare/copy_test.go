@@ -12,13 +12,13 @@ import (
 )
 
 // copyRounds is how often each copy runs; one before them is not counted.
-const copyRounds = 5
+const copyRounds = 9
 
 // TestCompareCopies copies half a disk of data, half of zeroes, by viablk copy
 // and nbdcopy alternately, between kinds of places. Both flush at the end.
 func TestCompareCopies(t *testing.T) {
 	testbed.OnDemand(t)
-	compareCopies(t, 512<<20, copyRounds)
+	compareCopies(t, 1<<30, copyRounds)
 }
 
 // TestCopyComparisonWorks keeps the comparison alive where it does not run.
@@ -35,12 +35,13 @@ func compareCopies(t *testing.T, size int64, rounds int) {
 	_, err = f.WriteAt(testbed.RandomBytes(int(size/2)), size/4)
 	testbed.Must(t, err)
 	testbed.Must(t, f.Close())
+	environment := testbed.Environment(t)
 	run := func(name string, args ...string) {
 		if name != program {
 			testbed.Run(t, name, args...)
 			return
 		}
-		testbed.Succeed(t, testbed.StartPath(t, testbed.Environment(t), name, args...))
+		testbed.Succeed(t, testbed.StartPath(t, environment, name, args...))
 	}
 	server := func(name string) string {
 		socket := filepath.Join(folder, name)
