@@ -124,8 +124,8 @@ func (t *Transfer) plan(ctx context.Context, runs chan<- piece) (err error) {
 	return nil
 }
 
-// runPieces is how many pieces a worker takes at a time. Each run may wake the
-// planner, which costs more than it does for a piece.
+// runPieces is how many pieces a worker receives at a time. Each receive may
+// wake the planner, which costs more than a piece does.
 const runPieces = 8
 
 // limit returns the length of a piece of a run that a worker handles at a time,

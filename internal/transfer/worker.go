@@ -83,7 +83,7 @@ func (w *worker) idle() bool { return w.free.Len() == len(w.jobs) }
 // only if nothing else is to do.
 func (w *worker) begin(ctx context.Context) error {
 	for !w.free.Empty() {
-		if w.run.length == 0 && !w.take(ctx) {
+		if w.run.length == 0 && !w.receiveRun(ctx) {
 			break
 		}
 		p := w.run
@@ -100,9 +100,9 @@ func (w *worker) begin(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// take takes the next run. It returns false if there is none now, and after the
-// end of ctx.
-func (w *worker) take(ctx context.Context) bool {
+// receiveRun receives the next run. It returns false if there is none now, and
+// after the end of ctx.
+func (w *worker) receiveRun(ctx context.Context) bool {
 	if w.runs == nil || ctx.Err() != nil {
 		return false
 	}

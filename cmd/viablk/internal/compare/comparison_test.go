@@ -212,7 +212,11 @@ func (b *comparison) compare(t testing.TB, list []cell) []outcome {
 		o := b.measure(t, c)
 		row := fmt.Sprintf("%-24s", c)
 		for _, f := range o.Figures {
-			row += fmt.Sprintf(" %14.0f %8.1f %7.1f", median(f.IOPS), median(f.Median), median(f.CPU))
+			cost := "-"
+			if len(f.CPU) > 0 {
+				cost = fmt.Sprintf("%.1f", median(f.CPU))
+			}
+			row += fmt.Sprintf(" %14.0f %8.1f %7s", median(f.IOPS), median(f.Median), cost)
 		}
 		for _, r := range o.Ratios {
 			row += fmt.Sprintf("  %12.2f (%.2f..%.2f; %s)", r.Median, r.Least, r.Most, r.costs())

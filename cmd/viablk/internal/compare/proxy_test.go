@@ -11,7 +11,8 @@ import (
 const proxyCells = "randread 4k 1;randwrite 4k 1;randread 4k 32;randwrite 4k 32;read 128k 16;write 128k 16;read 1m 8;write 1m 8"
 
 // startProxies starts our target and nbdkit, each in front of an NBD server of
-// its own.
+// its own, and one more such server: clients of that are what a proxy could
+// come to that costs nothing.
 func startProxies(t testing.TB, size string) *comparison {
 	t.Helper()
 	origin := func() string {
@@ -25,7 +26,7 @@ func startProxies(t testing.TB, size string) *comparison {
 	theirs := testbed.StartTool(t, "nbdkit", "-f", "-U", socket, "nbd", "uri="+origin())
 	testbed.WaitForSocket(t, socket)
 	b := &comparison{
-		size: size, ours: []contender{{"proxy", ours.URI, []int{ours.Target.PID()}}},
+		size: size, ours: []contender{{"proxy", ours.URI, []int{ours.Target.PID()}}, {name: "no proxy", uri: origin()}},
 		controls: []contender{{"nbdkit nbd", "nbd+unix:///?socket=" + socket, []int{theirs.Cmd.Process.Pid}}},
 	}
 	b.fill(t)
