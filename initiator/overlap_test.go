@@ -163,6 +163,24 @@ func TestRequestGoesOnThatGetsItsRangeAtAReturn(t *testing.T) {
 	}
 }
 
+// TestReconnectIsPublished: the status of a device has the reconnect of a queue
+// whose owner does not sleep after it.
+func TestReconnectIsPublished(t *testing.T) {
+	var x deaf
+	d := newStage(t, x.play()).dialWith(t, lasting(initiator.Forever))
+	q := open(t, d, 8)
+	submit(t, q, request(block.Write, 0, 4096)) // answered over the next connection
+	x.waitForCommand(t, "1 write 0")
+	cut(t, q)
+	done := make([]*block.Request, 2)
+	waitFor(t, "the answers", func() bool {
+		return q.Reap(done) > 0
+	})
+	if n := d.Status().Stats.Reconnects; n != 1 {
+		t.Errorf("%d reconnects in the status, not 1", n)
+	}
+}
+
 // TestWaitingRequestsFail when the target does not return in time, whichever
 // queue has the request that they wait for.
 func TestWaitingRequestsFail(t *testing.T) {

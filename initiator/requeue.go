@@ -213,6 +213,7 @@ func (q *Queue) resumeQueue(back *reconnectResult) error {
 	q.usePath(back.path)
 	q.export, q.failure, q.moving = q.session.export.Export, nil, false
 	q.reconnects++
+	q.publish() // the owner may have no reason to sleep for long
 	q.resume()
 	q.Kick()
 	return nil
