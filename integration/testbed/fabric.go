@@ -1,6 +1,8 @@
 package testbed
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"path/filepath"
 	"testing"
@@ -28,11 +30,19 @@ var Fabrics = map[string]Fabric{
 	},
 }
 
-// FreeAddress returns an unused UDP address of this host.
+// FreeAddress returns an unused UDP address of this host: a loopback address of
+// its own, at a port that the kernel gives to no socket without one. It stays
+// free while a target is away.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
-	c, err := net.ListenPacket("udp", "127.0.0.1:0")
-	Must(t, err)
-	defer c.Close()
-	return c.LocalAddr().String()
+	for range 100 {
+		at := fmt.Sprintf("127.66.%d.%d:14791", rand.IntN(256), 1+rand.IntN(254))
+		c, err := net.ListenPacket("udp", at)
+		if err == nil {
+			Must(t, c.Close())
+			return at
+		}
+	}
+	t.Fatal("no address is free")
+	return ""
 }

@@ -6,22 +6,33 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
 
 // FreePort is a TCP port of the loopback interface that was free just now:
-// nbdkit and qemu-nbd do not say which one they took.
+// nbdkit and qemu-nbd do not say which one they took. The kernel gives it to no
+// outgoing connection.
 func FreePort(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	Must(t, err)
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	Must(t, err)
-	return port
+	const first, ports = 20_000, 10_000
+	for range ports {
+		port := strconv.Itoa(first + (os.Getpid()*100+int(nextPort.Add(1)))%ports)
+		l, err := net.Listen("tcp", "127.0.0.1:"+port)
+		if err == nil {
+			Must(t, l.Close())
+			return port
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
 }
+
+// nextPort is the next candidate of FreePort.
+var nextPort atomic.Uint32
 
 // WaitForPort waits until a process listens, without connecting: a server may
 // take that for its only client.
