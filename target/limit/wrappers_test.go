@@ -35,10 +35,11 @@ var optional = map[string]func(t *testing.T, d block.Device){
 			t.Errorf("identity %v", got)
 		}
 	},
-	"Mapped":     nil, // its user would bypass the wrapper
-	"FileMapped": nil, // likewise; TestAdjust has the one exception
-	"Shared":     nil, // of the outermost wrapper alone, which is Export
-	"growable":   nil, // of the disk as it was opened: see backend.PrepareGrow
+	"Mapped":      nil, // its user would bypass the wrapper
+	"FileMapped":  nil, // likewise; TestAdjust has the one exception
+	"Shared":      nil, // of the outermost wrapper alone, which is Export
+	"growable":    nil, // of the disk as it was opened: see backend.PrepareGrow
+	"WriteBacker": nil, // of the disk as it was opened, by a copy
 }
 
 // wrapped are the wrappers around a disk, and the interfaces, in one text, that
