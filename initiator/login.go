@@ -155,7 +155,7 @@ func (p *path) logIn(ctx context.Context, c *carrier.Carrier, q wire.LoginReques
 
 func (p *path) tryLogIn(ctx context.Context, c *carrier.Carrier, q wire.LoginRequest) (a wire.LoginResponse, err error) {
 	if err := c.Connect(ctx, via.Address{Host: p.host, Discriminator: Discriminator}); err != nil {
-		return a, err
+		return a, explainRejection(err)
 	}
 	if p.s.cfg.sealed() {
 		if err := p.secure(ctx, c, &q); err != nil {
@@ -179,6 +179,22 @@ func (p *path) tryLogIn(ctx context.Context, c *carrier.Carrier, q wire.LoginReq
 	default:
 		return a, refusalOf(&a)
 	}
+}
+
+// explainRejection adds what the reason of a target means that rejected a
+// connection.
+func explainRejection(err error) error {
+	r := new(via.RejectError)
+	if !errors.As(err, &r) {
+		return err
+	}
+	switch r.Reason {
+	case wire.RejectFull:
+		return fmt.Errorf("%w: the target has no place for another connection: end one, or raise its --connections", err)
+	case wire.RejectLeaving:
+		return fmt.Errorf("%w: the target is going down", err)
+	}
+	return err
 }
 
 // refusedError is a login that the target refused.

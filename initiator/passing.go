@@ -5,6 +5,7 @@ import (
 
 	"github.com/viablk/viablk/internal/handshake"
 	"github.com/viablk/viablk/internal/wire"
+	"github.com/viablk/viablk/via"
 )
 
 // The loss timeout measures how long a target is absent, not how slow its disk
@@ -39,7 +40,14 @@ func present(err error) bool {
 		return false
 	}
 	busy := new(handshake.BusyError)
-	return errors.As(err, &busy) || errors.Is(err, errOpenPending)
+	return errors.As(err, &busy) || errors.Is(err, errOpenPending) || isFull(err)
+}
+
+// isFull reports whether a target rejected a connection because it has no place
+// for another one.
+func isFull(err error) bool {
+	rejection := new(via.RejectError)
+	return errors.As(err, &rejection) && rejection.Reason == wire.RejectFull
 }
 
 // isFinal reports whether a target refused the I/O connection with an index of

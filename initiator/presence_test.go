@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -83,6 +84,54 @@ func TestLossAmidASlowRequest(t *testing.T) {
 	<-stopped
 	if st := d.Status(); st.SessionLosses != 1 || g.writes.Load() != 2 {
 		t.Errorf("%d losses, %d writes", st.SessionLosses, g.writes.Load())
+	}
+}
+
+// TestRejections: a target that rejects connections because it is full is
+// there, and requests wait for any time. One that leaves is away. One that
+// gives no reason, as targets of before do, is there unless it drained.
+func TestRejections(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		reason byte
+		waits  bool
+		status string
+	}{
+		{"full", wire.RejectFull, true, "no place for another connection"},
+		{"leaving", wire.RejectLeaving, false, ""},
+		{"no reason", 0, true, ""},
+		{"unknown reason", 200, false, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var x deaf
+			var rejected atomic.Int32
+			var over atomic.Bool
+			p := x.play()
+			p.reject = func() (byte, bool) {
+				if x.sessions.Load() == 0 || over.Load() {
+					return 0, false
+				}
+				return c.reason, len(x.commands()) > 0 && rejected.Add(1) > 0
+			}
+			clock := &shifted{Scheduler: sched.Real}
+			d := newStage(t, p).dialWith(t, hourly(clock))
+			q := open(t, d, 8)
+			submit(t, q, request(block.Write, 0, 4096))
+			x.waitForCommand(t, "1 write 0")
+			cut(t, q)
+			waitFor(t, "a rejection", func() bool {
+				q.Reap(nil)
+				return rejected.Load() > 1 && strings.Contains(d.Status().Error, c.status)
+			})
+			if c.waits {
+				waits(t, clock, d, q)
+				over.Store(true)
+				wantAll(t, q, 2, 0)
+				return
+			}
+			clock.by.Add(int64(2 * time.Hour))
+			wantAll(t, q, 2, syscall.EIO)
+		})
 	}
 }
 

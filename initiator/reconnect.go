@@ -345,13 +345,14 @@ func (k *reconnector) pause(log *slog.Logger, delay time.Duration, e *expiry) {
 }
 
 // noteRefusal logs why an attempt failed: once at WARN what a target says that
-// is there, and at DEBUG everything else. It reports whether one is there.
+// is there, and at DEBUG everything else. It reports whether to ask less often:
+// a place may be free at any moment, all else takes longer.
 func (k *reconnector) noteRefusal(log *slog.Logger, err error) (refused bool) {
 	var login *refusedError
 	var open *openRefusedError
 	var security *SecurityError
 	said := ""
-	if errors.As(err, &login) || errors.As(err, &open) || errors.As(err, &security) || errors.Is(err, errOpenPending) {
+	if errors.As(err, &login) || errors.As(err, &open) || errors.As(err, &security) || errors.Is(err, errOpenPending) || isFull(err) {
 		said = err.Error()
 	}
 	k.mu.Lock()
@@ -363,14 +364,15 @@ func (k *reconnector) noteRefusal(log *slog.Logger, err error) (refused bool) {
 		log.Warn("the target is there and refuses: requests wait", "event", "target_refuses", "host", k.device.cfg.Host, "reason", err)
 	}
 	k.update(func() { k.refusal = said })
-	return said != ""
+	return said != "" && !isFull(err)
 }
 
 // notePresence notes whether the target was there at an attempt that failed
-// with err. One that drained and rejects connections is still going down.
+// with err. One that rejects connections without a reason, as targets of before
+// do, is full, or still going down if it drained.
 func (k *reconnector) notePresence(err error, end *expiry) {
 	now := k.scheduler.Now()
-	end.present = present(err) || end.soon.IsZero() && errors.Is(err, via.ErrReject)
+	end.present = present(err) || end.soon.IsZero() && errors.Is(err, via.ErrReject) && !errors.As(err, new(*via.RejectError))
 	if end.present {
 		end.at, end.logged = now.Add(k.device.cfg.LossTimeout), false
 	}

@@ -38,7 +38,8 @@ type play struct {
 	// message, if not nil, comes before the others: it reports whether it has
 	// handled a message that is no immediate, and whether the connection goes on.
 	message  func(e *end, msg []byte) (handled, goesOn bool)
-	idle     func(e *end) bool // nothing arrived for a while
+	idle     func(e *end) bool                  // nothing arrived for a while
+	reject   func() (reason byte, rejects bool) // a connection
 	sealable bool
 }
 
@@ -64,6 +65,12 @@ func newStage(t testing.TB, p play) *stage {
 			r, err := l.Wait(ctx)
 			if err != nil {
 				return
+			}
+			if p.reject != nil {
+				if reason, rejects := p.reject(); rejects {
+					must(t, r.RejectFor(reason))
+					continue
+				}
 			}
 			s.wg.Add(1)
 			go func() {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/target"
-	"github.com/viablk/viablk/via"
 )
 
 // TestDrain: commands in flight finish and are answered, new ones are refused,
@@ -23,7 +22,7 @@ func TestDrain(t *testing.T) {
 		go func() { drained <- r.server.Drain(context.Background()) }()
 	}
 	waitFor(t, "the drain", func() bool { return r.server.Status().Draining })
-	if _, err := connect(r.nic, r.host, nil); !errors.Is(err, via.ErrReject) {
+	if _, err := connect(r.nic, r.host, nil); rejection(err) != wire.RejectLeaving {
 		t.Errorf("connection to a target that drains: %v", err)
 	}
 	// Until the worker sees the drain, it still takes commands.

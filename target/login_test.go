@@ -142,6 +142,14 @@ func TestLoginTimeout(t *testing.T) {
 	}
 }
 
+// rejection returns the reason of a target that rejected a connection.
+func rejection(err error) byte {
+	if r := new(via.RejectError); errors.As(err, &r) {
+		return r.Reason
+	}
+	return 0
+}
+
 // TestConnectionLimit: connections above the limit are refused at once, and a
 // place is free again when one ended.
 func TestConnectionLimit(t *testing.T) {
@@ -151,7 +159,7 @@ func TestConnectionLimit(t *testing.T) {
 	p := r.peer(t)
 	const refused = 30
 	for range refused {
-		if q, err := connect(r.nic, r.host, nil); !errors.Is(err, via.ErrReject) {
+		if q, err := connect(r.nic, r.host, nil); rejection(err) != wire.RejectFull {
 			t.Fatalf("connection above the limit: %v, %v", q, err)
 		}
 	}

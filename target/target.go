@@ -302,16 +302,16 @@ func (s *Server) stopWorkers(w *workers) {
 // admit takes a connection request, or rejects it.
 func (s *Server) admit(ctx context.Context, r *via.ConnRequest, workers *workers) {
 	s.mu.Lock()
-	refusal := "the target is going down"
+	refusal, reason := "the target is going down", byte(wire.RejectLeaving)
 	if !s.draining {
-		refusal = s.admission.begin(r.Origin())
+		refusal, reason = s.admission.begin(r.Origin()), wire.RejectFull
 	}
 	if refusal != "" {
 		s.refused++
 		s.mu.Unlock()
 		s.refusals.Warn(s.cfg.Log, "connection refused", "event", "connection_refused", "peer", r.RemoteHost(), "reason", refusal,
 			"limit", s.cfg.MaxConnections, "limit_of_host", s.cfg.MaxPerOrigin)
-		_ = r.Reject() // the requester may be gone
+		_ = r.RejectFor(reason) // the requester may be gone
 		return
 	}
 	c := newConn(s, workers, r.RemoteHost(), r.Origin())

@@ -223,10 +223,10 @@ func (g *agent) confirm(ctx context.Context, in Confirmer, reply []byte, level R
 	return err
 }
 
-// refuse answers a request with a reason.
-func (g *agent) refuse(in Incoming, reason byte) error {
+// refuse answers a request with a reason, and perhaps with one of the consumer.
+func (g *agent) refuse(in Incoming, reason ...byte) error {
 	g.stats.Connects.Add(1)
-	return withCode(in.Refuse([]byte{reason}), ErrNotReachable)
+	return withCode(in.Refuse(reason), ErrNotReachable)
 }
 
 // disconnect ends a connection. The error wraps ErrStillAccessed: no caller

@@ -137,14 +137,20 @@ func (r *ConnRequest) accept(ctx context.Context, vi *VI) error {
 }
 
 // Reject refuses the request (VipConnectReject). A request is answered once.
-func (r *ConnRequest) Reject() error {
+func (r *ConnRequest) Reject() error { return r.reject(refuseReject) }
+
+// RejectFor is Reject with a reason of the consumer's, which Connect returns as
+// a [RejectError] at the requester. 0 is no reason.
+func (r *ConnRequest) RejectFor(reason byte) error { return r.reject(refuseReject, reason) }
+
+func (r *ConnRequest) reject(reply ...byte) error {
 	if r == nil || r.in == nil {
 		return noObject("reject connection")
 	}
 	if !r.answered.CompareAndSwap(false, true) {
 		return fmt.Errorf("reject connection: request is answered: %w", ErrInvalidParameter)
 	}
-	if err := r.nic.agent.refuse(r.in, refuseReject); err != nil {
+	if err := r.nic.agent.refuse(r.in, reply...); err != nil {
 		return fmt.Errorf("reject connection: %w", err)
 	}
 	return nil
@@ -209,6 +215,8 @@ func connectError(ctx context.Context, err error) error {
 			return ErrNoMatch
 		case code == ErrInvalidReliability, code == ErrInvalidMTU, code == ErrInvalidQoS:
 			return code
+		case code == refuseReject && len(refused.Reply) > 1 && refused.Reply[1] != 0:
+			return &RejectError{Reason: refused.Reply[1]}
 		default:
 			return ErrReject
 		}

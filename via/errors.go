@@ -45,6 +45,16 @@ var errorText = [...]string{
 	ErrNotSupported:       "not supported",
 }
 
+// RejectError is the ErrReject of a peer that gave a reason, see
+// [ConnRequest.RejectFor].
+type RejectError struct{ Reason byte }
+
+// Error returns the text of ErrReject: reasons have a meaning to consumers.
+func (*RejectError) Error() string { return ErrReject.Error() }
+
+// Unwrap makes it an ErrReject.
+func (*RejectError) Unwrap() error { return ErrReject }
+
 // noObject refuses a call on a nil object, or on one that no call of the
 // package made.
 func noObject(doing string) error {

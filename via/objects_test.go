@@ -98,7 +98,7 @@ func (o *objects) destroy(t *testing.T) {
 func (o *objects) argument(t *testing.T, kind reflect.Type) reflect.Value {
 	t.Helper()
 	for _, v := range []any{
-		1, uint32(1), uint64(1), "x", time.Millisecond, make([]byte, 64), make([]via.Completion, 1),
+		1, byte(1), uint32(1), uint64(1), "x", time.Millisecond, make([]byte, 64), make([]via.Completion, 1),
 		[]*via.Memory{o.mem},
 		o.tag, o.vi, o.desc,
 		via.OpSend, &via.Hosts{},

@@ -11,6 +11,7 @@ import (
 var connectionCases = []kitCase{
 	{"StatesOfAConnection", EarlyAdopter, "a VI goes idle, pending, connected and back to idle", anyLevel, 0, statesOfAConnection},
 	{"ReceivesBeforeConnect", EarlyAdopter, "receives posted while idle get the first messages", anyLevel, 0, receivesBeforeConnect},
+	{"RejectForReason", EarlyAdopter, "a rejection tells the reason that the listener's consumer gave, and none without", anyLevel, 0, rejectForReason},
 	{"Reject", EarlyAdopter, "a rejected request fails as rejected and leaves the VI idle with its receives", anyLevel, 0, reject},
 	{"NoMatch", EarlyAdopter, "a request to a discriminator without a listener finds no match", anyLevel, 0, noMatch},
 	{"Timeout", EarlyAdopter, "a request without an answer times out and can be made again", anyLevel, 0, timeout},
@@ -112,6 +113,21 @@ func reject(e *env) {
 	e.check(dial.wait(), "connect")
 	e.ok(e.server, e.server.send(e.server.buffer(8)))
 	e.ok(e.client, pending)
+}
+
+func rejectForReason(e *env) {
+	e.idle()
+	l := e.listen(e.service())
+	for _, want := range []byte{0, 1, 255} {
+		dial, r := e.asked(l)
+		e.check(r.RejectFor(want), "reject")
+		err := dial.wait()
+		e.wants(err, via.ErrReject, "connect")
+		got := new(via.RejectError)
+		if found := errors.As(err, &got); found != (want != 0) || got.Reason != want {
+			e.t.Errorf("reason %d arrives as %v, %d", want, found, got.Reason)
+		}
+	}
 }
 
 func noMatch(e *env) {
