@@ -21,6 +21,10 @@ func TestSetExports(t *testing.T) {
 	for _, s := range []*session{a, b} {
 		must(t, s.writeInline(0, []byte("before before...")[:16:16]))
 	}
+	waitFor(t, "the writes in the status", func() bool {
+		list := r.server.Status().Exports
+		return list[0].Stats.Writes == 1 && list[1].Stats.Writes == 1
+	})
 	for _, wrong := range [][]target.Export{{stays, stays}, {stays, {Name: "none"}}} {
 		if err := r.server.SetExports(wrong); err == nil {
 			t.Error("wrong exports are set")
