@@ -190,7 +190,7 @@ func explainRejection(err error) error {
 	}
 	switch r.Reason {
 	case wire.RejectFull:
-		return fmt.Errorf("%w: the target has no place for another connection: end one, or raise its --connections", err)
+		return fmt.Errorf("%w: the target has no place for another connection: end one, or raise its --connections or --connections-per-address", err)
 	case wire.RejectLeaving:
 		return fmt.Errorf("%w: the target is going down", err)
 	}

@@ -169,7 +169,7 @@ func TestSecondProcessOfBenchmarkDies(t *testing.T) {
 	}
 }
 
-// The time without progress is what busy processors do not bring about.
+// Eight seconds without progress are more than busy processors bring about.
 func TestSecondProcessOfBenchmarkHangs(t *testing.T) {
 	for _, wait := range []string{"poll", "sleep"} {
 		t.Run(wait, func(t *testing.T) {

@@ -28,14 +28,17 @@ func (e *end) readable(t *testing.T) bool {
 func TestDisarmedEndIsNotWoken(t *testing.T) {
 	for _, disarmed := range []bool{true, false} {
 		c, s := connectedPair(t, 8, 1<<20)
-		var rung, woken bool
-		for range 100 {
-			if rung, woken = c.exchange(t, s, disarmed); rung != disarmed && woken != disarmed {
+		for attempt := 0; ; attempt++ {
+			rung, woken := c.exchange(t, s, disarmed)
+			if rung == disarmed {
+				t.Errorf("disarmed %v: the peer rings: %v", disarmed, rung)
+			}
+			if woken != disarmed {
 				break
 			}
-		}
-		if rung == disarmed || woken == disarmed {
-			t.Errorf("disarmed %v: the peer rings: %v; woken: %v", disarmed, rung, woken)
+			if !disarmed || attempt == 100 {
+				t.Fatalf("disarmed %v: woken: %v", disarmed, woken)
+			}
 		}
 	}
 }
