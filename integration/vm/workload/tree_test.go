@@ -65,16 +65,20 @@ func TestFileSystemThatLosesOperations(t *testing.T) {
 		removeAttribute, exchangeNodes, makeFolder, removeFolder,
 	} {
 		t.Run(forgets.String(), func(t *testing.T) {
-			n := 0
-			trees := Trees{Folder: t.TempDir(), Workers: 1, Seed: s, Operations: 1500, apply: func(root string, o treeOp) error {
-				if o.kind == forgets {
-					if n++; n > 2 {
-						return nil
+			var err error
+			for n, operations := 0, 1500; n <= 2 && err == nil; operations *= 2 { // until one is lost
+				n = 0
+				trees := Trees{Folder: t.TempDir(), Workers: 1, Seed: s, Operations: operations, apply: func(root string, o treeOp) error {
+					if o.kind == forgets {
+						if n++; n > 2 {
+							return nil
+						}
 					}
-				}
-				return doTree(root, o)
-			}}
-			if err := trees.Exercise(); err == nil || !strings.Contains(err.Error(), "seed") {
+					return doTree(root, o)
+				}}
+				err = trees.Exercise()
+			}
+			if err == nil || !strings.Contains(err.Error(), "seed") {
 				t.Errorf("it is not found out: %v", err)
 			}
 		})
