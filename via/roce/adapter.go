@@ -72,6 +72,15 @@ func (a *adapter) Close() error {
 
 // endpoint returns an endpoint of the device and counts one more user.
 func (a *adapter) endpoint(local netip.AddrPort) (*endpoint, error) {
+	e, err := a.openEndpoint(local)
+	if err == nil {
+		e.start()
+	}
+	return e, err
+}
+
+// openEndpoint is endpoint for a caller that calls start.
+func (a *adapter) openEndpoint(local netip.AddrPort) (*endpoint, error) {
 	if a.frames != nil {
 		return a.provider.endpoint(local, a.frames.open)
 	}

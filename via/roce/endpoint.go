@@ -34,8 +34,9 @@ type endpoint struct {
 	denials     denials
 	portChecks  portChecks
 
-	poller *poller       // of the goroutine
-	ended  chan struct{} // closed when the goroutine has ended
+	poller  *poller // of the goroutine
+	started sync.Once
+	ended   chan struct{} // closed when the goroutine has ended
 
 	users    int           // guarded by provider.mu
 	unusedAt time.Duration // when users became 0; guarded by provider.mu
@@ -76,7 +77,7 @@ type opener func(local netip.AddrPort) (port.Port, error)
 
 // endpoint returns the endpoint at a local address and counts one more user.
 // UDP port 0 is always a new endpoint. A new endpoint opens its port with open,
-// or as the options say if open is nil.
+// or as the options say if open is nil. The caller calls start.
 func (p *Provider) endpoint(local netip.AddrPort, open opener) (*endpoint, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -91,9 +92,13 @@ func (p *Provider) endpoint(local netip.AddrPort, open opener) (*endpoint, error
 	e.users = 1
 	p.endpoints[e.local] = e
 	p.publish()
-	go e.routineProgress()
 	return e, nil
 }
+
+// start starts the endpoint's goroutine, once. Requests to connect may wait in
+// the socket, which another process hands over, so the first user registers its
+// listener before.
+func (e *endpoint) start() { e.started.Do(func() { go e.routineProgress() }) }
 
 // publish publishes the endpoints to lock-free readers.
 //

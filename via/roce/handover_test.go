@@ -1,6 +1,7 @@
 package roce_test
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"os"
@@ -52,8 +53,12 @@ func TestListenerMoves(t *testing.T) {
 
 	x := newParty(t, roce.New(loaded), "")
 	connected := make(chan error, 1)
+	ctx, refused := context.WithCancelCause(t.Context())
 	go func() {
 		_, err := x.vi.Connect(t.Context(), at)
+		if err != nil {
+			refused(err)
+		}
 		connected <- err
 	}()
 	waitReadable(t, moved[0].FD)
@@ -62,8 +67,10 @@ func TestListenerMoves(t *testing.T) {
 	y = newParty(t, next, "")
 	l, err = y.nic.Listen(at)
 	check(t, err)
-	r, err := l.Wait(t.Context())
-	check(t, err)
+	r, err := l.Wait(ctx)
+	if err != nil {
+		t.Fatalf("the requester does not wait: %v", context.Cause(ctx))
+	}
 	check(t, r.Accept(t.Context(), y.vi))
 	check(t, <-connected)
 	check(t, l.Close())

@@ -52,7 +52,7 @@ func (a *adapter) Listen(at string, incoming func(via.Incoming)) (via.Listening,
 
 // listenAt listens at one more endpoint.
 func (s *listening) listenAt(local netip.AddrPort) error {
-	e, err := s.adapter.endpoint(local)
+	e, err := s.adapter.openEndpoint(local)
 	if err != nil {
 		return err
 	}
@@ -63,6 +63,7 @@ func (s *listening) listenAt(local netip.AddrPort) error {
 			e.services[s.service] = s
 		}
 	})
+	e.start()
 	if !free {
 		e.release()
 		return fmt.Errorf("listen at %v: the service has a listener: %w", local, via.ErrResource)
