@@ -64,12 +64,20 @@ func AddressOf(t testing.TB, uri string) (network, address string) {
 // takes that long.
 const WaitLimit = 2 * time.Minute
 
-// WaitForSocket waits until a socket exists: its listener is bound then.
+// WaitForSocket waits until a process of this network namespace listens at a
+// socket, which exists a moment before, without connecting.
 func WaitForSocket(t testing.TB, path string) {
 	t.Helper()
-	Eventually(t, "a socket at "+path, func() (any, bool) {
-		st, err := os.Stat(path)
-		return err, err == nil && st.Mode()&os.ModeSocket != 0
+	Eventually(t, "a listener at "+path, func() (any, bool) {
+		table, err := os.ReadFile("/proc/net/unix")
+		Must(t, err)
+		for line := range strings.Lines(string(table)) {
+			column := strings.Fields(line) // the flags of a listener, and the path
+			if len(column) == 8 && column[3] == "00010000" && column[7] == path {
+				return line, true
+			}
+		}
+		return nil, false
 	})
 }
 

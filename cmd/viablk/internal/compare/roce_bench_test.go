@@ -18,15 +18,19 @@ func startRoceComparison(t testing.TB, size string, mtu int) *comparison {
 	bed := netbed.New(t, netbed.Options{MTU: mtu, Whole: true})
 	r := testbed.OverRoCE(t, testbed.PlainProgram(t), bed, 4, testbed.Disk{Name: "disk", Spec: "memory:" + size})
 	testbed.StartPathAt(t, bed.B.StartGroup, nil, testbed.Locate("nbdkit"), "-f", "-i", bed.B.IPv4.String(), "memory", size)
-	testbed.Eventually(t, "nbdkit listening", func() (any, bool) {
-		c := testbed.StartPathAt(t, bed.A.StartGroup, nil, testbed.Locate("nbdinfo"), "--size", "nbd://"+bed.B.IPv4.String())
-		return c.Output(), c.Wait(t, testbed.WaitLimit) == 0
-	})
+	listening := func(uri string) {
+		testbed.Eventually(t, "nbdkit listening at "+uri, func() (any, bool) {
+			c := testbed.StartPathAt(t, bed.A.StartGroup, nil, testbed.Locate("nbdinfo"), "--size", uri)
+			return c.Output(), c.Wait(t, testbed.WaitLimit) == 0
+		})
+	}
+	listening("nbd://" + bed.B.IPv4.String())
 	socket := filepath.Join(testbed.Folder(t), "k")
 	testbed.StartPathAt(t, bed.A.StartGroup, nil, testbed.Locate("nbdkit"), "-f", "-U", socket, "nbd", "hostname="+bed.B.IPv4.String())
-	testbed.WaitForSocket(t, socket)
+	proxy := "nbd+unix:///?socket=" + socket
+	listening(proxy)
 	b := &comparison{
-		ours: []contender{{name: "roce", uri: r.URI}}, controls: []contender{{name: "proxy", uri: "nbd+unix:///?socket=" + socket}}, size: size,
+		ours: []contender{{name: "roce", uri: r.URI}}, controls: []contender{{name: "proxy", uri: proxy}}, size: size,
 	}
 	b.fill(t)
 	return b
