@@ -71,15 +71,25 @@ func TestNoAllocations(t *testing.T) {
 			"zeroes":      {cmd: wire.Command{Opcode: wire.OpWriteZeroes, Length: 4096}},
 		}
 		for what, c := range commands {
-			for range 300 { // after a while a mapped file is registered, once
-				s.exchange(t, &c.cmd, c.payload)
-			}
+			// A mapped file is registered once the copies have cost as much, and
+			// both are measured: only the number of registrations is bounded.
 			registrations := r.server.Status().Registrations
-			if n := testing.AllocsPerRun(200, func() { s.exchange(t, &c.cmd, c.payload) }); n != 0 {
-				t.Errorf("%s, %s: %v allocations a request", name, what, n)
-			}
-			if n := r.server.Status().Registrations - registrations; n != 0 {
-				t.Errorf("%s, %s: %d registrations", name, what, n)
+			for rounds := 0; ; rounds++ {
+				for range 300 {
+					s.exchange(t, &c.cmd, c.payload)
+				}
+				allocations := testing.AllocsPerRun(200, func() { s.exchange(t, &c.cmd, c.payload) })
+				before := registrations
+				if registrations = r.server.Status().Registrations; registrations != before && rounds < 20 {
+					continue
+				}
+				if allocations != 0 {
+					t.Errorf("%s, %s: %v allocations a request", name, what, allocations)
+				}
+				if n := registrations - before; n != 0 {
+					t.Errorf("%s, %s: %d registrations in each of many rounds", name, what, n)
+				}
+				break
 			}
 		}
 	}
