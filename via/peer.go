@@ -154,14 +154,15 @@ func peerAbsent(err error) bool {
 }
 
 // routineListen waits for the peer's call and answers it. A caller that gives a
-// call up before it hears the answer calls again.
+// call up before it hears the answer calls again, and so may one whose call
+// timed out before this request does.
 func (p *peerRequest) routineListen(ctx context.Context, vi *VI, host *hostListener, s service) {
 	result := peerResult{err: ErrTimeout}
 	for again := true; again; {
 		select {
 		case r := <-p.found: // answered first: a listener that closes refuses what is not
 			result = answerPeer(ctx, vi, r)
-			again = peerAbsent(result.err)
+			again = peerAbsent(result.err) || ctx.Err() == nil && errors.Is(result.err, ErrTimeout)
 		case <-ctx.Done():
 			again = false
 		}
