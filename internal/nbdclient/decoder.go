@@ -33,6 +33,7 @@ type decoder struct {
 
 	buffer  []byte
 	r, w    int // buffer[r:w] is not decoded
+	ahead   int // bytes of the buffer that are received into
 	next    func(*decoder) (bool, error)
 	current *slot
 	index   uint16 // of current
@@ -45,6 +46,15 @@ type decoder struct {
 // bufferSize is the private memory of a decoder, in bytes: more than any part
 // of a reply that is decoded as a whole.
 const bufferSize = 64 << 10
+
+// Behind data of at least largeData bytes only the next header is received: if
+// more such data follows it, none of that has to be copied.
+const largeData = 16 << 10
+
+// headers are the bytes before the data of a reply.
+var headers = [...]int{
+	simpleReplies: simpleReplySize, chunkedReplies: chunkSize + 8, extendedReplies: extendedChunkSize + 8,
+}
 
 // maximumChunks bounds the chunks of a reply.
 const maximumChunks = 1 << 20
@@ -67,7 +77,10 @@ func (e *remoteError) Error() string { return fmt.Sprintf("the server says %q: %
 func (e *remoteError) Unwrap() error { return e.errno }
 
 func newDecoder(mode replyMode, slots []slot, finished func(uint16)) *decoder {
-	return &decoder{mode: mode, slots: slots, finished: finished, buffer: make([]byte, bufferSize), next: (*decoder).header}
+	return &decoder{
+		mode: mode, slots: slots, finished: finished,
+		buffer: make([]byte, bufferSize), ahead: bufferSize, next: (*decoder).header,
+	}
 }
 
 // room returns the memory that the next bytes are to be received into: rest
@@ -80,9 +93,9 @@ func (d *decoder) room() (first, rest []byte) {
 		d.r = 0
 	}
 	if len(d.dest) > 0 { // then nothing is in the buffer
-		return d.dest, d.buffer
+		return d.dest, d.buffer[:d.ahead]
 	}
-	return d.buffer[d.w:], nil
+	return d.buffer[d.w:d.ahead], nil
 }
 
 // received takes n bytes that were received into room, and decodes them.
@@ -118,6 +131,7 @@ func (d *decoder) find(cookie uint64) error {
 		return broken("a reply has the cookie %#x of no request", cookie)
 	}
 	d.current, d.index = s, uint16(i)
+	d.ahead = bufferSize
 	return nil
 }
 
@@ -284,6 +298,9 @@ func (d *decoder) data() (bool, error) {
 // expectData has the next bytes go to p.
 func (d *decoder) expectData(p []byte) {
 	d.dest, d.next = p, (*decoder).payload
+	if len(p) >= largeData {
+		d.ahead = headers[d.mode]
+	}
 }
 
 // payload moves data to where it goes.

@@ -21,11 +21,13 @@ type bench struct {
 	slots    []slot
 	memory   []byte // of the read, between two guards
 	finished []uint16
+	buffered int // bytes received into the decoder's own memory
 }
 
 const (
 	readOffset = 1 << 20
-	readLength = 8192
+	half       = largeData
+	readLength = 2 * half
 	guard      = 512 // bytes on either side of the memory of the read
 	context7   = 7
 )
@@ -52,6 +54,7 @@ func cookieOf(i int) uint64 { return 5<<slotBits | uint64(i) }
 func (b *bench) feed(p []byte, step int) error {
 	for len(p) > 0 {
 		first, rest := b.decoder.room()
+		direct := len(b.decoder.dest)
 		n := copy(first, p[:min(len(p), step)])
 		if n == len(first) && len(rest) > 0 {
 			n += copy(rest, p[n:min(len(p), step)])
@@ -60,6 +63,7 @@ func (b *bench) feed(p []byte, step int) error {
 			return errors.New("the decoder has no room")
 		}
 		p = p[n:]
+		b.buffered += max(0, n-direct)
 		if err := b.decoder.received(n); err != nil {
 			return err
 		}
@@ -111,7 +115,7 @@ func content(n int) []byte {
 // TestReplies decodes what servers send, cut in every way.
 func TestReplies(t *testing.T) {
 	data := content(readLength)
-	holed := slices.Concat(data[:4096], make([]byte, 4096))
+	holed := slices.Concat(data[:half], make([]byte, half))
 	for _, c := range []struct {
 		name    string
 		mode    replyMode
@@ -127,22 +131,22 @@ func TestReplies(t *testing.T) {
 		{
 			name: "chunks", mode: chunkedReplies, ends: []uint16{1, 0}, data: data,
 			reply: slices.Concat(
-				chunkOf(0, chunkData, 0, uint64(readOffset+4096), data[4096:]),
+				chunkOf(0, chunkData, 0, uint64(readOffset+half), data[half:]),
 				chunkOf(chunkDone, chunkNone, 1),
-				chunkOf(0, chunkData, 0, uint64(readOffset), data[:4096]),
+				chunkOf(0, chunkData, 0, uint64(readOffset), data[:half]),
 				chunkOf(chunkDone, chunkNone, 0)),
 		},
 		{
 			name: "hole", mode: chunkedReplies, ends: []uint16{0}, data: holed,
 			reply: slices.Concat(
-				chunkOf(0, chunkData, 0, uint64(readOffset), data[:4096]),
-				chunkOf(chunkDone, chunkHole, 0, uint64(readOffset+4096), uint32(4096))),
+				chunkOf(0, chunkData, 0, uint64(readOffset), data[:half]),
+				chunkOf(chunkDone, chunkHole, 0, uint64(readOffset+half), uint32(half))),
 		},
 		{
 			name: "error with text behind data", mode: chunkedReplies, ends: []uint16{0}, err: unix.EIO,
 			reply: slices.Concat(
-				chunkOf(0, chunkData, 0, uint64(readOffset), data[:4096]),
-				chunkOf(chunkDone, chunkErrorBit|2, 0, uint32(5), uint16(4), []byte("disk"), uint64(readOffset+4096))),
+				chunkOf(0, chunkData, 0, uint64(readOffset), data[:half]),
+				chunkOf(chunkDone, chunkErrorBit|2, 0, uint32(5), uint16(4), []byte("disk"), uint64(readOffset+half))),
 		},
 		{
 			name: "unknown kind of error", mode: chunkedReplies, ends: []uint16{1}, err: unix.EPERM,
@@ -187,11 +191,39 @@ func TestReplies(t *testing.T) {
 	}
 }
 
+// TestLargeDataIsNotCopied: in a row of replies with much data, only headers go
+// through the memory of the decoder.
+func TestLargeDataIsNotCopied(t *testing.T) {
+	data := content(readLength)
+	replies := [...]func(i int) []byte{
+		simpleReplies:   func(i int) []byte { return simpleReply(0, i, data...) },
+		chunkedReplies:  func(i int) []byte { return chunkOf(chunkDone, chunkData, i, uint64(readOffset), data) },
+		extendedReplies: func(i int) []byte { return extendedOf(chunkDone, chunkData, i, readOffset, uint64(readOffset), data) },
+	}
+	for mode, reply := range replies {
+		b := newBench(replyMode(mode))
+		for i := range b.slots {
+			r := &block.Request{Op: block.Read, Offset: readOffset, Length: readLength, Data: make([]byte, readLength)}
+			b.slots[i] = slot{r: r, end: r.Length, state: slotSent, cookie: cookieOf(i)}
+		}
+		if err := b.feed(reply(0), 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		b.buffered = 0
+		if err := b.feed(slices.Concat(reply(1), reply(2), reply(3)), 1<<20); err != nil {
+			t.Fatal(err)
+		}
+		if want := 3 * headers[mode]; b.buffered != want || len(b.finished) != 4 {
+			t.Errorf("mode %d: %d bytes were buffered of %d replies, want %d of 4", mode, b.buffered, len(b.finished), want)
+		}
+	}
+}
+
 // TestLies has servers break the protocol: the decoder says so, and touches no
 // memory outside of the request.
 func TestLies(t *testing.T) {
 	at := uint64(readOffset)
-	half := content(4096)
+	part := content(half)
 	for _, c := range []struct {
 		name  string
 		mode  replyMode
@@ -210,20 +242,20 @@ func TestLies(t *testing.T) {
 		{"status without chunks", simpleReplies, simpleReply(0, 2), "without chunks"},
 		{"read without chunks", chunkedReplies, simpleReply(0, 0), "without chunks"},
 		{"chunks, then none", chunkedReplies, slices.Concat(chunkOf(0, chunkHole, 0, at, uint32(1)), simpleReply(5, 0)), "ends without"},
-		{"data before the read", chunkedReplies, chunkOf(0, chunkData, 0, at-1, half), "answered by"},
-		{"data behind the read", chunkedReplies, chunkOf(0, chunkData, 0, at+readLength-4095, half), "answered by"},
-		{"data far behind", chunkedReplies, chunkOf(0, chunkData, 0, ^uint64(0)-4095, half), "answered by"},
+		{"data before the read", chunkedReplies, chunkOf(0, chunkData, 0, at-1, part), "answered by"},
+		{"data behind the read", chunkedReplies, chunkOf(0, chunkData, 0, at+readLength-4095, part), "answered by"},
+		{"data far behind", chunkedReplies, chunkOf(0, chunkData, 0, ^uint64(0)-4095, part), "answered by"},
 		{"more data than was read", chunkedReplies, be(magicChunk, uint16(0), chunkData, cookieOf(0), uint32(8+readLength+1), at), "type 1"},
 		{"4 GiB of data", chunkedReplies, be(magicChunk, uint16(0), chunkData, cookieOf(0), ^uint32(0), at), "type 1"},
 		{"2⁶⁴ bytes of data", extendedReplies, be(magicExtendedReply, uint16(0), chunkData, cookieOf(0), at, ^uint64(0), at), "type 1"},
 		{"no data", chunkedReplies, chunkOf(0, chunkData, 0, at), "type 1"},
-		{"data for a write", chunkedReplies, chunkOf(0, chunkData, 1, uint64(4096), half), "type 1"},
-		{"same data twice", chunkedReplies, slices.Concat(chunkOf(0, chunkData, 0, at, half), chunkOf(0, chunkData, 0, at+4095, half)), "twice"},
-		{"hole over data", chunkedReplies, slices.Concat(chunkOf(0, chunkData, 0, at, half), chunkOf(0, chunkHole, 0, at, uint32(8192))), "twice"},
+		{"data for a write", chunkedReplies, chunkOf(0, chunkData, 1, uint64(4096), part), "type 1"},
+		{"same data twice", chunkedReplies, slices.Concat(chunkOf(0, chunkData, 0, at, part), chunkOf(0, chunkData, 0, at+4095, part)), "twice"},
+		{"hole over data", chunkedReplies, slices.Concat(chunkOf(0, chunkData, 0, at, part), chunkOf(0, chunkHole, 0, at, uint32(8192))), "twice"},
 		{"empty hole", chunkedReplies, chunkOf(0, chunkHole, 0, at, uint32(0)), "answered by"},
 		{"huge hole", chunkedReplies, chunkOf(0, chunkHole, 0, at, ^uint32(0)), "answered by"},
 		{"long hole chunk", chunkedReplies, chunkOf(0, chunkHole, 0, at, uint32(1), uint32(1)), "type 2"},
-		{"half the data", chunkedReplies, chunkOf(chunkDone, chunkData, 0, at, half), "in whole"},
+		{"half the data", chunkedReplies, chunkOf(chunkDone, chunkData, 0, at, part), "in whole"},
 		{"no data at all", chunkedReplies, chunkOf(chunkDone, chunkNone, 0), "in whole"},
 		{"none in the middle", chunkedReplies, chunkOf(0, chunkNone, 1), "type 0"},
 		{"none with payload", chunkedReplies, chunkOf(chunkDone, chunkNone, 1, uint8(0)), "type 0"},
