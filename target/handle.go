@@ -76,7 +76,7 @@ func (t *handleTable) check(r *request) wire.Status {
 		return wire.StatusOf(e)
 	}
 	if op == block.Write || op == block.Trim || op == block.WriteZeroes {
-		if err := h.opened.hold.BeforeWrite(); err != nil {
+		if err := t.beforeWrite(h); err != nil {
 			t.log.Error("write refused", "event", "write_refused", "error", err)
 			if block.Errno(err) == syscall.ESHUTDOWN {
 				return wire.StatusShutdown // the initiator goes to the successor
@@ -88,6 +88,18 @@ func (t *handleTable) check(r *request) wire.Status {
 		Op: op, Flags: flags, Offset: int64(cmd.Offset), Length: int64(cmd.Length), User: uint64(r.index),
 	}
 	return wire.StatusOK
+}
+
+// beforeWrite makes the client the writer of the disk, which the first write
+// stores. That counts as a request in the disk: a file system may block it.
+func (t *handleTable) beforeWrite(h *handle) error {
+	q := h.queue
+	if q.active > 0 || h.opened.hold.Wrote() {
+		return h.opened.hold.BeforeWrite()
+	}
+	q.age.Set(t.stopwatch.Now())
+	defer q.age.Set(0)
+	return h.opened.hold.BeforeWrite()
 }
 
 // finished ends the use of a handle by an answered request.

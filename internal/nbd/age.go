@@ -36,6 +36,15 @@ func (a *requestAge) answered(given time.Duration) {
 	}
 }
 
+// startAge tells the reservation of a request that is about to enter the disk,
+// if none is there: the disk may hold the goroutine up.
+func (t *transmission) startAge() {
+	if t.reservation != nil && t.age.since == 0 {
+		now := t.timing.Now()
+		t.tellAge(now, now)
+	}
+}
+
 // tendAge tells the reservation since when the oldest request has been in the
 // disk, or that none is. It is called before each sleep, and now and then
 // without one: the first time since is now, and then what is found.

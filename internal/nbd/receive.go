@@ -440,6 +440,7 @@ func (t *transmission) discard() bool {
 // one that refuses all the same is asked again after the next request has
 // finished.
 func (t *transmission) submit(s *entry) bool {
+	t.startAge()
 	if t.reservation != nil && changesDisk(s.req.Op) {
 		if err := t.reservation.BeforeWrite(); err != nil {
 			t.conn.server.log().Error("write refused", "event", "write_refused", "client", t.conn.remote, "error", err)

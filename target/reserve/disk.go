@@ -244,6 +244,9 @@ func (r *Reservation) BeforeWrite() error {
 	return nil
 }
 
+// Wrote reports whether BeforeWrite has nothing more to do.
+func (r *Reservation) Wrote() bool { return r.wrote.Load() }
+
 // Mode returns how the disk is used.
 func (r *Reservation) Mode() Mode { return r.request.Mode }
 
