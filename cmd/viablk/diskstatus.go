@@ -44,6 +44,7 @@ func diskReports(disks []disk) (reports []diskStatus) {
 		}
 		id := d.reservations.Identity()
 		kind, _, _ := strings.Cut(d.Backend, ":")
+		d.reservations.Overdue() // the disk may hold up the goroutine that would log it
 		r := diskStatus{
 			Name: d.Name, Backend: kind, UUID: block.FormatUUID(id.UUID()), Persistent: id.Persistent(), Generation: id.Writer().Generation,
 			Rule: d.reservations.Rule(), Clients: d.reservations.Clients(), OldestRequest: d.reservations.Oldest().Seconds(),

@@ -129,22 +129,26 @@ func TestFileSystemIsFrozenUnderNBD(t *testing.T) {
 	p := d.start(t, "nbd+unix:///?socket="+filepath.Join(testbed.Folder(t), "n"))
 	k := testbed.Connect(t, p.URI("disk", "nbd+unix"))
 	neighbour := testbed.Connect(t, p.URI("neighbour", "nbd+unix"))
-	for _, write := range []string{"fill 0 65536 7", "fill 65536 65536 8"} { // the first makes the client the writer
+	for i, write := range []string{"fill 0 65536 7", "fill 65536 65536 8"} { // the first makes the client the writer
 		d.freeze(t)
 		k.Send(write)
 		testbed.Eventually(t, "the age of the write", func() (any, bool) {
 			st := p.Status()
 			return st, st.Disks[0].OldestRequest > 2
 		})
+		testbed.Eventually(t, "the log", func() (any, bool) {
+			n := strings.Count(p.Output(), "event=disk_overdue export=disk")
+			return p.Output(), n == i+1
+		})
 		neighbour.Ask("fill 0 65536 8", "ok")
 		d.thaw(t)
 		k.Expect("ok")
+		testbed.Eventually(t, "no age", func() (any, bool) {
+			st := p.Status()
+			return st, st.Disks[0].OldestRequest == 0
+		})
 	}
 	k.Ask("check 0 65536 7", "ok")
-	testbed.Eventually(t, "no age", func() (any, bool) {
-		st := p.Status()
-		return st, st.Disks[0].OldestRequest == 0
-	})
 	k.Disconnect()
 	neighbour.Disconnect()
 }
