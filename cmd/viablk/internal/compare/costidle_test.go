@@ -89,7 +89,9 @@ func (plan *costPlan) idlePlain(t testing.TB, program string) *idleServer {
 	t.Helper()
 	listen := "nbd+unix:///?socket=" + filepath.Join(testbed.Folder(t), "n")
 	d := testbed.Disk{Name: "disk", Spec: "memory:" + idleDisk}
-	p := testbed.StartTarget(t, program, listen, d)
+	limit := fmt.Sprint(plan.clients)
+	p := testbed.StartBinary(t, program, "target", "--admin", filepath.Join(testbed.Folder(t), "target"), "--listen", listen,
+		"--export", d.Name+"="+d.Spec, "--nbd-connections", limit, "--nbd-connections-per-address", limit)
 	return plan.idleClients(t, contender{"plain", p.URI(d.Name, "nbd+unix"), []int{p.PID()}}, d.Name)
 }
 
