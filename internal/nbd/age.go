@@ -47,14 +47,12 @@ func (t *transmission) startAge() {
 
 // tendAge tells the reservation since when the oldest request has been in the
 // disk, or that none is. It is called before each sleep, and now and then
-// without one: the first time since is now, and then what is found.
+// without one.
 func (t *transmission) tendAge(now time.Duration) {
 	switch a := &t.age; {
 	case t.reservation == nil:
 	case t.inQueue == 0:
 		t.clearAge()
-	case a.since == 0:
-		t.tellAge(now, now)
 	case now-a.told >= a.interval():
 		t.tellAge(t.requests.oldestGiven(now), now)
 	}

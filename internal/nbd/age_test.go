@@ -92,7 +92,7 @@ func TestAgeOfTheOldestThatIsLeft(t *testing.T) {
 	}
 	const ms = time.Millisecond
 	first := give(1 * ms)
-	x.tendAge(1 * ms)
+	x.tellAge(1*ms, 1*ms) // as startAge does
 	second := give(5 * ms)
 	x.tendAge(300 * ms) // the first one is there still
 	answer(first)
