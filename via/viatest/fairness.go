@@ -1,6 +1,10 @@
 package viatest
 
 import (
+	"testing"
+
+	"golang.org/x/sys/unix"
+
 	"github.com/viablk/viablk/via"
 )
 
@@ -16,8 +20,9 @@ const (
 	fairLimit  = 4 * floodDepth // completions of the flooding VI while the modest waits
 
 	// A message may be late because the kernel has interrupted the thread that
-	// moves it, while the flood goes on upon another processor. So few may, and
-	// none for ever; a NIC that is unfair is so to all.
+	// moves it, while the flood goes on upon another processor. So few may in
+	// which it interrupted any, and none for ever; a NIC that is unfair is so to
+	// all.
 	fairMessages = 50
 	lateMessages = 5
 	starved      = 64 * fairLimit
@@ -104,7 +109,7 @@ func (f *flooding) compete(mine, theirs *via.CQ) {
 		e.server.recv()
 		e.client.send()
 		sent, received := false, false
-		before := f.got
+		before, switches := f.got, interruptions(e.t)
 		for !sent || !received {
 			f.feed(src, room)
 			sent = f.sip(e.client, e.client.cq, e.client.vi, false) || sent
@@ -117,13 +122,26 @@ func (f *flooding) compete(mine, theirs *via.CQ) {
 				e.t.Fatalf("message %d: sent %v, received %v, while another vi received %d", i, sent, received, waited)
 			}
 		}
-		if f.got-before > fairLimit {
+		if waited := f.got - before; waited > fairLimit {
 			late++
+			if interruptions(e.t) == switches {
+				e.t.Errorf("message %d waited while another vi received %d, and no thread was interrupted", i, waited)
+			}
 		}
 	}
 	if late > lateMessages {
 		e.t.Errorf("%d of %d messages waited while another vi received more than %d each", late, fairMessages, fairLimit)
 	}
+}
+
+// interruptions counts how often the kernel has taken a processor from a thread
+// of this process.
+func interruptions(t testing.TB) int64 {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return u.Nivcsw
 }
 
 func fairOnOneQueue(e *env) {
