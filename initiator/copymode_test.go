@@ -228,7 +228,7 @@ func reapAll(t *testing.T, q block.Queue, n int) {
 
 // In steady state nothing is registered, on either side.
 func TestSteadyStateRegistersNothing(t *testing.T) {
-	const granules = 4 // of the memory that is used
+	const regions = 4 // of 1 MiB, that are used
 	for _, mode := range regcache.CopyModes() {
 		r := newRemote(t, target.Config{}, "memory:16MiB")
 		d := r.dial(t, "a", func(c *initiator.Config) { c.CopyMode = mode })
@@ -246,7 +246,7 @@ func TestSteadyStateRegistersNothing(t *testing.T) {
 			}
 		}
 		// The policy registers memory once the copies have cost as much, and both
-		// are measured: when is not known, but each granule is registered once.
+		// are measured: when is not known, but each region is registered once.
 		registrations := func() uint64 { return d.Status().Registrations + r.server.Status().Registrations }
 		use(400)
 		first := registrations()
@@ -254,8 +254,8 @@ func TestSteadyStateRegistersNothing(t *testing.T) {
 			before := registrations()
 			use(1000)
 			steady = registrations() == before
-			if n := registrations() - first; n > granules {
-				t.Fatalf("%s: %d registrations of %d granules", mode, n, granules)
+			if n := registrations() - first; n > regions {
+				t.Fatalf("%s: %d registrations of %d regions", mode, n, regions)
 			}
 		}
 		must(t, d.Free(area))
