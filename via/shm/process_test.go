@@ -117,12 +117,18 @@ func TestPeerStopped(t *testing.T) {
 	r.child.signal(syscall.SIGSTOP)
 	target := r.mem.Bytes()[3<<20 : 3<<20+256<<10]
 	err := r.mem.SetAttributes(via.MemAttributes{Ptag: r.tag})
-	switch {
-	case errors.Is(err, via.ErrStillAccessed): // stopped inside a copy
-	case err != nil:
+	inside := errors.Is(err, via.ErrStillAccessed) // stopped amid a copy
+	if err != nil && !inside {
 		t.Fatal(err)
 	}
-	if err == nil { // the memory is this process's alone
+	if inside {
+		for r.vi.State() == via.StateConnected {
+			r.pollOnce()
+		}
+		if !r.mem.Accessed() {
+			t.Error("the memory counts as free, and the child is stopped amid a copy")
+		}
+	} else { // the memory is this process's alone
 		for i := range target {
 			target[i] = 0xee
 		}
@@ -132,16 +138,22 @@ func TestPeerStopped(t *testing.T) {
 	for r.vi.State() == via.StateConnected {
 		r.pollOnce()
 	}
-	if werr := r.child.wait(); werr != nil {
-		t.Errorf("the child: %v", werr)
+	if err := r.child.wait(); err != nil {
+		t.Errorf("the child: %v", err)
 	}
-	if err == nil && before != string(target) {
+	if !inside && before != string(target) {
 		t.Error("withdrawn memory changes")
+	}
+	if r.mem.Accessed() {
+		t.Error("a child that has ended is inside the memory")
 	}
 	if err := r.mem.SetAttributes(r.open); err != nil {
 		t.Errorf("give access back: %v", err)
 	}
 	r.healthy.check()
+	if err := r.vi.Disconnect(); errors.Is(err, via.ErrStillAccessed) != inside {
+		t.Errorf("disconnect: %v, and stopped amid a copy: %v", err, inside)
+	}
 }
 
 // TestNoLostWakeUp bounces bursts between two processes that sleep whenever
