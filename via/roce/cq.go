@@ -297,6 +297,9 @@ func (b *bound) unbind(l *link) {
 			_ = x.shard.asOwner(func(g *engine) { g.detach(x) }) // a failed one has done so
 			x.cq.bindings = slices.DeleteFunc(x.cq.bindings, func(y *cqBinding) bool { return y == x })
 		}
+		if len(x.cq.bindings) == 0 {
+			x.cq.disarm(never) // its consumer may sleep without another Poll
+		}
 	}
 }
 

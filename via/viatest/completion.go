@@ -13,6 +13,7 @@ var completionCases = []kitCase{
 	{"NoLostWakeUp", Functional, "a consumer that sleeps between Arm and readiness misses nothing", anyLevel, 0, noLostWakeUp},
 	{"DisarmedLosesNothing", Functional, "a consumer that is awake after Arm and posts misses nothing", anyLevel, 0, disarmedLosesNothing},
 	{"WakeUpOnDisconnect", Functional, "the loss of a connection wakes a sleeping consumer", anyLevel, 0, wakeUpOnDisconnect},
+	{"QuietWithoutConnection", Functional, "nothing wakes the consumer of a queue without a connection", anyLevel, 0, quietWithoutConnection},
 	{"SleepingSender", Functional, "a sender that sleeps because the fabric is full wakes when there is room", reliable, 0, sleepingSender},
 	{"ManyVIsOneQueue", EarlyAdopter, "64 VIs share one completion queue", anyLevel, 0, manyVIs},
 	{"SeparateQueues", EarlyAdopter, "a VI's send and receive queue may complete to different queues", anyLevel, 0, separateQueues},
@@ -169,6 +170,26 @@ func noLostWakeUp(e *env) {
 	e.check(<-served, "server")
 	e.check(err, "client")
 	e.until("the last send to complete", func() bool { send, _ := e.server.vi.QueuesEmpty(); return send })
+}
+
+// quietWithoutConnection ends a connection whose client waits for an answer:
+// timers of that expire later.
+func quietWithoutConnection(e *env) {
+	const quiet = 200 // ms
+	e.connect()
+	e.client.send()
+	e.untilBy("the client to sleep", func() bool { return e.client.cq.Arm() }, e.client)
+	e.check(e.client.vi.Disconnect(), "disconnect")
+	for e.client.poll() != 0 {
+	}
+	fds := []unix.PollFd{{Fd: int32(e.client.cq.FD()), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, quiet)
+	for err == unix.EINTR {
+		n, err = unix.Poll(fds, quiet)
+	}
+	if err != nil || n != 0 {
+		e.t.Errorf("the file descriptor is readable though there is no connection: %d, %v", n, err)
+	}
 }
 
 func wakeUpOnDisconnect(e *env) {
