@@ -138,28 +138,30 @@ func TestDecisionIsNearTheBest(t *testing.T) {
 	}
 }
 
-// comparisons is how many runs the decision is judged by, if the first is not
-// enough: ristretto admits on goroutines of its own, so what it keeps differs
-// between runs, and by more in a mode that registers than between the modes.
+// comparisons is how many runs of a cell are judged by their mean, if the first
+// one is below the bound: ristretto admits on goroutines of its own, so what it
+// keeps differs between runs.
 const comparisons = 5
 
 func (w *world) compare(t *testing.T, policy Policy, workload string, dir Direction, size int) {
 	t.Helper()
 	ns := map[CopyMode]float64{}
-	for run := 1; ; run++ {
-		for _, mode := range CopyModes() {
-			ns[mode] += w.run(t, policy, mode, workload, dir, size)
+	ratio := func(runs int) float64 {
+		for range runs {
+			for _, mode := range CopyModes() {
+				ns[mode] += w.run(t, policy, mode, workload, dir, size)
+			}
 		}
-		ratio := min(ns[CopyBounce], ns[CopyZero]) / ns[CopyAuto]
-		n := float64(run)
-		t.Logf("%7d bytes: auto %.0f ns, bounce %.0f, zerocopy %.0f: ratio %.3f in %d runs", size, ns[CopyAuto]/n, ns[CopyBounce]/n, ns[CopyZero]/n, ratio, run)
-		if ratio >= 0.95 {
-			return
-		}
-		if policy != PolicyRistretto || run == comparisons {
-			t.Errorf("%s, %s, %s, %s: %d bytes: ratio %.3f", policy, w.name, workload, dir, size, ratio)
-			return
-		}
+		r := min(ns[CopyBounce], ns[CopyZero]) / ns[CopyAuto]
+		t.Logf("%7d bytes: auto %.0f ns, bounce %.0f, zerocopy %.0f: ratio %.3f", size, ns[CopyAuto], ns[CopyBounce], ns[CopyZero], r)
+		return r
+	}
+	r := ratio(1)
+	if r < 0.95 && policy == PolicyRistretto {
+		r = ratio(comparisons - 1) // of all
+	}
+	if r < 0.95 {
+		t.Errorf("%s, %s, %s, %s: %d bytes: ratio %.3f", policy, w.name, workload, dir, size, r)
 	}
 }
 
