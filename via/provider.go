@@ -225,7 +225,8 @@ type AdapterCQ interface {
 	Arm() bool
 
 	// FD returns the pollable file descriptor, the same during the queue's
-	// life.
+	// life. While no link is bound to the queue, and Poll has returned nothing
+	// since the last one was, nothing makes it readable.
 	FD() int
 
 	// Resize makes room for entries completions; what is in the queue stays.
