@@ -96,6 +96,7 @@ var arrows = map[string][]string{
 	"via/roce":     {"via", "via/rdmahost", "internal/contain", "internal/eventfd", "via/arena", "via/roce/wire", "via/roce/rc", "via/roce/port", "via/roce/ethernet", "via/roce/cm"},
 	"via/rdmahost": {"via", "internal/contain"},
 	"via/verbs":    {"via", "via/rdmahost", "via/roce/wire", "internal/eventfd", "via/arena"},
+	"via/joint":    {"via"},
 	"via/hook":     {"via", "internal/eventfd"},
 	"via/vipl":     {"via"},
 	"via/viatest":  {"via", "via/hook"},
@@ -160,6 +161,7 @@ var testArrows = map[string][]string{
 	"via/shm":   {"via/viatest"},
 	"via/roce":  {"via/viatest", "via/hook", "via/roce/interop", "via/roce/port/porttest", "internal/netns"},
 	"via/verbs": {"via/viatest"},
+	"via/joint": {"via/viatest", "via/shm", "via/roce"},
 	"via/hook":  {"via/viatest", "via/viatest/loopback", "via/shm"},
 	"via/vipl":  {"via/viatest/loopback"},
 

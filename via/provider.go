@@ -101,6 +101,16 @@ type BatchDeregisterer interface {
 	DeregisterAll(list []*Memory) error
 }
 
+// Joinable is an Adapter that can be one of several parts of a NIC, see package
+// joint. A region that has a handle when it gets to Register keeps it: its
+// lower 16 bits are less than MaxRegisterRegions of each part, and no other
+// region of the NIC has them.
+type Joinable interface {
+	// PrivateArenas reports whether the device exposes memory only that it has
+	// mapped itself. One part of a NIC may be like that: it maps all arenas.
+	PrivateArenas() bool
+}
+
 // ArenaMemory is memory mapped by an adapter. Close unmaps it.
 type ArenaMemory interface {
 	Bytes() []byte

@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"fmt"
 	"sync/atomic"
 
 	"github.com/viablk/viablk/via"
@@ -25,19 +26,30 @@ type regionPage [1 << 8]atomic.Pointer[via.Memory]
 // regionPlaces is the number of places in the table, a power of two.
 const regionPlaces = 2 * maxRegions
 
-// put inserts a region, and gives it its handle.
-func (r *regions) put(m *via.Memory) {
-	for {
-		h := uint32(random())
-		page := r.page(h)
-		for page.Load() == nil {
-			page.CompareAndSwap(nil, new(regionPage))
+// put inserts a region, and gives it its handle. A region of a NIC of several
+// adapters has one by then, see [via.Joinable], and its place is free.
+func (r *regions) put(m *via.Memory) error {
+	if h := m.Handle(); h != 0 {
+		if !r.place(h, m) {
+			return fmt.Errorf("another region has the place of handle %#x: %w", h, via.ErrResource)
 		}
-		if h != 0 && page.Load()[h&0xff].CompareAndSwap(nil, m) {
+		return nil
+	}
+	for {
+		if h := uint32(random()); h != 0 && r.place(h, m) {
 			m.Name(h)
-			return
+			return nil
 		}
 	}
+}
+
+// place inserts a region at the place of a handle, if that is free.
+func (r *regions) place(h uint32, m *via.Memory) bool {
+	page := r.page(h)
+	for page.Load() == nil {
+		page.CompareAndSwap(nil, new(regionPage))
+	}
+	return page.Load()[h&0xff].CompareAndSwap(nil, m)
 }
 
 // page returns the page of a handle.
@@ -68,10 +80,10 @@ func (r *regions) find(handle uint32) *via.Memory {
 }
 
 // Register inserts a region and so enables its remote access.
-func (a *adapter) Register(m *via.Memory) error {
-	a.regions.put(m)
-	return nil
-}
+func (a *adapter) Register(m *via.Memory) error { return a.regions.put(m) }
+
+// PrivateArenas implements [via.Joinable]: packets reach any memory.
+func (*adapter) PrivateArenas() bool { return false }
 
 // Update applies changed attributes: when it returns, access that only the
 // former ones allowed has ended.

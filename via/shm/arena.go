@@ -18,6 +18,9 @@ type arena struct {
 	id      uint64
 }
 
+// PrivateArenas implements [via.Joinable]: a peer maps the memfd of an arena.
+func (*adapter) PrivateArenas() bool { return true }
+
 // arenaIDs number the arenas of the process.
 var arenaIDs atomic.Uint64
 
