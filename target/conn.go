@@ -23,7 +23,7 @@ type conn struct {
 	// It is empty of a peer without limits. Guarded by Server.mu.
 	counted   string
 	opened    bool     // an export; guarded by Server.mu
-	session   *session // once it has logged in; guarded by Server.mu
+	session   *session // once it has logged in; guarded by Sessions.mu
 	signals   signals
 	published publishedStats
 }

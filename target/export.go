@@ -36,6 +36,7 @@ type Export struct {
 // exported is an export with the state of its opens.
 type exported struct {
 	Export
+	table    *exportTable
 	readOnly bool // it or its disk
 	identity block.Identity
 	size     int64  // bytes, when the export came
@@ -58,7 +59,7 @@ type exportTable struct {
 	log       *slog.Logger
 	lifetime  uint64 // of the process
 
-	mu sync.Mutex // guards what the exports say
+	mu *sync.Mutex // guards what the exports say; see Sessions
 }
 
 // exportList is the exports at a time. It is immutable.
@@ -68,8 +69,8 @@ type exportList struct {
 	byName     map[string]*exported // with the default as ""
 }
 
-func newExportTable(cfg *Config) (*exportTable, error) {
-	t := &exportTable{scheduler: cfg.Scheduler, epoch: cfg.Scheduler.Now(), ioTimeout: cfg.IOTimeout, log: cfg.Log}
+func newExportTable(cfg *Config, mu *sync.Mutex) (*exportTable, error) {
+	t := &exportTable{scheduler: cfg.Scheduler, epoch: cfg.Scheduler.Now(), ioTimeout: cfg.IOTimeout, log: cfg.Log, mu: mu}
 	var err error
 	if t.lifetime, err = newLifetime(cfg.Random); err != nil {
 		return nil, fmt.Errorf("choose the lifetime of the process: %w", err)
@@ -114,7 +115,7 @@ func (x *exported) equals(e *Export) bool {
 }
 
 func (t *exportTable) newExported(e Export) *exported {
-	x := &exported{Export: e, size: e.Device.Info().Size, life: lifeOf(e.Device, t.lifetime)}
+	x := &exported{Export: e, table: t, size: e.Device.Info().Size, life: lifeOf(e.Device, t.lifetime)}
 	if x.Reservations == nil {
 		x.Reservations = reserve.New(e.Device, t.scheduler)
 		x.Reservations.Limit(e.Name, t.ioTimeout, t.log)
@@ -182,6 +183,19 @@ func (x *exported) info() block.Info {
 		i.Features |= block.ReadOnly
 	}
 	return i
+}
+
+// counterpart returns the export of this table for one of another server, with
+// which its session has opened the same disk: its counters are those of this
+// server. One that is not exported any more has none.
+func (t *exportTable) counterpart(x *exported) *exported {
+	if x.table == t {
+		return x
+	}
+	if other := t.current.Load().byName[x.Name]; other != nil && other.Reservations == x.Reservations {
+		return other
+	}
+	return x
 }
 
 // readOnlyReason is what an initiator hears that wants to write.

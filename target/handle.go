@@ -155,7 +155,7 @@ func (t *handleTable) find(number uint16) (*handle, wire.Status) {
 			t.login.session.release(o, t.server.exports)
 		}
 	}()
-	q, err := t.exportQueue(o.export)
+	q, err := t.exportQueue(t.server.exports.counterpart(o.export))
 	if err != nil {
 		t.log.Error("export not opened", "event", "export_refused", "export", o.export.Name, "error", err)
 		return nil, wire.StatusOf(block.Errno(err))

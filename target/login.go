@@ -127,16 +127,16 @@ func (w *worker) joinSession(q *wire.LoginRequest) (*session, wire.LoginReason, 
 	case q.Role == wire.RoleDiscover:
 		return nil, wire.ReasonNone, ""
 	case q.Role == wire.RoleControl && q.PathEpoch > firstEpoch:
-		return server.sessions.joinPath(signals, w.login.identity, q, w.authenticated)
+		return server.sessions.joinPath(w.joining(), q)
 	case q.Role == wire.RoleControl:
 		var a *authentication
 		if w.authenticated != nil {
 			a = &authentication{w.authenticated, w.sleeper.scheduler.Now()}
 		}
-		from := client{identity: w.login.identity, name: w.login.identity.String(), peer: w.conn.peer, since: w.sleeper.scheduler.Now()}
+		from := client{identity: w.login.identity, name: w.login.identity.String(), peer: w.conn.peer, server: server, since: w.sleeper.scheduler.Now()}
 		return server.sessions.begin(signals, from, q, a)
 	case q.Role == wire.RoleIO:
-		return server.sessions.join(signals, w.login.identity, q, server.sessionConns(), w.authenticated)
+		return server.sessions.join(w.joining(), q, server.sessionConns())
 	default:
 		return nil, wire.ReasonRole, "connections of that role are not served"
 	}

@@ -6,9 +6,7 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"github.com/viablk/viablk/internal/access"
 	"github.com/viablk/viablk/internal/contain"
-	"github.com/viablk/viablk/internal/handshake"
 	"github.com/viablk/viablk/internal/wire"
 )
 
@@ -50,15 +48,15 @@ func errNoPath(id uint16) string {
 }
 
 // joinPath adds a path to a session, with its control connection.
-func (t *sessionTable) joinPath(c *signals, i access.Identity, q *wire.LoginRequest, r *handshake.Result) (*session, wire.LoginReason, string) {
+func (t *sessionTable) joinPath(j *joining, q *wire.LoginRequest) (*session, wire.LoginReason, string) {
 	defer contain.Shared()
-	s, reason, text := t.find(i, q, r)
+	s, reason, text := t.find(j, q)
 	if s == nil {
 		return nil, reason, text
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if reason, text = s.admitLocked(q); reason != wire.ReasonNone {
+	if reason, text = s.admitLocked(j, q); reason != wire.ReasonNone {
 		return nil, reason, text
 	}
 	p := &s.paths[q.PathID]
@@ -68,9 +66,9 @@ func (t *sessionTable) joinPath(c *signals, i access.Identity, q *wire.LoginRequ
 	case p.conns > 0:
 		return nil, wire.ReasonFence, fmt.Sprintf("the path has connections of epoch %d", p.epoch)
 	}
-	p.begin(c, q.PathEpoch)
-	if s.preemptedBy.Load() != nil { // which may not have seen c
-		c.stop(stopNow)
+	p.begin(j.signals, q.PathEpoch)
+	if s.preemptedBy.Load() != nil { // which may not have seen the connection
+		j.signals.stop(stopNow)
 	}
 	return s, wire.ReasonNone, ""
 }

@@ -255,7 +255,7 @@ func (w *worker) handleSignals() {
 // Rekey asks the initiators for a rekey. The caller has renewed the
 // certificates of the target.
 func (s *Server) Rekey() {
-	for _, x := range s.sessions.sealed() {
+	for _, x := range s.sealedHere() {
 		x.controls((*signals).askRekey)
 	}
 }

@@ -30,6 +30,7 @@ type rig struct {
 	host        string
 	nic         *via.NIC
 	server      *target.Server
+	exports     []target.Export
 	log         *logBook
 	cancel      context.CancelFunc
 	served      chan error
@@ -40,7 +41,18 @@ type rig struct {
 // the NIC would not close.
 func newRig(t testing.TB, cfg target.Config, exports ...target.Export) *rig {
 	t.Helper()
-	r := &rig{t: t, host: filepath.Join(t.TempDir(), "target.sock"), log: &logBook{}, served: make(chan error, 1)}
+	t.Cleanup(func() {
+		for _, e := range exports {
+			must(t, e.Device.Close())
+		}
+	})
+	return serve(t, cfg, exports...)
+}
+
+// serve is newRig for exports whose disks the caller closes.
+func serve(t testing.TB, cfg target.Config, exports ...target.Export) *rig {
+	t.Helper()
+	r := &rig{t: t, host: filepath.Join(t.TempDir(), "target.sock"), exports: exports, log: &logBook{}, served: make(chan error, 1)}
 	if cfg.NIC == nil {
 		cfg.NIC = openNIC(t)
 	}
@@ -65,9 +77,6 @@ func newRig(t testing.TB, cfg target.Config, exports ...target.Export) *rig {
 			t.Errorf("close the NIC of the target: %v", err)
 		}
 		must(t, r.nic.Close())
-		for _, e := range exports {
-			must(t, e.Device.Close())
-		}
 	})
 	return r
 }

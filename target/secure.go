@@ -187,7 +187,7 @@ func (s *Server) security() *SecurityStatus {
 	s.sessions.mu.Lock()
 	defer s.sessions.mu.Unlock()
 	for _, x := range s.sessions.byID {
-		if r := x.authenticated.Load(); r != nil {
+		if r := x.authenticated.Load(); r != nil && x.server == s {
 			st.Sessions = append(st.Sessions, SealedSession{
 				Session: fmt.Sprintf("%x", x.id), Peer: r.Names, Serial: r.Serial, Expires: r.NotAfter,
 				Generation: x.generation.Load(), Rekeys: r.Session.Era(), Renewed: r.at,

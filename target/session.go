@@ -15,7 +15,6 @@ import (
 	"github.com/viablk/viablk/internal/access"
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/contain"
-	"github.com/viablk/viablk/internal/handshake"
 	"github.com/viablk/viablk/internal/sched"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/target/reserve"
@@ -27,8 +26,8 @@ import (
 // session opens an export while a late write is in flight.
 type session struct {
 	id     [16]byte
-	client               // of its first connection; the others prove the same identity
-	counts sessionCounts // guarded by Server.mu
+	client               // of its first connection; see joining for the others
+	counts sessionCounts // guarded by Sessions.mu
 	// +checklocks:mu
 	gen uint64
 	// +checklocks:mu
@@ -45,6 +44,8 @@ type session struct {
 	mu sync.Mutex
 	// +checklocks:mu
 	ended bool // no join or open succeeds any more
+	// +checklocks:mu
+	other *access.Identity // of connections with another identity; nil: none
 	// +checklocks:mu
 	conns map[uint16]*signals // for I/O, by connection index
 	// +checklocks:mu
@@ -134,6 +135,7 @@ type client struct {
 	identity access.Identity
 	name     string    // the identity as text
 	peer     string    // its address, or its process
+	server   *Server   // that it logged in at
 	since    time.Time // of the login
 }
 
@@ -167,43 +169,35 @@ func (t *sessionTable) all() []*session {
 	return slices.Collect(maps.Values(t.byID))
 }
 
-// find returns the session that a connection joins, which is unknown to other
-// clients.
-func (t *sessionTable) find(i access.Identity, q *wire.LoginRequest, r *handshake.Result) (*session, wire.LoginReason, string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s := t.byID[q.SessionID]
-	if s == nil || s.identity.Key() != i.Key() || !s.admits(r) {
-		return nil, wire.ReasonSession, "no such session"
-	}
-	return s, wire.ReasonNone, ""
-}
-
-// admitLocked returns why no connection joins the session as q says, if so.
+// admitLocked returns why a connection does not join the session as q says, if
+// so. One of another client learns nothing of the session.
 //
 // +checklocks:s.mu
-func (s *session) admitLocked(q *wire.LoginRequest) (wire.LoginReason, string) {
+func (s *session) admitLocked(j *joining, q *wire.LoginRequest) (wire.LoginReason, string) {
+	ours := s.nonce == q.Nonce && s.gen == q.SessionGen
 	switch {
+	case !ours && j.identity.Key() != s.identity.Key():
+		return wire.ReasonSession, "no such session"
 	case s.ended:
 		return wire.ReasonSession, "the session has ended"
-	case s.nonce != q.Nonce || s.gen != q.SessionGen:
+	case !ours:
 		return wire.ReasonGeneration, "the session is another process's"
 	case q.PathID >= maxPaths:
 		return wire.ReasonConn, errNoPath(q.PathID)
 	}
-	return wire.ReasonNone, ""
+	return s.admitIdentityLocked(j)
 }
 
 // join adds an I/O connection to a path of its session.
-func (t *sessionTable) join(c *signals, i access.Identity, q *wire.LoginRequest, most uint16, r *handshake.Result) (*session, wire.LoginReason, string) {
+func (t *sessionTable) join(j *joining, q *wire.LoginRequest, most uint16) (*session, wire.LoginReason, string) {
 	defer contain.Shared()
-	s, reason, text := t.find(i, q, r)
+	s, reason, text := t.find(j, q)
 	if s == nil {
 		return nil, reason, text
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if reason, text = s.admitLocked(q); reason != wire.ReasonNone {
+	if reason, text = s.admitLocked(j, q); reason != wire.ReasonNone {
 		return nil, reason, text
 	}
 	p := &s.paths[q.PathID]
@@ -215,7 +209,7 @@ func (t *sessionTable) join(c *signals, i access.Identity, q *wire.LoginRequest,
 	case s.conns[q.Conn] != nil:
 		return nil, wire.ReasonConn, fmt.Sprintf("connection %d exists", q.Conn)
 	}
-	s.conns[q.Conn] = c
+	s.conns[q.Conn] = j.signals
 	p.conns++
 	return s, wire.ReasonNone, ""
 }
@@ -316,7 +310,7 @@ func (s *session) open(t *exportTable, q *wire.OpenRequest) (a wire.OpenResponse
 	if o, a := s.opened(q); o != nil || a.Status != wire.StatusOK {
 		return a, ""
 	}
-	x, verdict, why := t.find(s.identity, q.Name, accessMode(q))
+	x, verdict, why := s.findForAll(t, q.Name, accessMode(q))
 	switch verdict {
 	case access.Hidden:
 		return wire.OpenResponse{Status: wire.StatusNotFound, Reason: fmt.Sprintf("no export is named %q", clip(q.Name))}, why
@@ -357,6 +351,10 @@ func (s *session) openFound(t *exportTable, x *exported, q *wire.OpenRequest) wi
 	if other, a := s.openedLocked(q); other != nil || a.Status != wire.StatusOK {
 		hold.Release()
 		return a
+	}
+	if s.overtakenLocked(x, accessMode(q)) {
+		hold.Release()
+		return wire.OpenResponse{Status: wire.StatusPermission, Reason: errNoRights}
 	}
 	o.response.Export = uint16(len(s.opens))
 	s.opens = append(s.opens, o)

@@ -78,8 +78,8 @@ func (s *Server) EndSession(id string) bool {
 
 // setReason sets why a session ends, unless that is known already.
 func (s *Server) setReason(x *session, reason string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.shared.mu.Lock()
+	defer s.shared.mu.Unlock()
 	if x.counts.reason == "" {
 		x.counts.reason = reason
 	}

@@ -22,7 +22,7 @@ type SessionStatus struct {
 	Stats       ExportCounts // of all its connections ever
 }
 
-// sessionCounts are the counters of a session, guarded by Server.mu.
+// sessionCounts are the counters of a session, guarded by Sessions.mu.
 type sessionCounts struct {
 	conns  int          // logged in, and not removed
 	past   ExportCounts // of removed connections
@@ -33,8 +33,8 @@ type sessionCounts struct {
 // joinSession counts a connection of the session in.
 func (s *Server) joinSession(c *conn, x *session) {
 	defer contain.Shared()
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.shared.mu.Lock()
+	defer s.shared.mu.Unlock()
 	c.session = x
 	x.counts.conns++
 }
@@ -42,18 +42,18 @@ func (s *Server) joinSession(c *conn, x *session) {
 // detachSession counts a connection that ends out of its session. The last one
 // logs the end of the session.
 func (s *Server) detachSession(c *conn) {
-	s.mu.Lock()
+	s.shared.mu.Lock()
 	x := c.session
 	c.session = nil
 	if x == nil {
-		s.mu.Unlock()
+		s.shared.mu.Unlock()
 		return
 	}
 	stats, active := c.published.readActive()
 	x.counts.add(&stats, active)
 	x.counts.conns--
 	n := x.counts
-	s.mu.Unlock()
+	s.shared.mu.Unlock()
 	if n.conns == 0 {
 		c.logCaused(c.log, slog.LevelInfo, "session ended", "event", "session_ended", "session", x.shortID(),
 			"identity", x.name, "duration", s.cfg.Scheduler.Now().Sub(x.since).Round(time.Millisecond),
@@ -73,9 +73,9 @@ func (n *sessionCounts) add(stats *ConnStats, active time.Time) {
 	}
 }
 
-// Sessions describes the sessions, the oldest first.
+// Sessions describes the sessions that began at the server, the oldest first.
 func (s *Server) Sessions() []SessionStatus {
-	all := s.sessions.all()
+	all := s.begunHere()
 	counts := s.sessionCounts(all)
 	list := make([]SessionStatus, 0, len(all))
 	for i, x := range all {
@@ -87,21 +87,32 @@ func (s *Server) Sessions() []SessionStatus {
 	return list
 }
 
-// sessionCounts returns the counters of sessions.
+// sessionCounts returns the counters of sessions, at all servers.
 func (s *Server) sessionCounts(all []*session) []sessionCounts {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.shared.mu.Lock()
+	defer s.shared.mu.Unlock()
 	counts, index := make([]sessionCounts, len(all)), make(map[*session]int)
 	for i, x := range all {
 		counts[i], index[x] = x.counts, i
 	}
-	for _, c := range s.conns {
-		if i, ok := index[c.session]; ok {
-			stats, active := c.published.readActive()
-			counts[i].add(&stats, active)
-		}
+	for _, server := range s.shared.servers {
+		server.eachConn(func(c *conn) {
+			if i, ok := index[c.session]; ok {
+				stats, active := c.published.readActive()
+				counts[i].add(&stats, active)
+			}
+		})
 	}
 	return counts
+}
+
+// eachConn calls f for every connection.
+func (s *Server) eachConn(f func(*conn)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.conns {
+		f(c)
+	}
 }
 
 // status describes the session.

@@ -74,9 +74,7 @@ func (s *Server) Status() Status {
 		ID: hex.EncodeToString(s.id[:]), Provider: s.cfg.NIC.Name(),
 		Limit: s.cfg.MaxConnections, Registrations: s.cfg.NIC.Agent().Registrations.Load(), Panics: s.panics.Load(), Quarantined: s.quarantined.Load(),
 	}
-	s.sessions.mu.Lock()
-	st.Sessions = len(s.sessions.byID)
-	s.sessions.mu.Unlock()
+	st.Sessions = len(s.begunHere())
 	st.SessionList, st.Security = s.Sessions(), s.security()
 	exports := s.exports.current.Load()
 	for _, x := range exports.list {

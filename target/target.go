@@ -56,6 +56,9 @@ type Config struct {
 	// Payload is sealed in place of a copy: no disk is mapped or registered.
 	Security *handshake.Guard
 
+	// Sessions are those of other servers too; nil: of this server alone.
+	Sessions *Sessions
+
 	// RequireDigest refuses initiators that offer no data digests, except in
 	// sealed sessions. Without it, each session has them if its initiator asks.
 	RequireDigest bool
@@ -153,9 +156,10 @@ type Server struct {
 	cfg         Config
 	id          [16]byte // of the target; here of its process
 	exports     *exportTable
-	sessions    sessionTable
-	ended       endedTable
-	removed     endedTable           // writers of removed disks
+	shared      *Sessions
+	sessions    *sessionTable        // this and the next two: of shared
+	ended       *endedTable          //
+	removed     *endedTable          // writers of removed disks
 	guard       *handshake.Guard     // nil without security
 	cost        regcache.Calibration // of the NIC, if a disk is mapped
 	mappings    mappings
@@ -188,20 +192,27 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, fmt.Errorf("configure target: %w", err)
 	}
-	exports, err := newExportTable(&cfg)
+	shared := cfg.Sessions
+	if shared == nil {
+		shared = makeSessions()
+	}
+	exports, err := newExportTable(&cfg, &shared.exportsMu)
+	if err == nil && cfg.Sessions == nil {
+		err = shared.identify(cfg.Random)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("configure target: %w", err)
 	}
-	s := &Server{cfg: cfg, exports: exports, admission: newAdmission(cfg.MaxConnections, cfg.MaxPerOrigin)}
-	s.mappings.cfg = &s.cfg
-	s.sessions.byID, s.sessions.byKeys = make(map[[16]byte]*session), make(map[[16]byte]*session)
-	s.guard = s.newGuard()
-	if _, err := io.ReadFull(cfg.Random, s.id[:]); err != nil {
-		return nil, fmt.Errorf("configure target: choose an identity: %w", err)
+	s := &Server{
+		cfg: cfg, id: shared.id, exports: exports, admission: newAdmission(cfg.MaxConnections, cfg.MaxPerOrigin),
+		shared: shared, sessions: &shared.table, ended: &shared.ended, removed: &shared.removed,
 	}
+	s.mappings.cfg = &s.cfg
+	s.guard = s.newGuard()
 	if err := s.calibrate(); err != nil {
 		return nil, fmt.Errorf("configure target: %w", err)
 	}
+	shared.add(s)
 	return s, nil
 }
 

@@ -12,7 +12,7 @@ import (
 // VerifyInitiators verifies the certificates of connected initiators again, and
 // ends the sessions of those that fail. It returns how many it ended.
 func (s *Server) VerifyInitiators(verify func(chain []*x509.Certificate) error) (ended int) {
-	for _, x := range s.sessions.sealed() {
+	for _, x := range s.sealedHere() {
 		r := x.authenticated.Load()
 		err := contain.Call(s.cfg.Log, "panic: a certificate is not verified", func() error { return verify(r.Certificates) })
 		if err == nil {
@@ -28,7 +28,7 @@ func (s *Server) VerifyInitiators(verify func(chain []*x509.Certificate) error) 
 	return ended
 }
 
-// sealed returns the sessions that have authenticated.
-func (t *sessionTable) sealed() []*session {
-	return slices.DeleteFunc(t.all(), func(x *session) bool { return x.authenticated.Load() == nil })
+// sealedHere returns the sessions that have authenticated at the server.
+func (s *Server) sealedHere() []*session {
+	return slices.DeleteFunc(s.begunHere(), func(x *session) bool { return x.authenticated.Load() == nil })
 }

@@ -45,16 +45,21 @@ func serverOf(u config.URI, seals bool) string {
 	return name
 }
 
-// openTarget opens a server for each provider among the URIs. The caller closes
-// it after its parts have ended.
+// openTarget opens a server for each provider among the URIs, with the same
+// sessions: an initiator may have a path over each. The caller closes it after
+// its parts have ended.
 func openTarget(c config.Config, uris []config.URI, disks []disk, sockets *shm.Sockets, again *certificates, log *slog.Logger, trace *tracer) (viaServers, error) {
 	servers := make(viaServers)
 	by, err := newSealedBy(c, uris, again)
 	if err != nil {
 		return nil, err
 	}
+	sessions, err := target.NewSessions()
+	if err != nil {
+		return nil, err
+	}
 	for _, u := range uris {
-		if err := servers.listen(c, u, disks, sockets, by, log, trace); err != nil {
+		if err := servers.listen(c, u, disks, sessions, sockets, by, log, trace); err != nil {
 			return nil, errors.Join(err, servers.close())
 		}
 	}
@@ -63,7 +68,7 @@ func openTarget(c config.Config, uris []config.URI, disks []disk, sockets *shm.S
 
 // listen listens at a URI, with the server of its provider, which it opens at
 // need.
-func (v viaServers) listen(c config.Config, u config.URI, disks []disk, sockets *shm.Sockets, by *sealedBy, log *slog.Logger, trace *tracer) error {
+func (v viaServers) listen(c config.Config, u config.URI, disks []disk, sessions *target.Sessions, sockets *shm.Sockets, by *sealedBy, log *slog.Logger, trace *tracer) error {
 	name := serverOf(u, c.Seals(u))
 	s := v[name]
 	if s == nil {
@@ -76,6 +81,7 @@ func (v viaServers) listen(c config.Config, u config.URI, disks []disk, sockets 
 			return err
 		}
 		cfg := targetConfig(c.Target, nic, log)
+		cfg.Sessions = sessions
 		if cfg.Exports, err = viaExports(disks); err != nil {
 			return errors.Join(err, nic.Close())
 		}
