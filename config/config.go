@@ -107,6 +107,10 @@ type Attach struct {
 	// URI names the remote export. Empty means it is given as an argument.
 	URI string `mapstructure:"uri"`
 
+	// Paths are URIs of further paths to the disk: hosts of the same target,
+	// also over other providers.
+	Paths []string `mapstructure:"paths"`
+
 	// Certificates is the folder of the initiator's certificates, which a
 	// session over via+roce or via+verbs is sealed with, and TargetName who the
 	// target has to be. Empty means what the URI says: none, and its host.
@@ -298,7 +302,7 @@ func Default() Config {
 			BusyPoll:    200 * time.Microsecond,
 		},
 		Attach: Attach{
-			CopyMode: "auto", OnConflict: "fail", PathPolicy: "fail-over", Clients: []string{}, ClientsReadOnly: []string{}, Timeout: 10 * time.Second,
+			CopyMode: "auto", OnConflict: "fail", PathPolicy: "fail-over", Paths: []string{}, Clients: []string{}, ClientsReadOnly: []string{}, Timeout: 10 * time.Second,
 			Connections: 1, CtrlLossTimeout: 10 * time.Minute, ReconnectDelay: time.Second,
 		},
 		NBD: NBD{

@@ -46,7 +46,7 @@ func (u URI) OtherHosts() (list []string) {
 // OtherHosts does.
 func (u URI) HostAddress(text string) (string, error) {
 	if !u.VIA() || u.Socket != "" {
-		return "", fmt.Errorf("the target of %s has one host: others are for VIA over a network", u)
+		return "", fmt.Errorf("the target of %s has one host: name another one by a URI, via+…", u)
 	}
 	other := u
 	if text == "" || strings.Contains(text, ",") {

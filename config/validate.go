@@ -169,6 +169,7 @@ func (a Attach) validate(bad *complaints, n NBD) {
 			bad.add("attach.uri", "%v", err)
 		}
 	}
+	a.validatePaths(bad)
 	if a.NBD != "" {
 		u, err := ParseURI(a.NBD)
 		if err == nil {

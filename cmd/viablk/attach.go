@@ -32,6 +32,7 @@ disk meanwhile, or answered writes may be lost.`,
 		Example: `  viablk attach via+roce://storage/disk0 --device auto
   viablk attach via+roce://storage/disk0 --nbd 'nbd+unix:///?socket=/run/disk0.sock'
   viablk attach 'via+shm:///disk0?socket=/run/viablk/t' --nbd nbd://localhost/disk0
+  viablk attach 'via+shm:///disk0?socket=/run/viablk/t' --path via+roce://localhost --device auto
   viablk attach nbds://storage/disk0 --certificates client --device auto`,
 	}
 	options := addOptions(cmd, remoteOptions, attachOptions, deviceOptions, commonOptions)

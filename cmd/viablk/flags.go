@@ -80,7 +80,8 @@ var (
 		{"preempt", "attach.preempt", "end other clients of the remote disk that are in the way"},
 		{"durable", "attach.durable", "an NBD server keeps what it has answered, whatever happens to it: go on after its loss without a flush"},
 		{"on-conflict", "attach.on_conflict", "`POLICY` if another client wrote to the disk while its target was lost, EIO for good or for what waits: fail or reopen"},
-		{"path-policy", "attach.path_policy", "`POLICY` of several hosts, HOST,HOST in the URI, for each connection: fail-over, round-robin or min-inflight"},
+		{"path", "attach.paths", "further path to the same disk, `URI` of a host of its target, also over another provider; may be repeated"},
+		{"path-policy", "attach.path_policy", "`POLICY` of several hosts, HOST,HOST in the URI or --path, for each connection: fail-over, round-robin or min-inflight"},
 		{"timeout", "attach.timeout", "`TIME` for connecting and logging in"},
 	}
 	remoteOptions = []option{

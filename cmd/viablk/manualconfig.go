@@ -113,6 +113,7 @@ var unflaggedOptions = []option{
 var listUsages = []option{
 	{"", "target.listen", "`URIS`, a list of where to listen, NBD or VIA"},
 	{"", "target.exports", "`EXPORTS`, a list of the disks to serve"},
+	{"", "attach.paths", "`URIS`, a list of further paths to the same disk: hosts of its target, also over other providers"},
 	{"", "attach.clients", "`NAMES`, a list of the only NBD clients that get the disk: names in certificates, and user:NAME and uid:N of this host"},
 	{"", "attach.clients_read_only", "`NAMES`, a list of NBD clients that get the disk for reading, beside those of clients"},
 }

@@ -51,7 +51,7 @@ func dialNBDRemote(ctx context.Context, u config.URI, c config.Attach, life *lif
 		return nil, err
 	}
 	life.keep(nil)
-	return &remoteDisk{u, &nbdRemote{device, u}, sync.OnceValue(func() error {
+	return &remoteDisk{u, nil, &nbdRemote{device, u}, sync.OnceValue(func() error {
 		if err := device.Close(); err != nil {
 			return fmt.Errorf("close %s: %w", u, err)
 		}

@@ -37,7 +37,7 @@ type pathReport struct {
 // hostChange is the body of a request for one host more or less.
 type hostChange struct {
 	Export string `json:"export"`
-	Host   string `json:"host"` // HOST or HOST:PORT
+	Host   string `json:"host"` // HOST, HOST:PORT, a URI, or as GET /v1/paths has it
 }
 
 // pathAdmin changes the hosts of attached disks.
@@ -92,7 +92,7 @@ func (a pathAdmin) change(w http.ResponseWriter, r *http.Request, do func(contex
 		answerError(w, http.StatusNotFound, fmt.Errorf("no disk over VIA is the export %q", c.Export))
 		return
 	}
-	address, err := d.remote.uri.HostAddress(c.Host)
+	address, err := d.remote.reach.host(c.Host)
 	if err != nil {
 		answerError(w, http.StatusUnprocessableEntity, err)
 		return

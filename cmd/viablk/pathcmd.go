@@ -85,12 +85,14 @@ func (d *attachedPaths) name() string {
 
 func (a *app) pathAddCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "add DISK HOST",
+		Use:   "add DISK HOST|URI",
 		Short: "Add a host of an attached disk's target",
 		Long: `Add a host of the target of an attached disk, as "viablk path ls" names that. The
 process connects a path to the host, or keeps trying. The configuration does not change.
-To add a host that is there is no error.`,
-		Example: `  viablk path add /dev/nbd0 198.51.100.1`,
+To add a host that is there is no error. A URI names a host of another provider among
+those that the disk was attached with.`,
+		Example: `  viablk path add /dev/nbd0 198.51.100.1
+  viablk path add /dev/nbd0 via+roce://198.51.100.1`,
 	}
 	options := addOptions(cmd, adminOption)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -101,13 +103,14 @@ To add a host that is there is no error.`,
 
 func (a *app) pathRemoveCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "remove DISK HOST",
+		Use:   "remove DISK HOST|URI",
 		Short: "Remove a host of an attached disk's target",
 		Long: `Remove a host of the target of an attached disk. Requests of its path move to another
 one; the last path that is up stays. When the command returns, the process has no
 connection to the host. The configuration does not change. To remove a host that is not
 there is no error.`,
-		Example: `  viablk path remove /dev/nbd0 192.0.2.1`,
+		Example: `  viablk path remove /dev/nbd0 192.0.2.1
+  viablk path remove /dev/nbd0 via+roce://192.0.2.1`,
 	}
 	options := addOptions(cmd, adminOption)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -82,9 +82,19 @@ func openNIC(u config.URI, log *slog.Logger, trace *tracer, role string) (*via.N
 // none for the URI.
 func openProvider(p via.Provider, u config.URI, log *slog.Logger, trace *tracer, role string) (*via.NIC, error) {
 	if p == nil {
-		return nil, usage("%s: this build has no VIA provider %q; it has %s", u, u.Provider, builtProviders())
+		return nil, errNoProvider(u)
 	}
-	nic, err := via.OpenNic(trace.wrap(p, role), deviceOf(u))
+	return openDevice(p, deviceOf(u), u, log, trace, role)
+}
+
+// errNoProvider says that this build has no provider for a URI.
+func errNoProvider(u config.URI) error {
+	return usage("%s: this build has no VIA provider %q; it has %s", u, u.Provider, builtProviders())
+}
+
+// openDevice opens a device of a provider for a URI.
+func openDevice(p via.Provider, device string, u config.URI, log *slog.Logger, trace *tracer, role string) (*via.NIC, error) {
+	nic, err := via.OpenNic(trace.wrap(p, role), device)
 	if err != nil {
 		return nil, fmt.Errorf("%s: open the %s provider: %w", u, p.Name(), err)
 	}

@@ -36,6 +36,7 @@ type remoteDevice interface {
 // remoteDisk is an open remote disk with the NIC that reaches it.
 type remoteDisk struct {
 	uri    config.URI
+	reach  *reach // of a disk over VIA; else nil
 	device remoteDevice
 	close  func() error // closes disk and NIC, once
 }
@@ -46,13 +47,18 @@ func dialVIA(ctx context.Context, u config.URI, c config.Attach, life *lifeFiles
 	if err != nil {
 		return nil, err
 	}
-	nic, err := openNIC(u, log, trace, "initiator")
+	paths, err := c.RemotePaths()
+	if err != nil {
+		return nil, err
+	}
+	r := newReach(u, paths)
+	nic, err := r.open(log, trace)
 	if err != nil {
 		return nil, err
 	}
 	device, err := initiator.Dial(ctx, initiator.Config{
 		NIC:       nic,
-		Host:      hostOf(u),
+		Host:      r.list[0],
 		Export:    u.Export,
 		ReadOnly:  c.ReadOnly,
 		Exclusive: c.Exclusive,
@@ -69,7 +75,7 @@ func dialVIA(ctx context.Context, u config.URI, c config.Attach, life *lifeFiles
 		LossTimeout:    c.CtrlLossTimeout,
 		ReconnectDelay: c.ReconnectDelay,
 		OnConflict:     initiator.ConflictPolicy(c.OnConflict),
-		OtherHosts:     u.OtherHosts(),
+		OtherHosts:     r.list[1:],
 		PathPolicy:     initiator.PathPolicy(c.PathPolicy),
 		Continues:      life.continues(),
 		KeepLife:       life.recorder(),
@@ -77,7 +83,7 @@ func dialVIA(ctx context.Context, u config.URI, c config.Attach, life *lifeFiles
 	if err != nil {
 		return nil, errors.Join(refusal(about("attach", u, err)), nic.Close())
 	}
-	return &remoteDisk{u, device, sync.OnceValue(func() error {
+	return &remoteDisk{u, r, device, sync.OnceValue(func() error {
 		if err := errors.Join(device.Close(), nic.Close()); err != nil {
 			return fmt.Errorf("close %s: %w", u, err)
 		}
