@@ -174,7 +174,7 @@ var testArrows = map[string][]string{
 	"integration/roce":            {"integration/history", "integration/nemesis", "integration/testbed", "integration/netbed", "via/roce/port", "via/roce/wire"},
 	"integration/simulation":      {"internal/carrier"},
 	"integration/attack":          {"integration/history", "integration/netbed", "integration/program", "integration/testbed", "initiator", "target", "target/backend", "internal/block", "internal/handshake", "internal/pki", "internal/seal", "internal/wire", "via", "via/roce/wire"},
-	"integration/session":         {"integration/history", "integration/nemesis", "integration/testbed", "initiator", "target", "target/backend", "target/backend/backendtest", "target/limit", "internal/block", "internal/contain", "internal/handshake", "internal/nbd", "internal/pki", "internal/seal", "internal/takeover", "internal/wire", "via", "via/roce", "via/roce/port", "via/roce/port/porttest", "via/shm"},
+	"integration/session":         {"integration/history", "integration/nemesis", "integration/testbed", "initiator", "target", "target/backend", "target/backend/backendtest", "target/limit", "internal/sched", "target/reserve", "internal/block", "internal/contain", "internal/handshake", "internal/nbd", "internal/pki", "internal/seal", "internal/takeover", "internal/wire", "via", "via/roce", "via/roce/port", "via/roce/port/porttest", "via/shm"},
 	"integration/suites":          {"integration/program", "integration/testbed", "internal/netns"},
 	"integration/page":            {"integration/testbed"},
 	"integration/ceph":            {"integration/history", "integration/program", "integration/testbed", "internal/block", "target/backend", "target/backend/backendtest"},
