@@ -58,6 +58,9 @@ func (r *run) startAttach(more ...string) {
 	if r.Digest {
 		more = append(more, "--data-digest")
 	}
+	for _, u := range r.Paths {
+		more = append(more, "--path", u)
+	}
 	r.attach = testbed.AttachURIAt(r.t, r.Attach, testbed.Program(r.t), r.uri, r.Disk.Name, more...)
 }
 

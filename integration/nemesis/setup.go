@@ -30,6 +30,9 @@ type Setup struct {
 	More  []string
 	Hosts string
 
+	// Paths are URIs of further paths to the disk.
+	Paths []string
+
 	Disk testbed.Disk
 
 	// Memory says that the disk does not survive its target.

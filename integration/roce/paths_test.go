@@ -97,3 +97,22 @@ func TestExactlyOnceOverTwoCables(t *testing.T) {
 	}})
 	s.Run(t)
 }
+
+// TestExactlyOnceOverTwoProviders: a disk over a cable and shared memory, which
+// have one session, is linearizable whatever happens to the cable and to the
+// processes at its ends. The cable comes first, so that each fault moves the
+// requests.
+func TestExactlyOnceOverTwoProviders(t *testing.T) {
+	t.Parallel()
+	b := netbed.New(t, netbed.Options{MTU: 4500})
+	cable := b.Cables()[0]
+	local := "via+shm:///?socket=" + filepath.Join(testbed.Folder(t), "shm")
+	nemesis.Setup{
+		Listen: testbed.RoCEURI(cable.B), More: []string{local}, Paths: []string{local}, Scheme: "via+roce", Disk: testbed.FileDisk(1 << 20)(t),
+		Target: b.B.StartGroup, Attach: b.A.StartGroup,
+		Network: []nemesis.Disturbance{
+			{Name: "cable silent", Begin: cable.Silence},
+			{Name: "cable unplugged", Begin: cable.Unplug},
+		},
+	}.Run(t)
+}
