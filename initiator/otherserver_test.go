@@ -12,7 +12,7 @@ import (
 // TestPathToOtherProtection: a path to a server of the same target that has
 // other protection does not come up, and says why; the session goes on without.
 func TestPathToOtherProtection(t *testing.T) {
-	sessions, err := target.NewSessions()
+	sessions, err := target.NewSessions(nil)
 	must(t, err)
 	sealed := newSealedRemote(t, target.Config{Sessions: sessions}, "memory:8MiB")
 	clear := newRemote(t, target.Config{Sessions: sessions}, "memory:8MiB")

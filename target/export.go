@@ -69,12 +69,8 @@ type exportList struct {
 	byName     map[string]*exported // with the default as ""
 }
 
-func newExportTable(cfg *Config, mu *sync.Mutex) (*exportTable, error) {
-	t := &exportTable{scheduler: cfg.Scheduler, epoch: cfg.Scheduler.Now(), ioTimeout: cfg.IOTimeout, log: cfg.Log, mu: mu}
-	var err error
-	if t.lifetime, err = newLifetime(cfg.Random); err != nil {
-		return nil, fmt.Errorf("choose the lifetime of the process: %w", err)
-	}
+func newExportTable(cfg *Config, shared *Sessions) (*exportTable, error) {
+	t := &exportTable{scheduler: cfg.Scheduler, epoch: cfg.Scheduler.Now(), ioTimeout: cfg.IOTimeout, log: cfg.Log, lifetime: shared.lifetime, mu: &shared.exportsMu}
 	t.current.Store(new(exportList))
 	first, err := t.prepare(cfg.Exports)
 	if err != nil {

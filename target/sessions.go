@@ -16,15 +16,16 @@ import (
 // its own configuration. A connection joins a session of another server by what
 // it would join one of its own: the keys of a sealed session, which one in
 // clear does not have; or the ID and nonce of one in clear, together with an
-// identity that may use all that the session has open, see joint.
+// identity that may use all that the session has open, see joining.
 //
 // The servers export the same disks, with the same Depth, and are drained
 // together.
 type Sessions struct {
-	id      [16]byte // of the target; here of its process
-	table   sessionTable
-	ended   endedTable
-	removed endedTable // writers of removed disks
+	id       [16]byte // of the target; here of its process
+	lifetime uint64   // of the process, as the verifiers of disks have it
+	table    sessionTable
+	ended    endedTable
+	removed  endedTable // writers of removed disks
 
 	mu sync.Mutex // before Server.mu; guards session.counts and conn.session
 	// +checklocks:mu
@@ -34,9 +35,13 @@ type Sessions struct {
 }
 
 // NewSessions returns the sessions of a target, of which there are none yet.
-func NewSessions() (*Sessions, error) {
+// random is the source of its identity; nil is crypto/rand.
+func NewSessions(random io.Reader) (*Sessions, error) {
+	if random == nil {
+		random = rand.Reader
+	}
 	s := makeSessions()
-	return s, s.identify(rand.Reader)
+	return s, s.identify(random)
 }
 
 func makeSessions() *Sessions {
@@ -46,7 +51,10 @@ func makeSessions() *Sessions {
 }
 
 // identify gives the target its identity.
-func (s *Sessions) identify(random io.Reader) error {
+func (s *Sessions) identify(random io.Reader) (err error) {
+	if s.lifetime, err = newLifetime(random); err != nil {
+		return fmt.Errorf("choose the lifetime of the process: %w", err)
+	}
 	if _, err := io.ReadFull(random, s.id[:]); err != nil {
 		return fmt.Errorf("choose an identity: %w", err)
 	}

@@ -41,7 +41,7 @@ func (a networkAdapter) Listen(host string, incoming func(via.Incoming)) (via.Li
 // one whose peers are of this user, there by one over a network.
 func newServers(t *testing.T, exports ...target.Export) (here, there *rig) {
 	t.Helper()
-	sessions, err := target.NewSessions()
+	sessions, err := target.NewSessions(nil)
 	must(t, err)
 	for i := range exports {
 		exports[i].Reservations = reserve.New(exports[i].Device, sched.Real)
@@ -183,9 +183,10 @@ func TestAdministratorEndsSessionOfAllServers(t *testing.T) {
 // from then on.
 func TestJoinedPathGainsNothing(t *testing.T) {
 	here, there := newServers(t, open(t, "open"), listed(t, "list"))
+	base := here.state()
 	s := here.attach(t, "open")
 	other := there.joinPath(t, s, 1, 2)
-	there.joinBy(t, s, other, 2)
+	joined := there.joinBy(t, s, other, 2)
 	for name, control := range map[string]*peer{"own": s.control, "joined": other} {
 		x := *s
 		x.control = control
@@ -197,6 +198,8 @@ func TestJoinedPathGainsNothing(t *testing.T) {
 	must(t, s.writeInline(0, make([]byte, 512)))
 	must(t, s.close())
 	must(t, other.close())
+	must(t, joined.close())
+	here.reaches(base)
 
 	// An anonymous session opens nothing more by a path of a user who could.
 	s = there.attach(t, "open")
@@ -253,7 +256,7 @@ func TestRefusedIdentities(t *testing.T) {
 
 // An anonymous session takes in one user, not a second one.
 func TestSessionHasOneUser(t *testing.T) {
-	sessions, err := target.NewSessions()
+	sessions, err := target.NewSessions(nil)
 	must(t, err)
 	u := &users{Provider: shm.New(shm.Options{})}
 	var nics []*via.NIC

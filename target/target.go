@@ -194,12 +194,12 @@ func New(cfg Config) (*Server, error) {
 	}
 	shared := cfg.Sessions
 	if shared == nil {
-		shared = makeSessions()
+		var err error
+		if shared, err = NewSessions(cfg.Random); err != nil {
+			return nil, fmt.Errorf("configure target: %w", err)
+		}
 	}
-	exports, err := newExportTable(&cfg, &shared.exportsMu)
-	if err == nil && cfg.Sessions == nil {
-		err = shared.identify(cfg.Random)
-	}
+	exports, err := newExportTable(&cfg, shared)
 	if err != nil {
 		return nil, fmt.Errorf("configure target: %w", err)
 	}

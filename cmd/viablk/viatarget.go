@@ -54,7 +54,7 @@ func openTarget(c config.Config, uris []config.URI, disks []disk, sockets *shm.S
 	if err != nil {
 		return nil, err
 	}
-	sessions, err := target.NewSessions()
+	sessions, err := target.NewSessions(nil)
 	if err != nil {
 		return nil, err
 	}

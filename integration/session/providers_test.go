@@ -74,7 +74,7 @@ func (w *way) cut() {
 // the other: none fails, the session stays the same, and the disk is
 // linearizable.
 func TestCutOfOneProvider(t *testing.T) {
-	sessions, err := target.NewSessions()
+	sessions, err := target.NewSessions(nil)
 	testbed.Must(t, err)
 	disk, err := backend.Open("delay:read=1ms,write=5ms:memory:1MiB", backend.Options{})
 	testbed.Must(t, err)

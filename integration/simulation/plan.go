@@ -13,6 +13,7 @@ import (
 type Plan struct {
 	Seed      uint64
 	Hosts     int // paths between a client and the target
+	Servers   int // of the target: one, or one for each path, with the same sessions
 	Fabric    Fabric
 	Blocks    int
 	Speed     time.Duration // of the disk: of a request, at most
@@ -52,7 +53,7 @@ func NewPlan(seed uint64, requests int) Plan {
 	one := func(of ...int) int { return of[r.IntN(len(of))] }
 	span := func(of ...time.Duration) time.Duration { return of[r.IntN(len(of))] }
 	p := Plan{
-		Seed: seed, Hosts: 1, Blocks: one(2, 4, 8, 24), Speed: span(20*time.Microsecond, 200*time.Microsecond, 2*time.Millisecond),
+		Seed: seed, Hosts: 1, Servers: 1, Blocks: one(2, 4, 8, 24), Speed: span(20*time.Microsecond, 200*time.Microsecond, 2*time.Millisecond),
 		Slow:   span(0, 0, 10*time.Millisecond, 10*time.Millisecond, 100*time.Millisecond, 500*time.Millisecond),
 		Inline: one(512, 4096, 4096, 8192), Pool: one(64<<10, 256<<10), Depth: one(2, 8, 32),
 		Keepalive: span(50*time.Millisecond, 200*time.Millisecond),
@@ -108,6 +109,9 @@ func NewPlan(seed uint64, requests int) Plan {
 	more := rand.New(rand.NewPCG(seed, 6))
 	p.Volatile = more.IntN(4) == 0
 	takeovers(more, &p, requests)
+	if rand.New(rand.NewPCG(seed, 7)).IntN(2) == 0 {
+		p.Servers = p.Hosts
+	}
 	return p
 }
 
@@ -126,8 +130,8 @@ func digests(r *rand.Rand, p *Plan) {
 // String is the plan as a failure shows it.
 func (p *Plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d: %d paths, %d blocks, inline %d, pool %d, depth %d, keepalive %v, disk %v and %v, volatile %v, %+v\n",
-		p.Seed, p.Hosts, p.Blocks, p.Inline, p.Pool, p.Depth, p.Keepalive, p.Speed, p.Slow, p.Volatile, p.Fabric)
+	fmt.Fprintf(&b, "seed %d: %d paths, %d servers, %d blocks, inline %d, pool %d, depth %d, keepalive %v, disk %v and %v, volatile %v, %+v\n",
+		p.Seed, p.Hosts, p.Servers, p.Blocks, p.Inline, p.Pool, p.Depth, p.Keepalive, p.Speed, p.Slow, p.Volatile, p.Fabric)
 	for i, c := range p.Clients {
 		timeout := c.Timeout.String()
 		if c.Timeout == initiator.Forever {

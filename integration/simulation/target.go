@@ -132,15 +132,7 @@ func (x *targetProcess) serve(from *takeover.Inheritance) (*takeover.Departure, 
 	}
 	nic.ErrorCallback(func(via.AsyncError) {})
 	reserved := reserve.New(disk, p)
-	server, err := target.New(target.Config{
-		NIC: nic, Exports: []target.Export{{Name: "disk", Device: disk, Reservations: reserved}},
-		Depth: w.plan.Depth, InlineMax: w.plan.Inline, MaxIO: 64 << 10, PoolBytes: 128 << 10,
-		KeepAlive: w.plan.Keepalive, BusyPoll: -1, Log: w.log(p), Scheduler: p, Random: w.ids,
-	})
-	if err != nil {
-		return nil, err
-	}
-	doors, err := x.listen(server)
+	faces, err := x.listen(nic, target.Export{Name: "disk", Device: disk, Reservations: reserved})
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +140,7 @@ func (x *targetProcess) serve(from *takeover.Inheritance) (*takeover.Departure, 
 		return nil, err
 	}
 	x.begins(from)
-	if err := x.untilEnd(server, doors, from); err != nil {
+	if err := x.untilEnd(faces, from); err != nil {
 		return nil, err
 	}
 	_ = disk.Close() // fails if the disk does
@@ -161,17 +153,41 @@ func (x *targetProcess) serve(from *takeover.Inheritance) (*takeover.Departure, 
 	return &takeover.Departure{Successor: x.leaving.to, Kept: x.leaving.kept, Log: w.logOf(p)}, nil
 }
 
-// listen listens at the host by each path.
-func (x *targetProcess) listen(server *target.Server) (doors []*door, err error) {
-	w := x.side.world
-	for _, host := range targetHosts[:w.plan.Hosts] {
-		l, err := server.Listen(host)
+// face is a server with the listeners that it serves.
+type face struct {
+	*target.Server
+	doors []*door
+}
+
+// listen listens at the host by each path, with one server for all or for each.
+func (x *targetProcess) listen(nic *via.NIC, export target.Export) (faces []*face, err error) {
+	w, p := x.side.world, x.process
+	cfg := target.Config{
+		NIC: nic, Exports: []target.Export{export},
+		Depth: w.plan.Depth, InlineMax: w.plan.Inline, MaxIO: 64 << 10, PoolBytes: 128 << 10,
+		KeepAlive: w.plan.Keepalive, BusyPoll: -1, Log: w.log(p), Scheduler: p, Random: w.ids,
+	}
+	if w.plan.Servers > 1 {
+		if cfg.Sessions, err = target.NewSessions(w.ids); err != nil {
+			return nil, err
+		}
+	}
+	for range w.plan.Servers {
+		server, err := target.New(cfg)
 		if err != nil {
 			return nil, err
 		}
-		doors = append(doors, &door{l, w.network.hosts[host]})
+		faces = append(faces, &face{Server: server})
 	}
-	return doors, nil
+	for i, host := range targetHosts[:w.plan.Hosts] {
+		f := faces[i%len(faces)]
+		l, err := f.Listen(host)
+		if err != nil {
+			return nil, err
+		}
+		f.doors = append(f.doors, &door{l, w.network.hosts[host]})
+	}
+	return faces, nil
 }
 
 // begins notes that the process serves from now on.
@@ -195,25 +211,24 @@ func (x *targetProcess) begins(from *takeover.Inheritance) {
 }
 
 // untilEnd serves until the process is told to end and its clients have left.
-func (x *targetProcess) untilEnd(server *target.Server, doors []*door, from *takeover.Inheritance) (err error) {
+func (x *targetProcess) untilEnd(faces []*face, from *takeover.Inheritance) (err error) {
 	p := x.process
 	ctx, cut := p.WithCancel(context.Background())
-	ended := p.NewEvent()
-	p.Go(func() {
-		err = server.ServeRequests(ctx, func(ctx context.Context) (*via.ConnRequest, error) { return x.nextRequest(ctx, doors) })
-		ended.Set()
-	})
+	ended, left := p.NewEvent(), len(faces)
+	for _, f := range faces {
+		p.Go(func() {
+			err = errors.Join(err, f.ServeRequests(ctx, func(ctx context.Context) (*via.ConnRequest, error) { return x.nextRequest(ctx, f.doors) }))
+			if left--; left == 0 {
+				ended.Set()
+			}
+		})
+	}
 	from.Serving()
 	from.Close()
 	p.Wait(context.Background(), -1, x.told)
-	if x.leaving.to != nil {
-		server.AnnounceSuccessor()
-	}
-	within, cancel := p.WithTimeout(context.Background(), x.limit)
-	if server.Drain(within) == nil { // else clients stayed
+	if x.drain(faces) { // else clients stayed
 		x.side.world.referee.drained.endsInOrder(x.life)
 	}
-	cancel()
 	cut()
 	if x.leaving.to == nil {
 		p.Wait(context.Background(), -1, ended)
@@ -223,6 +238,32 @@ func (x *targetProcess) untilEnd(server *target.Server, doors []*door, from *tak
 		x.abandon()
 	}
 	return err
+}
+
+// drain drains all servers at the same time. It reports whether all clients
+// have left.
+func (x *targetProcess) drain(faces []*face) bool {
+	p := x.process
+	within, cancel := p.WithTimeout(context.Background(), x.limit)
+	defer cancel()
+	drained, left, empty := p.NewEvent(), len(faces), true
+	for _, f := range faces {
+		if x.leaving.to != nil {
+			f.AnnounceSuccessor()
+		}
+	}
+	for _, f := range faces {
+		p.Go(func() {
+			if f.Drain(within) != nil {
+				empty = false
+			}
+			if left--; left == 0 {
+				drained.Set()
+			}
+		})
+	}
+	p.Wait(context.Background(), -1, drained)
+	return empty
 }
 
 // nextRequest waits for a request at a door. At the end of ctx the doors close.
