@@ -3,6 +3,7 @@ package via
 import (
 	"context"
 	"fmt"
+	"time"
 )
 
 // A Provider opens devices of one kind of fabric. Provider, Adapter, AdapterCQ,
@@ -210,6 +211,12 @@ type Lively interface {
 	// sends something in turn. It does not change for packets that repeat
 	// others. Any goroutine may call it.
 	Life() uint64
+
+	// AnswerTime returns how long an answer of the peer may take, by the slowest
+	// round trips that this end measured of late to its host; 0 where they are
+	// short. A peer that is silent does not change it. Any goroutine may call
+	// it.
+	AnswerTime() time.Duration
 }
 
 // LinkStats count what a link did. A copy is a byte moved by the processor in

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 )
 
 // State is the state of a VI (VIA 1.0 §2.2).
@@ -266,6 +267,19 @@ func (vi *VI) Life() uint64 {
 	}
 	if l := vi.lively.Load(); l != nil {
 		return (*l).Life()
+	}
+	return 0
+}
+
+// AnswerTime returns how long an answer of the peer may take by the round trips
+// that the fabric measured, or 0 where it measures none. Any goroutine may call
+// it.
+func (vi *VI) AnswerTime() time.Duration {
+	if vi == nil {
+		return 0
+	}
+	if l := vi.lively.Load(); l != nil {
+		return (*l).AnswerTime()
 	}
 	return 0
 }

@@ -320,6 +320,14 @@ func (l *link) Life() uint64 {
 	return 0
 }
 
+// AnswerTime returns the inner link's.
+func (l *link) AnswerTime() time.Duration {
+	if x, ok := l.Link.(via.Lively); ok {
+		return x.AnswerTime()
+	}
+	return 0
+}
+
 // inner returns what the link forwards to: nothing any more if Fault cut it.
 func (l *link) inner() via.Link {
 	if l.fault.cut {

@@ -33,6 +33,7 @@ type endpoint struct {
 	counters    shardCounters            // of shard 0
 	denials     denials
 	portChecks  portChecks
+	lines       lines
 
 	poller  *poller // of the goroutine
 	started sync.Once

@@ -35,6 +35,7 @@ type link struct {
 	notices   notices
 	transport transport
 	life      atomic.Uint64 // of the queue pair; the shard's owner sets it
+	line      *rc.Line      // to the peer's host, from insert on; nil at unreliable delivery
 
 	failureReported bool        // the consumer knows that the shard has failed
 	closed          atomic.Bool // Close was called
@@ -102,6 +103,9 @@ func (l *link) insert(t terms) error {
 		r.tag = l.handshake.tag
 	}
 	l.handshake.peer = t.peer
+	if l.cfg.Reliability != via.UnreliableDelivery {
+		l.line = l.endpoint.lines.to(t.from.Addr())
+	}
 	return l.shard.asOwner(func(g *engine) { g.insert(&l.transport, r) })
 }
 
@@ -140,7 +144,7 @@ func (l *link) qpConfig(stash *rc.Stash) rc.Config {
 		AllowWrite: l.cfg.RdmaWrite, AllowRead: l.cfg.RdmaRead,
 		Reads: int(min(maxReads, peer.Resources)), PeerReads: maxReads,
 		Window: inFlight, Room: l.endpoint.receiveRoom(), Stash: stash, Selective: !r.anyPort,
-		Timeout: o.Timeout, Retries: o.Retries,
+		Timeout: o.Timeout, Retries: o.Retries, Line: l.line,
 		WaitForReceive: r.anyPort, RNRDelay: rnrDelay, RNRRetries: int(peer.RNRRetries),
 	}
 	if peer.Room > 0 {
@@ -233,6 +237,14 @@ func (l *link) Close() error {
 
 // Life changes when the peer acknowledges, answers or sends something in turn.
 func (l *link) Life() uint64 { return l.life.Load() }
+
+// AnswerTime returns how long an answer of the peer's host may take.
+func (l *link) AnswerTime() time.Duration {
+	if l.line == nil {
+		return 0
+	}
+	return l.line.AnswerTime()
+}
 
 // Stats returns the link's counters, or zeros if its shard has failed.
 func (l *link) Stats() (stats via.LinkStats) {

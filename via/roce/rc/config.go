@@ -31,6 +31,10 @@ type Config struct {
 	// behind a gap, so that they fit its own. 0 is 128, and Window.
 	Window, Room int
 
+	// Line bounds what all QPs with peers at one host have in flight; nil: no
+	// bound.
+	Line *Line
+
 	// Stash keeps packets that arrive behind a gap; nil drops them. Selective
 	// says that both ends keep them and know it: then only missing packets are
 	// retransmitted, otherwise all from the first missing one on, as the

@@ -111,7 +111,7 @@ func (q *QP) Counters() Counters {
 	c.Ignored += q.ignored
 	c.Damaged += q.damaged
 	w := &q.requester.window
-	c.RTT, c.Window = w.srtt, w.size
+	c.RTT, c.Window = w.trip.smooth, w.size
 	return c
 }
 
@@ -124,6 +124,15 @@ func (q *QP) Life() uint64 {
 		life += uint64(q.requester.una) + uint64(q.requester.acked)
 	}
 	return life
+}
+
+// AnswerTime returns how long an answer of the peer may take, by the round
+// trips measured on its line, or 0 before the first.
+func (q *QP) AnswerTime() time.Duration {
+	if l := q.requester.cfg.Line; l != nil {
+		return l.AnswerTime()
+	}
+	return q.requester.window.trip.timeout()
 }
 
 // Timeouts returns how many time-outs in a row had no acknowledgement.

@@ -86,15 +86,21 @@ func (p *pieces) goBack(to seq) {
 // emitRead requests the next piece, or its missing part. It returns false if
 // that has to wait.
 func (q *requester) emitRead(b *Burst, w *Work, now time.Duration) bool {
-	if w.piece == 0 {
+	if w.piece == 0 || q.highest == w.first { // none was requested
 		w.piece = q.pieces.size(q.window.size)
+		if q.cfg.Line != nil {
+			w.piece = min(w.piece, q.cfg.Line.part())
+		}
 	}
 	whole := q.pieceEnd(w)
 	to := whole
 	if q.next < min(q.holeEnd, q.acked) {
 		to = min(to, q.holeEnd) // inside a request that arrived
 	}
-	if n := int(to - q.next); q.pieces.full() || !q.pieces.admits(q.una, q.next, n) || !q.admits(n) {
+	if q.schedule.probing {
+		to = q.next + 1
+	}
+	if n := int(to - q.next); q.pieces.full() || !q.pieces.admits(q.una, q.next, n) || !q.admits(n) || !q.fitsLine(w, n, now) {
 		return false
 	}
 	i, end := int(q.next-w.first), int(to-w.first)
@@ -109,7 +115,7 @@ func (q *requester) emitRead(b *Burst, w *Work, now time.Duration) bool {
 	if to == whole {
 		q.pieces.push(to)
 	}
-	q.sent(end-i, now)
+	q.sent(w, end-i, now)
 	return true
 }
 
@@ -191,6 +197,10 @@ func (q *requester) receiveReadResponse(p *wire.Packet, s seq, now time.Duration
 	} else {
 		q.outOfOrder.flip(s, 1)
 		q.counters.OutOfSequence++
+	}
+	if q.schedule.probing && p.Opcode != wire.RCReadResponseOnly {
+		// It belongs to a request before the timeout, whose other responses follow.
+		q.skipTo = max(q.skipTo, q.schedule.beyond)
 	}
 	q.acked = max(q.acked, s+1)
 	q.completeAcknowledged(now)

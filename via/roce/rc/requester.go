@@ -40,6 +40,12 @@ type requester struct {
 	last    seq    // behind the last packet of the last work
 	cur     uint64 // the work of next, in sends
 
+	payload  seq // packets of all works that the line counts
+	counted  seq // of these, before highest
+	held     int // of these, in flight
+	lineRoom int // packets that the line admits now
+	part     int // of these, for this QP, if others wait
+
 	pieces     pieces
 	gap        gap // the last sequence error that was handled
 	readGap    gap // the last missing responses that were requested
@@ -70,7 +76,7 @@ func (q *requester) init(h half) {
 	q.pieces = newPieces(c)
 	q.outOfOrder = newResponseMap(c)
 	q.window = newWindow(c)
-	q.schedule = schedule{timer: never, rnrUntil: never}
+	q.schedule = schedule{timer: never, rnrUntil: never, lineAt: never}
 }
 
 // post appends a work. It returns false if the send queue is full.
@@ -85,7 +91,10 @@ func (q *requester) post(w *Work) bool {
 		w.Status = LocalInvalid // it ends in order
 		w.packets = 1
 	}
-	w.first = q.last
+	w.first, w.before, w.counts = q.last, q.payload, w.length > smallWork
+	if w.counts {
+		q.payload += seq(w.packets)
+	}
 	q.last = w.end()
 	q.sends.post(w)
 	return true
@@ -102,6 +111,9 @@ func (q *requester) end(w *Work, s Status) {
 func (q *requester) stop() {
 	q.disarm()
 	q.flush()
+	if q.cfg.Line != nil {
+		q.account()
+	}
 }
 
 // flush ends all works of a broken QP.
@@ -121,6 +133,11 @@ func (q *requester) emit(b *Burst, reserve int, now time.Duration) Status {
 	if q.schedule.probe.due && b.room() > reserve {
 		q.emitProbe(b)
 	}
+	if q.cfg.Line != nil {
+		q.account()
+		q.lineRoom = q.cfg.Line.room()
+		defer q.account()
+	}
 	for b.room() > reserve && q.cur < q.sends.posted {
 		w := q.sends.at(q.cur)
 		switch {
@@ -139,7 +156,7 @@ func (q *requester) emit(b *Burst, reserve int, now time.Duration) Status {
 				return OK
 			}
 		default:
-			if !q.admits(1) {
+			if !q.admits(1) || !q.fitsLine(w, 1, now) {
 				return OK
 			}
 			q.emitPacket(b, w, now)
@@ -194,7 +211,7 @@ func (q *requester) emitPacket(b *Burst, w *Work, now time.Duration) {
 	if q.cfg.Unreliable {
 		h.Opcode += wire.UCSendFirst - wire.RCSendFirst
 	} else {
-		h.AckRequest = last || q.wantsAck()
+		h.AckRequest = last || q.wantsAck(now)
 	}
 	h.RETH = wire.RETH{Addr: w.Addr, Key: w.Key, Length: uint32(w.length)}
 	h.Immediate = w.Immediate
@@ -202,7 +219,7 @@ func (q *requester) emitPacket(b *Burst, w *Work, now time.Duration) {
 	w.place.seek(w.Segments, i*mtu)
 	b.segments = w.place.gather(w.Segments, n, b.segments)
 	b.add(h, at, n, w)
-	q.sent(1, now)
+	q.sent(w, 1, now)
 	if last && q.cfg.Unreliable {
 		q.una, q.acked = q.next, q.next
 		q.end(w, OK)
@@ -210,15 +227,18 @@ func (q *requester) emitPacket(b *Burst, w *Work, now time.Duration) {
 }
 
 // wantsAck reports whether a packet in the middle of a message requests an
-// acknowledgement: at intervals, and when the window is full, because a
-// selective peer then gets no other reason to report what is missing.
-func (q *requester) wantsAck() bool {
+// acknowledgement: at intervals, and when the window or the line is full,
+// because a selective peer then gets no other reason to report what is missing.
+func (q *requester) wantsAck(now time.Duration) bool {
+	if q.cfg.Line != nil && !q.hasPart(now) {
+		return true
+	}
 	every := seq(max(1, min(ackEvery, q.window.size/4)))
 	return q.next%every == 0 || int(q.next-q.una)+1 >= q.window.size || q.schedule.probing
 }
 
 // sent advances past n PSNs of one packet.
-func (q *requester) sent(n int, now time.Duration) {
+func (q *requester) sent(w *Work, n int, now time.Duration) {
 	q.counters.Sent++
 	if q.next < q.highest {
 		q.counters.Retransmitted++
@@ -226,7 +246,9 @@ func (q *requester) sent(n int, now time.Duration) {
 		q.schedule.sample(q.next, now)
 	}
 	q.next += seq(n)
-	q.highest = max(q.highest, q.next)
+	if q.next > q.highest {
+		q.highest, q.counted = q.next, w.count(q.next)
+	}
 	if !q.cfg.Unreliable && q.schedule.timer == never {
 		q.schedule.progressAt = now
 		q.arm(now)
@@ -245,7 +267,7 @@ func (q *requester) failLocal(w *Work) Status {
 		return status
 	}
 	q.una, q.acked, q.next = w.end(), w.end(), w.end()
-	q.highest = max(q.highest, q.next)
+	q.highest = max(q.highest, q.next) // UC has no line
 	return OK
 }
 
@@ -277,4 +299,54 @@ func packetOpcode(w *Work, first, last bool) wire.Opcode {
 		i++
 	}
 	return packetOpcodes[w.Op][i]
+}
+
+// fitsLine reports whether the line has room for the next packet of a work, or
+// for the next piece of a Read. A retransmitted packet needs none: the
+// line counts it until it is acknowledged.
+func (q *requester) fitsLine(w *Work, n int, now time.Duration) bool {
+	l := q.cfg.Line
+	if l == nil || !w.counts || q.next < q.highest {
+		return true
+	}
+	if q.hasPart(now) {
+		q.lineRoom -= n
+		q.part -= n
+		return true
+	}
+	q.part = 0
+	if q.schedule.lineAt == never {
+		q.schedule.lineAt = l.retry(now)
+	}
+	return false
+}
+
+// hasPart reports whether the line has room, for this QP.
+func (q *requester) hasPart(now time.Duration) bool {
+	return q.lineRoom > 0 && (q.part > 0 || !q.cfg.Line.waits(now))
+}
+
+// account tells the line how many packets are in flight. If the peer has not
+// answered for long, what it was sent is on the line no more.
+func (q *requester) account() {
+	n := 0
+	if w := q.sends.oldest(); w != nil {
+		n = int(q.counted - min(q.counted, w.count(q.una)))
+	}
+	if q.schedule.backoff > 1 {
+		n = min(n, 1)
+	}
+	if n != q.held {
+		q.cfg.Line.add(n - q.held)
+		q.held = n
+	}
+}
+
+// count returns the packets before s that the line counts; s belongs to the
+// work.
+func (w *Work) count(s seq) seq {
+	if !w.counts {
+		return w.before
+	}
+	return w.before + s - w.first
 }

@@ -22,6 +22,14 @@ const (
 	leastTimeout = time.Millisecond
 )
 
+// The timeout after a pause in which the line may have changed: a hundred QPs
+// that all send at once, before the first answer can come, fill a slow
+// line for longer.
+const (
+	staleTrip    = 100 * time.Millisecond // without a round trip
+	staleTimeout = 100 * time.Millisecond
+)
+
 // schedule holds the timers of a requester.
 type schedule struct {
 	timer      time.Duration // retransmission timeout
@@ -29,12 +37,14 @@ type schedule struct {
 	progressAt time.Duration // last progress
 	backoff    uint          // time-outs without progress
 	held       uint          // of before the progress, until a round trip is measured
+	lineAt     time.Duration // when to ask the line for room
 	rnrCount   int           // RNR NAKs without progress
 
 	// probing limits the requester to one packet until it is answered. After a
 	// timeout it cannot tell lost requests from lost answers: it retransmits
 	// the first incomplete request, whose answer shows what is missing.
 	probing bool
+	beyond  seq   // behind the last packet sent before the timeout
 	probe   probe // of the peer's queue pair
 
 	sampling  bool // a round trip is being measured
@@ -56,18 +66,23 @@ func (s *schedule) deadline() (time.Duration, bool) {
 	if s.rnrUntil != never {
 		at = s.rnrUntil
 	}
+	at = min(at, s.lineAt)
 	return at, at != never
 }
 
 // expire runs the timers that have expired.
 func (q *requester) expire(now time.Duration) Status {
+	if now >= q.schedule.lineAt {
+		q.schedule.lineAt = never
+		q.part = q.cfg.Line.part()
+	}
 	if q.rnrPending(now) || now < q.schedule.timer {
 		return OK
 	}
 	s := &q.schedule
 	// Elapsed time alone is not silence: the retransmissions may not have been
 	// sent because the QP was not driven.
-	if now-s.progressAt >= q.cfg.Timeout*time.Duration(q.cfg.Retries+1) && s.backoff > uint(q.cfg.Retries) {
+	if now-s.progressAt >= q.longestTimeout()*time.Duration(q.cfg.Retries+1) && s.backoff > uint(q.cfg.Retries) {
 		return q.giveUp(RetriesExceeded)
 	}
 	q.counters.Timeouts++
@@ -81,7 +96,7 @@ func (q *requester) expire(now time.Duration) Status {
 		q.window.timedOut(q.highest)
 	}
 	s.backoff++
-	s.probing = true
+	s.probing, s.beyond = true, q.highest
 	q.skipTo = q.acked
 	q.holeEnd = max(q.acked, q.una+1)
 	q.goBack(q.una)
@@ -99,17 +114,42 @@ func (q *requester) giveUp(s Status) Status {
 }
 
 // timeout returns the current retransmission timeout.
-func (q *requester) timeout() time.Duration {
-	d := firstTimeout
-	if w := &q.window; w.srtt > 0 {
-		d = max(w.srtt+4*w.rttvar, leastTimeout)
+func (q *requester) timeout(now time.Duration) time.Duration {
+	s, trip, least := &q.schedule, &q.window.trip, leastTimeout
+	switch {
+	case trip.smooth == 0:
+		least = firstTimeout
+	case now-trip.at > staleTrip:
+		least = staleTimeout
 	}
-	return min(d<<min(q.schedule.backoff+q.schedule.held, 16), q.cfg.Timeout)
+	if l := q.cfg.Line; l != nil && (l.slow() || s.backoff+s.held > 0) {
+		least = max(least, l.slowest())
+	}
+	d := max(trip.timeout()<<min(s.backoff+s.held, 16), least<<min(s.backoff+s.held, 16))
+	return min(d, q.longestTimeout())
 }
 
-func (q *requester) arm(now time.Duration) { q.schedule.timer = now + q.timeout() }
+// mostTimeouts is how many times longer than configured the retransmission
+// timeout may become on a line whose round trips are so long.
+const mostTimeouts = 8
 
-func (q *requester) disarm() { q.schedule.timer, q.schedule.rnrUntil = never, never }
+// longestTimeout bounds the retransmission timeout: as configured, unless round
+// trips last longer. They cannot be measured as long as each packet is
+// retransmitted before its answer, so acknowledgements without a measurement
+// raise the bound, too.
+func (q *requester) longestTimeout() time.Duration {
+	d := q.window.trip.timeout()
+	if q.cfg.Line != nil {
+		d = max(d, q.cfg.Line.slowest())
+	}
+	return max(q.cfg.Timeout, min(2*d, mostTimeouts*q.cfg.Timeout))
+}
+
+func (q *requester) arm(now time.Duration) { q.schedule.timer = now + q.timeout(now) }
+
+func (q *requester) disarm() {
+	q.schedule.timer, q.schedule.rnrUntil, q.schedule.lineAt = never, never, never
+}
 
 // progress resets the timers after an acknowledgement. The back-off stays until
 // a round trip is measured, as no retransmitted packet is: on a link that
@@ -122,7 +162,10 @@ func (q *requester) progress(now time.Duration) {
 	s.probe = probe{}
 	if s.sampling && q.una > s.sampleSeq {
 		s.sampling, s.held = false, 0
-		q.window.addSample(now-s.sampleAt, now)
+		q.window.trip.add(now-s.sampleAt, now)
+		if q.cfg.Line != nil {
+			q.cfg.Line.measured(now-s.sampleAt, now)
+		}
 	}
 	s.timer = never
 	if q.una < q.highest {

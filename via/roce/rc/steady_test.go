@@ -27,7 +27,7 @@ func newPair(tb testing.TB, op rc.Op, size int, lossy bool) *pair {
 		c := newConsumer([]string{"a", "bb"}[i], 1, true, size, 1)
 		qp, err := rc.New(rc.Config{
 			PeerQP: 5, MTU: wire.MTU4096, SendDepth: 1, ReceiveDepth: 1,
-			AllowWrite: true, AllowRead: true, Reads: 8, PeerReads: 8, Stash: stash, Selective: lossy,
+			AllowWrite: true, AllowRead: true, Reads: 8, PeerReads: 8, Stash: stash, Selective: lossy, Line: rc.NewLine(),
 		}, c)
 		if err != nil {
 			tb.Fatal(err)

@@ -13,9 +13,6 @@ const (
 // which the window stops growing: the queue at the bottleneck is long enough.
 const maxQueueing = 2 * time.Millisecond
 
-// minRTTAge is how long the shortest round trip stays valid.
-const minRTTAge = 10 * time.Second
-
 // window bounds the packets in flight. It doubles in each round until the first
 // loss and then grows by an eighth. The effect of a loss depends on its cost:
 //
@@ -36,9 +33,7 @@ type window struct {
 	recover   seq // losses before this packet are one loss
 	limited   bool
 
-	srtt, rttvar time.Duration // round-trip time; RFC 6298
-	minRTT       time.Duration // the shortest recent one
-	minRTTAt     time.Duration
+	trip roundTrip
 }
 
 func newWindow(c *Config) window {
@@ -58,7 +53,7 @@ func (w *window) admits(inFlight, n int) bool {
 // acknowledged notes n packets that arrived. The window grows only if it was
 // the limit.
 func (w *window) acknowledged(n int) {
-	if !w.limited || w.minRTT > 0 && w.srtt > 2*w.minRTT+maxQueueing {
+	if !w.limited || w.trip.least > 0 && w.trip.smooth > 2*w.trip.least+maxQueueing {
 		return
 	}
 	w.limited = false
@@ -97,18 +92,6 @@ func (w *window) timedOut(end seq) {
 
 // retransmitDelay returns how long a retransmitted packet may be in flight
 // before it counts as lost again.
-func (w *window) retransmitDelay() time.Duration { return w.srtt + max(w.srtt/4, w.rttvar) }
-
-// addSample adds a measured round trip.
-func (w *window) addSample(d, now time.Duration) {
-	d = max(d, 1)
-	if w.minRTT == 0 || d < w.minRTT || now-w.minRTTAt > minRTTAge {
-		w.minRTT, w.minRTTAt = d, now
-	}
-	if w.srtt == 0 {
-		w.srtt, w.rttvar = d, d/2
-		return
-	}
-	w.rttvar += ((w.srtt - d).Abs() - w.rttvar) / 4
-	w.srtt += (d - w.srtt) / 8
+func (w *window) retransmitDelay() time.Duration {
+	return w.trip.smooth + max(w.trip.smooth/4, w.trip.variation)
 }

@@ -70,6 +70,8 @@ type Work struct {
 	got     int // Read: responses in place
 	piece   int // Read: packets of a piece; 0 until it begins
 	place   cursor
+	counts  bool // for the line
+	before  seq  // packets of earlier works that count
 }
 
 func (w *Work) end() seq { return w.first + seq(w.packets) }

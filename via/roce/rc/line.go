@@ -1,0 +1,265 @@
+package rc
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Line is the way to one host. All QPs of this end with peers there share it:
+// it bounds the payload that they have in flight together, in packets, until it
+// is acknowledged. The windows of the QPs cannot: a hundred of the least window
+// fill the queue of a slow link for seconds, and each packet waits for those of
+// all others.
+//
+//   - The window is small while nothing is known, and doubles with each round
+//     trip in which it is the limit: the first packets tell what the line is
+//     like, and a fast one soon has no limit. A window that is not used shrinks
+//     again, as the line may change meanwhile.
+//   - QPs that find no room ask again one after the other, so that each has a
+//     part.
+//   - It shrinks while packets wait in queues for longer than maxLineQueueing,
+//     down to one packet. A long round trip counts only if none that began
+//     later was short: a queue holds up all packets, a peer its own.
+//
+// QPs of several goroutines use a Line. They share numbers only: a QP that
+// finds no room asks again a while later.
+type Line struct {
+	window    atomic.Int64 // packets
+	inFlight  atomic.Int64 // packets
+	peak      atomic.Int64 // the most in flight since the last review
+	limited   atomic.Bool  // a QP found no room
+	timeout   atomic.Int64 // of the round trips of all QPs, ns
+	longest   atomic.Int64 // the longest timeout of late, ns
+	answer    atomic.Int64 // that, or the longest wait for room, ns
+	lastRetry atomic.Int64 // when the last QP without room asks again
+
+	// mu is never waited for: one round trip more or less does not matter.
+	mu sync.Mutex
+	// +checklocks:mu
+	trip roundTrip
+	// +checklocks:mu
+	shortAt time.Duration // when a round trip was short
+	// +checklocks:mu
+	long bool // the last round trip was
+	// +checklocks:mu
+	threshold int64 // above it growth is slow
+	// +checklocks:mu
+	changedAt time.Duration
+	// +checklocks:mu
+	shrunkAt time.Duration
+	// +checklocks:mu
+	reviewAt time.Duration
+	// +checklocks:mu
+	drain drain
+}
+
+// drain empties the queues of a slow line whose shortest round trip is too old:
+// as long as it is busy, each one waits in a queue.
+type drain struct {
+	from, until time.Duration // at from, what was sent before has arrived; 0: none
+	window      int64         // of before
+}
+
+const (
+	firstLineWindow = 16
+	leastLineWindow = 1
+
+	// A round trip is short, or long, by twice the shortest one and the time
+	// that packets wait in queues. The longer one is less than a keepalive may
+	// take.
+	minLineQueueing = 10 * time.Millisecond
+	maxLineQueueing = 100 * time.Millisecond
+
+	// lineReview is how often the window is compared with its use.
+	lineReview = 250 * time.Millisecond
+
+	// lineMemory is how long growth is slow where the line was full.
+	lineMemory = 10 * time.Second
+
+	leastRetry = time.Microsecond
+	mostRetry  = 2 * time.Second
+)
+
+// smallWork is the length of a message that no line holds up: a command, an
+// answer, a keepalive.
+const smallWork = 256
+
+// NewLine returns the line to a host of which nothing is known.
+func NewLine() *Line {
+	l := &Line{threshold: maxWindow}
+	l.window.Store(firstLineWindow)
+	return l
+}
+
+// Window returns how many packets of payload may be in flight.
+func (l *Line) Window() int { return int(l.window.Load()) }
+
+// InFlight returns how many are.
+func (l *Line) InFlight() int { return int(l.inFlight.Load()) }
+
+// AnswerTime returns how long an answer may take, by the slowest round trips of
+// late and the wait for room; 0 on a fast line.
+func (l *Line) AnswerTime() time.Duration { return time.Duration(l.answer.Load()) }
+
+// slowest returns how long an answer takes once the request is on the line.
+func (l *Line) slowest() time.Duration { return time.Duration(l.longest.Load()) }
+
+// room returns how many more packets may be in flight. It may be negative.
+func (l *Line) room() int { return int(l.window.Load() - l.inFlight.Load()) }
+
+// slow reports whether the line was full of late.
+func (l *Line) slow() bool { return l.window.Load() < firstLineWindow }
+
+// part returns how many packets a QP gets that has waited for room, and how
+// many a piece of a Read has at most: of a small window, each QP is to have a
+// part.
+func (l *Line) part() int {
+	w := int(l.window.Load())
+	if w < firstLineWindow {
+		return max(w/somePieces, 1)
+	}
+	return w
+}
+
+// add adds packets in flight; n may be negative.
+func (l *Line) add(n int) {
+	if now := l.inFlight.Add(int64(n)); now > l.peak.Load() {
+		l.peak.Store(now) // a higher one of another goroutine may be lost
+	}
+}
+
+// waits reports whether a QP waits for room.
+func (l *Line) waits(now time.Duration) bool { return time.Duration(l.lastRetry.Load()) > now }
+
+// retry notes that a QP found no room. It returns when that asks again: they do
+// so twice as fast as the line takes packets, and who finds no room then is
+// behind all others. Their distances differ, lest the same QPs always come when
+// others have just taken the room.
+func (l *Line) retry(now time.Duration) time.Duration {
+	if !l.limited.Load() {
+		l.limited.Store(true)
+	}
+	gap := max(time.Duration(l.timeout.Load()/(2*l.window.Load())), leastRetry)
+	at := max(now, time.Duration(l.lastRetry.Load()))
+	at = min(at+gap/2+time.Duration(uint64(at)*0x9e3779b97f4a7c15%uint64(gap)), now+mostRetry)
+	l.lastRetry.Store(int64(at)) // two QPs may get the same one
+	if wait := int64(at - now); wait > l.answer.Load() {
+		l.answer.Store(wait)
+	}
+	return at
+}
+
+// measured adds a round trip that a QP measured, unless another one is being
+// added. The analyzer does not follow TryLock.
+//
+// +checklocksignore
+func (l *Line) measured(d, now time.Duration) {
+	if l.mu.TryLock() {
+		defer l.mu.Unlock()
+		l.learn(d, now)
+	}
+}
+
+// learn adds a round trip.
+//
+// +checklocks:l.mu
+func (l *Line) learn(d, now time.Duration) {
+	if l.drains(d, now) {
+		return
+	}
+	short := d <= 2*l.trip.least+minLineQueueing
+	switch {
+	case short || l.trip.smooth == 0:
+		l.shortAt = now
+	case now-d < l.shortAt:
+		return // the peer took its time
+	}
+	l.trip.add(d, now)
+	l.timeout.Store(int64(l.trip.timeout()))
+	l.longest.Store(max(l.longest.Load(), l.timeout.Load()))
+	if !short && l.long {
+		l.answer.Store(max(l.answer.Load(), l.longest.Load()))
+	}
+	l.long = !short
+	if now >= l.reviewAt {
+		l.review(now)
+	}
+	if now-d >= l.changedAt { // it was sent since
+		l.adapt(d, now, short)
+	}
+}
+
+// adapt changes the window after a round trip.
+//
+// +checklocks:l.mu
+func (l *Line) adapt(d, now time.Duration, short bool) {
+	w, queueing := l.window.Load(), d-2*l.trip.least
+	switch {
+	case queueing > maxLineQueueing:
+		w = min(w, l.peak.Load())
+		w = max(w/2, w*int64(maxLineQueueing)/int64(queueing), leastLineWindow)
+		l.threshold, l.shrunkAt = w, now
+	case short && l.limited.Swap(false):
+		if w < l.threshold {
+			w *= 2
+		} else {
+			w += max(w/8, 1)
+		}
+		w = min(w, maxWindow)
+	default:
+		return
+	}
+	l.changedAt = now
+	l.window.Store(w)
+}
+
+// review compares the window with what was used of it, and forgets what is
+// long ago.
+//
+// +checklocks:l.mu
+func (l *Line) review(now time.Duration) {
+	l.reviewAt = now + lineReview
+	used := l.peak.Swap(l.inFlight.Load())
+	if w := l.window.Load(); w > firstLineWindow {
+		l.window.Store(max(min(w, 2*used), firstLineWindow))
+	}
+	fade(&l.longest, l.timeout.Load())
+	fade(&l.answer, 0)
+	if now-l.shrunkAt > lineMemory {
+		l.threshold = maxWindow
+	}
+}
+
+// fade lets a time fade, but not below another one.
+func fade(x *atomic.Int64, least int64) { x.Store(max(x.Load()*15/16, least)) }
+
+// drains reports whether the queues of a slow line are being emptied, or begins
+// to do so.
+//
+// +checklocks:l.mu
+func (l *Line) drains(d, now time.Duration) bool {
+	k := &l.drain
+	if k.until == 0 {
+		if !l.slow() || l.trip.smooth == 0 || now-l.trip.leastAt <= minRTTAge {
+			return false
+		}
+		k.window = l.window.Swap(leastLineWindow)
+		k.from = now + l.trip.timeout()
+		k.until = k.from + l.trip.timeout()
+		l.trip.least = 0
+		return true
+	}
+	if now < k.from {
+		return true
+	}
+	if l.trip.least == 0 || d < l.trip.least {
+		l.trip.least, l.trip.leastAt = d, now
+	}
+	if now < k.until {
+		return true
+	}
+	l.window.Store(k.window)
+	*k = drain{}
+	return false
+}

@@ -1,0 +1,254 @@
+package rc
+
+import (
+	"testing"
+	"time"
+
+	"github.com/viablk/viablk/via/roce/wire"
+)
+
+const (
+	testTrip = 100 * time.Microsecond // of a fast line
+	longTrip = testTrip + 3*maxLineQueueing
+)
+
+// lineAt is a line with its time.
+type lineAt struct {
+	*Line
+	now time.Duration
+}
+
+// trip measures a round trip that begins now.
+func (l *lineAt) trip(d time.Duration) {
+	l.now += d
+	l.measured(d, l.now)
+}
+
+// demand has a QP find no room.
+func (l *lineAt) demand() { l.retry(l.now) }
+
+func newLineAt() *lineAt {
+	l := &lineAt{NewLine(), time.Second}
+	l.trip(testTrip)
+	return l
+}
+
+// TestLineGrowsWithDemand: the window doubles with each short round trip in
+// which it was the limit, and with no other. Once it is not used it is as small
+// as at first.
+func TestLineGrowsWithDemand(t *testing.T) {
+	l := newLineAt()
+	l.trip(testTrip)
+	if w := l.Window(); w != firstLineWindow {
+		t.Errorf("without demand the window is %d", w)
+	}
+	for n := range 5 {
+		l.demand()
+		l.trip(testTrip)
+		l.trip(testTrip)
+		if w := l.Window(); w != firstLineWindow<<(n+1) {
+			t.Fatalf("after %d round trips with demand the window is %d", n+1, w)
+		}
+	}
+	l.add(firstLineWindow)
+	l.add(-firstLineWindow)
+	for end := l.now + 3*lineReview; l.now < end; {
+		l.trip(time.Millisecond)
+	}
+	if w := l.Window(); w != firstLineWindow {
+		t.Errorf("unused, the window is %d", w)
+	}
+}
+
+// TestLineShrinksToOnePacket: long round trips shrink the window to one packet,
+// once for each packet that was sent since, and short ones let it grow again.
+func TestLineShrinksToOnePacket(t *testing.T) {
+	l := newLineAt()
+	l.add(firstLineWindow)
+	l.trip(longTrip)
+	w := l.Window()
+	if w >= firstLineWindow || w < firstLineWindow/2 {
+		t.Errorf("the window is %d after a long round trip", w)
+	}
+	for range 10 {
+		l.measured(longTrip, l.now+time.Millisecond) // sent before
+	}
+	if l.Window() != w {
+		t.Errorf("the window is %d, and was %d", l.Window(), w)
+	}
+	for range 10 {
+		l.trip(longTrip)
+	}
+	if l.Window() != 1 || l.room() != 1-firstLineWindow {
+		t.Errorf("the window is %d after many", l.Window())
+	}
+	for range 10 {
+		l.demand()
+		l.trip(testTrip)
+	}
+	if l.Window() < firstLineWindow/2 {
+		t.Errorf("the window is %d after short round trips", l.Window())
+	}
+}
+
+// TestPeerDelaysAnswers: a peer that takes its time slows no other peer of its
+// host, as round trips of others are short meanwhile, and gains no time.
+func TestPeerDelaysAnswers(t *testing.T) {
+	l := newLineAt()
+	l.add(firstLineWindow)
+	for range 1000 {
+		l.trip(testTrip)
+		l.measured(longTrip, l.now)
+	}
+	if l.Window() != firstLineWindow || l.slowest() > 10*testTrip || l.AnswerTime() > 10*testTrip {
+		t.Errorf("window %d, an answer takes %v", l.Window(), l.AnswerTime())
+	}
+}
+
+// TestAnswerTime: the slowest round trips of late say how long an answer takes,
+// but not a single one.
+func TestAnswerTime(t *testing.T) {
+	l := newLineAt()
+	l.trip(longTrip)
+	if once := l.AnswerTime(); once > 10*testTrip {
+		t.Errorf("after one long round trip an answer takes %v", once)
+	}
+	for range 20 {
+		l.trip(longTrip)
+	}
+	if slow := l.AnswerTime(); slow < longTrip || slow > 3*longTrip {
+		t.Errorf("an answer takes %v, a round trip %v", slow, longTrip)
+	}
+	for end := l.now + 30*time.Second; l.now < end; {
+		l.trip(testTrip)
+	}
+	if again := l.AnswerTime(); again > 10*testTrip {
+		t.Errorf("on a line that is fast again an answer takes %v", again)
+	}
+}
+
+// TestShortestRoundTripOfBusyLine: on a line that is always busy each round
+// trip waits in a queue. When the shortest one is old, the window is one packet
+// until a new one is known.
+func TestShortestRoundTripOfBusyLine(t *testing.T) {
+	l := newLineAt()
+	l.add(firstLineWindow)
+	const base = 50 * time.Millisecond // of a longer way
+	queue := func() time.Duration { return time.Duration(l.Window()) * 8 * time.Millisecond }
+	drained := false
+	for end := l.now + 3*minRTTAge; l.now < end; {
+		l.demand()
+		l.trip(base + queue())
+		l.mu.Lock()
+		drained = drained || l.drain.until != 0
+		l.mu.Unlock()
+	}
+	l.mu.Lock()
+	least := l.Line.trip.least
+	l.mu.Unlock()
+	if !drained || least < base || least > base+2*queue() && least > base+20*time.Millisecond {
+		t.Errorf("drained %v, the shortest round trip is %v", drained, least)
+	}
+	if l.Window() == 1 {
+		t.Error("the window stays one packet")
+	}
+}
+
+// TestQPsWithoutRoomAskInOrder: QPs without room ask again one after the other,
+// within a bound.
+func TestQPsWithoutRoomAskInOrder(t *testing.T) {
+	l := newLineAt()
+	last := l.now
+	for n := range 10_000 {
+		at := l.retry(l.now)
+		if at <= last && at != l.now+mostRetry || at > l.now+mostRetry {
+			t.Fatalf("retry %d is %v after the one before, and in %v", n, at-last, at-l.now)
+		}
+		last = at
+	}
+	if !l.waits(l.now) || l.waits(last) {
+		t.Error("the line does not know who waits")
+	}
+}
+
+// memoryOfTest is memory that nothing looks up.
+type memoryOfTest struct{}
+
+func (memoryOfTest) Remote(uint32, uint64, int, Access) []byte { return nil }
+func (memoryOfTest) Local(uint64) bool                         { return true }
+
+// writer returns a QP on a line with a Write of so many packets, and emits.
+func writer(t *testing.T, l *lineAt, packets int) (*QP, *Burst) {
+	t.Helper()
+	q, err := New(Config{
+		PeerQP: 5, MTU: wire.MTU256, SendDepth: 1, ReceiveDepth: 1, Selective: true,
+		Retries: 8, Line: l.Line,
+	}, memoryOfTest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Post(&Work{Op: Write, Segments: [][]byte{make([]byte, packets*256)}})
+	b := NewBurst(128)
+	q.Emit(b, l.now)
+	return q, b
+}
+
+// TestSilentPeerLeavesRoom: what is in flight to a peer that does not answer
+// counts only until the second timeout, and nothing of a broken QP does.
+func TestSilentPeerLeavesRoom(t *testing.T) {
+	l := newLineAt()
+	q, b := writer(t, l, 2*firstLineWindow)
+	if n := len(b.Packets()); n != firstLineWindow || l.InFlight() != n {
+		t.Fatalf("%d packets are sent, %d in flight", n, l.InFlight())
+	}
+	other, b := writer(t, l, 2)
+	if n := len(b.Packets()); n != 0 {
+		t.Fatalf("another QP sends %d packets over a full line", n)
+	}
+	for q.Timeouts() < 2 {
+		l.now, _ = q.Deadline()
+		q.Timeout(l.now)
+		b.Reset()
+		q.Emit(b, l.now)
+	}
+	if n := l.InFlight(); n != 1 {
+		t.Errorf("%d packets are in flight to the silent peer", n)
+	}
+	b.Reset()
+	other.Timeout(l.now)
+	other.Emit(b, l.now)
+	if n := len(b.Packets()); n != 2 {
+		t.Errorf("the other QP sends %d packets", n)
+	}
+	q.Break()
+	other.Break()
+	if n := l.InFlight(); n != 0 {
+		t.Errorf("%d packets of broken QPs are in flight", n)
+	}
+}
+
+// TestTimeoutOfSlowLine: a QP retries for longer if the round trips of the line
+// are longer, but not without end.
+func TestTimeoutOfSlowLine(t *testing.T) {
+	for _, c := range []struct{ trip, least, most time.Duration }{
+		{testTrip, 4 * time.Second, 8 * time.Second},
+		{time.Second, 8 * time.Second, 40 * time.Second},
+		{time.Hour, 30 * time.Second, 60 * time.Second},
+	} {
+		l := newLineAt()
+		for range 20 {
+			l.trip(c.trip)
+		}
+		q, b := writer(t, l, 1)
+		began := l.now
+		for q.Cause() == OK {
+			l.now, _ = q.Deadline()
+			q.Timeout(l.now)
+			b.Reset()
+			q.Emit(b, l.now)
+		}
+		if d := l.now - began; q.Cause() != RetriesExceeded || d < c.least || d > c.most {
+			t.Errorf("round trips of %v: %v after %v", c.trip, q.Cause(), d)
+		}
+	}
+}
