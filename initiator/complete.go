@@ -64,7 +64,7 @@ func (q *Queue) progress() {
 		err := q.path.err() // its target may keep the connection
 		if n := q.path.heard.Load(); n != q.heard {
 			q.heard = n
-			q.keepalive.heard() // a slow disk may block the target's worker
+			q.keepalive.prove() // a slow disk may block the target's worker
 		}
 		if err == nil {
 			err = q.poster.keepalive(&q.keepalive)

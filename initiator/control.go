@@ -159,10 +159,10 @@ func (k *controller) advance() error {
 		return nil
 	}
 	k.c.Age(k.s.cfg.Scheduler.Now())
-	if k.keepalive.tick(k.p.life()) {
+	if k.keepalive.tick(k.p.life(), k.c.AnswerTime()) {
 		return fmt.Errorf("%w: the target was silent for %d keepalives of %v", errSession, k.keepalive.missed, k.keepalive.interval)
 	}
-	if k.keepalive.awaitingAck || k.c.FreeSends() == 0 {
+	if k.c.FreeSends() == 0 || !k.keepalive.sends() {
 		return nil // sends in flight prove that this end is alive
 	}
 	k.keepalive.awaitingAck = true

@@ -3,6 +3,7 @@ package initiator
 import (
 	"time"
 
+	"github.com/viablk/viablk/internal/carrier"
 	"github.com/viablk/viablk/internal/sched"
 )
 
@@ -10,25 +11,33 @@ import (
 // interval, unless the last one is unanswered, and declares the peer dead after
 // maxMissed silent intervals. An interval is silent if no message arrives and
 // the fabric tells of no life: a long transfer on a slow link has no message
-// for many intervals. It counts its ticks, not the clock: a process that was
-// stopped does not take its own pause for the peer's. One keepalive at a time
-// is all that a stopped peer finds when it continues; more could overrun its
-// receives.
+// for many intervals. Where answers take long, keepalives are rarer, and a peer
+// may be silent for longer. It counts its ticks, not the clock: a process that
+// was stopped does not take its own pause for the peer's. One keepalive at a
+// time is all that a stopped peer finds when it continues; more could overrun
+// its receives.
 type keepalive struct {
 	scheduler   sched.Scheduler
 	interval    time.Duration // ≤ 0: no keepalive
 	awaitingAck bool          // a keepalive is unanswered
 	next        time.Time
-	active      bool   // a message arrived since the last tick
-	life        uint64 // of the fabric, at the last tick
-	wordless    int    // intervals in a row without a message
-	missed      int    // silent ones in a row
+	active      bool          // a message arrived since the last tick
+	life        uint64        // of the fabric, at the last tick
+	wordless    int           // intervals in a row without a message
+	missed      int           // silent ones in a row
+	unsent      int           // since the last keepalive, or a packet that stands for one
+	period      time.Duration // of keepalives, at the last tick
+	proven      bool          // the control connection had a message since the last tick
 	checked     uint32
 }
 
 // maxWordless is how many intervals in a row the fabric's word is taken for the
 // peer's life. Messages of a sealed session cannot be forged, but packets can.
 const maxWordless = 1200
+
+// mostUnasked is for how many intervals in a row packets without a message put
+// a keepalive off: less than the shortest silence that they may fill.
+const mostUnasked = 40
 
 // minKeepalive is the shortest interval: a target cannot keep its initiators
 // busy with keepalives.
@@ -42,6 +51,15 @@ func newKeepalive(s sched.Scheduler, interval time.Duration) keepalive {
 }
 
 func (b *keepalive) heard() { b.active = true }
+
+// prove notes that a message arrived on the control connection of the path: the
+// target is alive, whatever holds up this connection.
+func (b *keepalive) prove() { b.active, b.proven = true, true }
+
+// provenIntervals is how many intervals a keepalive of an I/O connection is
+// put off while the control connection has its own. It shows whether the
+// connection still exists, not whether the target does.
+const provenIntervals = 8
 
 // acknowledged notes that the peer answered the keepalive.
 func (b *keepalive) acknowledged() { b.awaitingAck = false }
@@ -72,22 +90,42 @@ func (b *keepalive) due() bool {
 	return !b.scheduler.Now().Before(b.next)
 }
 
-// tick ends an interval, at the end of which the life of the fabric is life. It
-// reports whether the peer is dead.
-func (b *keepalive) tick(life uint64) bool {
+// tick ends an interval, at the end of which the life of the fabric is life,
+// and an answer takes so long. It reports whether the peer is dead.
+func (b *keepalive) tick(life uint64, answer time.Duration) bool {
 	b.wordless++
 	if b.active {
 		b.wordless = 0
 	}
+	alive := b.active || life != b.life
 	b.missed++
-	if b.active || life != b.life && b.wordless <= maxWordless {
+	if b.active || alive && b.wordless <= maxWordless {
 		b.missed = 0
 	}
-	b.active, b.life = false, life
+	b.period = carrier.KeepalivePeriod(b.interval, answer)
+	if b.proven {
+		b.period = max(b.period, provenIntervals*b.interval)
+	}
+	b.unsent++
+	if life != b.life && b.period > b.interval && b.wordless < mostUnasked {
+		b.unsent = 0 // it proved to the peer that this end is alive, too
+	}
+	b.active, b.proven, b.life = false, false, life
+	silent := carrier.SilentIntervals(maxMissed, b.interval, answer)
 	wait := b.interval
-	if b.missed == maxMissed-1 {
-		wait -= wait / 4 // so that no peer is silent for more than maxMissed+1
+	if b.missed == silent-1 {
+		wait -= wait / 4 // so that no peer is silent for more than one more
 	}
 	b.next = b.scheduler.Now().Add(wait)
-	return b.missed >= maxMissed
+	return b.missed >= silent
+}
+
+// sends reports, after a tick, whether a keepalive is to be sent. Sends in
+// flight prove that this end is alive: an unanswered one is enough.
+func (b *keepalive) sends() bool {
+	if b.awaitingAck || time.Duration(b.unsent)*b.interval < b.period {
+		return false
+	}
+	b.unsent = 0
+	return true
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/viablk/viablk/internal/carrier"
 	"github.com/viablk/viablk/internal/sched"
 )
 
@@ -22,7 +23,7 @@ func TestKeepaliveCountsTicks(t *testing.T) {
 	}
 	for i := range maxMissed { // a message arrived in the first interval
 		stopped()
-		if b.tick(0) {
+		if b.tick(0, 0) {
 			t.Fatalf("given up after %d ticks", i)
 		}
 		if b.due() {
@@ -30,12 +31,12 @@ func TestKeepaliveCountsTicks(t *testing.T) {
 		}
 	}
 	stopped()
-	if !b.tick(0) {
+	if !b.tick(0, 0) {
 		t.Errorf("not given up after %d silent ticks", maxMissed)
 	}
 	b.heard()
 	stopped()
-	if b.tick(0) || b.missed != 0 {
+	if b.tick(0, 0) || b.missed != 0 {
 		t.Errorf("given up although the peer was heard")
 	}
 }
@@ -46,23 +47,23 @@ func TestLifeOfTheFabric(t *testing.T) {
 	b := newKeepalive(sched.Real, time.Hour)
 	life := uint64(1)
 	for n := 0; n <= maxWordless; n++ { // a message arrived in the first interval
-		if b.tick(life); b.missed != 0 {
+		if b.tick(life, 0); b.missed != 0 {
 			t.Fatalf("silent in interval %d", n)
 		}
 		life++
 	}
 	for n := 1; n < maxMissed; n++ {
-		if b.tick(life) {
+		if b.tick(life, 0) {
 			t.Fatalf("given up after %d intervals", n)
 		}
 		life++
 	}
-	if !b.tick(life) {
+	if !b.tick(life, 0) {
 		t.Error("packets without a message keep the peer for ever")
 	}
 	b.heard()
-	b.tick(life)
-	if b.tick(life); b.missed != 1 {
+	b.tick(life, 0)
+	if b.tick(life, 0); b.missed != 1 {
 		t.Error("the same life counts twice")
 	}
 }
@@ -72,13 +73,89 @@ func TestLifeOfTheFabric(t *testing.T) {
 func TestSilenceIsShorterThanFourIntervals(t *testing.T) {
 	b := newKeepalive(sched.Real, time.Hour)
 	silence := b.interval // from just after the last tick
-	b.tick(0)
+	b.tick(0, 0)
 	for dead := false; !dead; {
 		silence += time.Until(b.next)
-		dead = b.tick(0)
+		dead = b.tick(0, 0)
 	}
 	if silence >= (maxMissed+1)*b.interval || silence < maxMissed*b.interval {
 		t.Errorf("given up after %v", silence)
+	}
+}
+
+// TestSilenceOnSlowLine: where answers take long, a peer may be silent for
+// longer, and keepalives are rarer: none is sent while packets show that both
+// ends are alive, but for long. The limit does not grow without end.
+func TestSilenceOnSlowLine(t *testing.T) {
+	const interval, answer = 250 * time.Millisecond, 200 * time.Millisecond
+	b := newKeepalive(sched.Real, interval)
+	ticks := func(life uint64, answer time.Duration) (sent int) {
+		if b.tick(life, answer) {
+			t.Fatal("given up")
+		}
+		if b.sends() {
+			sent = 1
+		}
+		return sent
+	}
+	var fast, slow, moving int
+	for range 12 {
+		b.heard()
+		fast += ticks(1, time.Millisecond)
+	}
+	for range 12 {
+		b.heard()
+		slow += ticks(1, answer)
+	}
+	for life := range uint64(12) {
+		moving += ticks(2+life, answer)
+	}
+	if fast != 12 || slow != 4 || moving != 0 {
+		t.Errorf("in 12 intervals, %d keepalives on a fast line, %d on a slow one, %d amid a transfer", fast, slow, moving)
+	}
+	for life := range uint64(2 * mostUnasked) {
+		moving += ticks(100+life, answer)
+	}
+	if moving == 0 {
+		t.Error("no keepalive amid a long transfer")
+	}
+	for _, c := range []struct{ answer, least, most time.Duration }{
+		{0, 3 * interval, 4 * interval},
+		{answer, 2 * time.Second, 16 * answer},
+		{time.Hour, 5 * time.Second, carrier.MostSilence},
+	} {
+		b := newKeepalive(sched.Real, interval)
+		b.tick(0, c.answer)
+		silence := interval // from just after the tick before
+		for dead := false; !dead; {
+			silence += time.Until(b.next).Round(time.Millisecond)
+			dead = b.tick(0, c.answer)
+		}
+		if silence < c.least || silence > c.most {
+			t.Errorf("an answer takes %v: given up after %v", c.answer, silence)
+		}
+	}
+}
+
+// TestKeepalivesOfProvenTarget: while the control connection shows that the
+// target is alive, an I/O connection has few keepalives.
+func TestKeepalivesOfProvenTarget(t *testing.T) {
+	b := newKeepalive(sched.Real, time.Hour)
+	sent := 0
+	for range 4 * provenIntervals {
+		b.prove()
+		if b.tick(0, 0) {
+			t.Fatal("given up")
+		}
+		if b.sends() {
+			sent++
+		}
+	}
+	if sent != 4 {
+		t.Errorf("%d keepalives in %d intervals", sent, 4*provenIntervals)
+	}
+	if b.tick(0, 0); !b.sends() {
+		t.Error("no keepalive once the control connection is silent")
 	}
 }
 

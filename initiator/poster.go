@@ -62,10 +62,10 @@ func (p *poster) stageKeepalive(ack bool) error {
 // keepalive ends an interval of k: it sends a keepalive unless the last one is
 // unanswered, or fails after maxMissed silent intervals.
 func (p *poster) keepalive(k *keepalive) error {
-	if k.tick(p.carrier.Life()) {
+	if k.tick(p.carrier.Life(), p.carrier.AnswerTime()) {
 		return fmt.Errorf("the target was silent for %d keepalives of %v", k.missed, k.interval)
 	}
-	if k.awaitingAck {
+	if !k.sends() {
 		return nil
 	}
 	k.awaitingAck = p.carrier.FreeSends() > 0

@@ -2,8 +2,10 @@ package target
 
 import (
 	"errors"
+	"time"
 
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/carrier"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/via"
 )
@@ -53,12 +55,16 @@ func (h *heldRanges) release(r *request) {
 const (
 	maxHeld     = 5   // in a row without a packet of the peer
 	maxHeldSlow = 240 // in a row without a released range, whatever the peer sends
+
+	// A transfer on a slow line may wait for so many rounds of all others.
+	roundsInAnswer = 4
 )
 
 // stuck is the periodic check of an I/O connection, when the life of the fabric
-// is life. It reports whether the peer has made no progress for maxHeld checks
-// while a range was held, or too little for maxHeldSlow.
-func (h *heldRanges) stuck(life uint64) bool {
+// is life and an answer takes so long. It reports whether the peer has made no
+// progress for maxHeld checks while a range was held, or too little for
+// maxHeldSlow. On a slow line both are longer, as the silence of a peer is.
+func (h *heldRanges) stuck(life uint64, interval, answer time.Duration) bool {
 	h.missed++
 	h.slow++
 	switch {
@@ -68,7 +74,8 @@ func (h *heldRanges) stuck(life uint64) bool {
 		h.missed = 0
 	}
 	h.released, h.life = false, life
-	return h.missed >= maxHeld || h.slow >= maxHeldSlow
+	held := carrier.SilentIntervals(maxHeld, interval, roundsInAnswer*answer)
+	return h.missed >= held || h.slow/held >= maxHeldSlow/maxHeld
 }
 
 // pullsWhole reports whether a Write may be pulled straight to its place in

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/viablk/viablk/internal/carrier"
 	"github.com/viablk/viablk/internal/wire"
 )
 
@@ -43,20 +44,20 @@ func TestKeepaliveOfARangeHolder(t *testing.T) {
 func TestHolderOnASlowLink(t *testing.T) {
 	h := heldRanges{count: 1}
 	for n := 1; n < maxHeldSlow; n++ {
-		if h.stuck(uint64(n)) {
+		if h.stuck(uint64(n), time.Second, 0) {
 			t.Fatalf("stuck after %d checks with packets", n)
 		}
 	}
-	if !h.stuck(maxHeldSlow) {
+	if !h.stuck(maxHeldSlow, time.Second, 0) {
 		t.Error("packets without a released range keep the connection for ever")
 	}
 	h = heldRanges{count: 1}
 	for n := 1; n < maxHeld; n++ {
-		if h.stuck(0) {
+		if h.stuck(0, time.Second, 0) {
 			t.Fatalf("stuck after %d checks", n)
 		}
 	}
-	if !h.stuck(0) {
+	if !h.stuck(0, time.Second, 0) {
 		t.Error("the same life counts twice")
 	}
 }
@@ -70,7 +71,7 @@ func TestLifeOfTheFabric(t *testing.T) {
 	p := peerWatch{next: now, heard: true}
 	step := func() bool {
 		now = p.next
-		return p.tick(now, interval, life)
+		return p.tick(now, interval, life, 0)
 	}
 	for n := 0; n <= maxWordless; n++ { // a message arrived in the first interval
 		if step(); p.missed != 0 {
@@ -104,14 +105,14 @@ func TestPauseOfTheTarget(t *testing.T) {
 	p := peerWatch{next: now}
 	for n := 1; n < maxMissedKeepalives; n++ {
 		now = now.Add(24 * time.Hour)
-		if p.tick(now, interval, 0) {
+		if p.tick(now, interval, 0, 0) {
 			t.Fatalf("given up after %d intervals", n)
 		}
 		if wait := p.next.Sub(now); wait < interval/2 {
 			t.Errorf("the next interval is over in %v", wait)
 		}
 	}
-	if now = now.Add(24 * time.Hour); !p.tick(now, interval, 0) {
+	if now = now.Add(24 * time.Hour); !p.tick(now, interval, 0, 0) {
 		t.Errorf("not given up after %d intervals", maxMissedKeepalives)
 	}
 }
@@ -124,5 +125,41 @@ func TestLoginBeginsKeepalive(t *testing.T) {
 	w.setLogin(&login{role: wire.RoleControl})
 	if wait := time.Until(w.watch.next); wait > time.Second {
 		t.Errorf("the first check is in %v, keepalives come every second", wait)
+	}
+}
+
+// TestSilenceOnSlowLine: where answers take long, the initiator may be silent
+// for longer, but not without end, and so may one that holds a range.
+func TestSilenceOnSlowLine(t *testing.T) {
+	const interval = 250 * time.Millisecond
+	for _, c := range []struct{ answer, least, most time.Duration }{
+		{0, 3 * interval, 4 * interval},
+		{200 * time.Millisecond, 2 * time.Second, 3200 * time.Millisecond},
+		{time.Hour, 5 * time.Second, carrier.MostSilence},
+	} {
+		now := time.Now()
+		began := now.Add(-interval) // just after the tick before
+		p := peerWatch{next: now, heard: true}
+		for !p.tick(now, interval, 0, c.answer) {
+			now = p.next
+		}
+		if silence := now.Sub(began); silence < c.least || silence > c.most {
+			t.Errorf("an answer takes %v: given up after %v", c.answer, silence)
+		}
+		var h heldRanges
+		h.count = 1
+		checks, moving := 0, 0
+		for !h.stuck(0, interval, c.answer) {
+			checks++
+		}
+		if held := time.Duration(checks+1) * interval; held < c.least || held > carrier.MostSilence {
+			t.Errorf("an answer takes %v: without a packet, a range is held for %v", c.answer, held)
+		}
+		for h = (heldRanges{count: 1}); !h.stuck(uint64(moving+1), interval, c.answer); {
+			moving++
+		}
+		if most := maxHeldSlow * 8; moving+1 < maxHeldSlow || moving > most {
+			t.Errorf("an answer takes %v: a range is held for %d checks", c.answer, moving+1)
+		}
 	}
 }

@@ -1,6 +1,10 @@
 package target
 
-import "time"
+import (
+	"time"
+
+	"github.com/viablk/viablk/internal/carrier"
+)
 
 // idleKeepalive is the interval of the periodic check of an idle I/O
 // connection.
@@ -23,9 +27,10 @@ type peerWatch struct {
 // can.
 const maxWordless = 1200
 
-// tick ends an interval, at the end of which the life of the fabric is life,
-// and begins the next. It reports whether the initiator is dead.
-func (p *peerWatch) tick(now time.Time, interval time.Duration, life uint64) bool {
+// tick ends an interval, at the end of which the life of the fabric is life and
+// an answer takes so long, and begins the next. It reports whether the
+// initiator is dead.
+func (p *peerWatch) tick(now time.Time, interval time.Duration, life uint64, answer time.Duration) bool {
 	p.wordless++
 	if p.heard {
 		p.wordless = 0
@@ -35,11 +40,12 @@ func (p *peerWatch) tick(now time.Time, interval time.Duration, life uint64) boo
 		p.missed = 0
 	}
 	p.heard, p.life = false, life
-	if p.missed == maxMissedKeepalives-1 {
+	silent := carrier.SilentIntervals(maxMissedKeepalives, interval, answer)
+	if p.missed == silent-1 {
 		interval -= interval / 4 // so that none is silent for more than one more
 	}
 	p.next = now.Add(interval)
-	return p.missed >= maxMissedKeepalives
+	return p.missed >= silent
 }
 
 // within ends the interval after d at the latest.

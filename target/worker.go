@@ -182,7 +182,7 @@ func (w *worker) checkPeer() {
 	case wire.RoleIO:
 		w.watch.next = now.Add(idleKeepalive)
 		w.measureAges()
-		if w.execute.held.stuck(w.conn.signals.vi.Life()) {
+		if vi := w.conn.signals.vi; w.execute.held.stuck(vi.Life(), interval, vi.AnswerTime()) {
 			w.fail(errRangeHeld)
 		}
 		return
@@ -207,7 +207,7 @@ func (w *worker) checkPeer() {
 			s.generation.Store(w.carrier.Generation())
 		}
 	}
-	if w.watch.tick(now, interval, w.life()) {
+	if w.watch.tick(now, interval, w.life(), w.conn.signals.vi.AnswerTime()) {
 		w.fail(fmt.Errorf("the initiator was silent for %d keepalives of %v", w.watch.missed, interval))
 		return
 	}

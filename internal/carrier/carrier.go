@@ -287,6 +287,10 @@ func (c *Carrier) Connected() bool { return c.vi.State() == via.StateConnected }
 // Life changes when the peer shows that it is alive, see [via.VI.Life].
 func (c *Carrier) Life() uint64 { return c.vi.Life() }
 
+// AnswerTime is how long an answer of the peer may take, see
+// [via.VI.AnswerTime].
+func (c *Carrier) AnswerTime() time.Duration { return c.vi.AnswerTime() }
+
 // Poll returns what is finished, see [via.CQ.Poll].
 func (c *Carrier) Poll(dst []via.Completion) int { return c.cq.Poll(dst) }
 
