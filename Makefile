@@ -375,7 +375,7 @@ CROWD_STALL ?= 1500ms
 crowds:
 	$(GO) test -v -count=1 -timeout 0 -run '^TestCrowdReturns$$' ./integration/session -args \
 		-session.crowd $(CROWD) -session.crowdrounds 10 -session.crowdstall $(CROWD_STALL)
-	$(GO) test -v -count=1 -timeout 0 -run '^TestCrowdOverSlowCable$$' ./integration/roce -args -roce.crowdwithin 2
+	$(GO) test -v -count=1 -timeout 0 -run '^TestCrowdOverSlowCable$$' ./integration/roce -args -roce.crowd $(CROWD) -roce.crowdkeepalive 250ms -roce.crowdwithin 2
 
 TIME ?= 60m
 steady:

@@ -23,7 +23,7 @@ type heldRanges struct {
 	released bool   // one was released since the last check
 	life     uint64 // of the fabric, at the last check
 	missed   int    // checks in a row without a released range, or a packet
-	slow     int    // checks in a row without a released range
+	slow     int    // checks in a row without a released range, in slowParts
 	taken    uint64 // transfers through the queue: their range was busy
 }
 
@@ -56,6 +56,10 @@ const (
 	maxHeld     = 5   // in a row without a packet of the peer
 	maxHeldSlow = 240 // in a row without a released range, whatever the peer sends
 
+	// slowParts are those of a check on a fast line. One on a slow line has
+	// less: what a transfer had to bear counts, also once the line is fast.
+	slowParts = 1 << 20
+
 	// A transfer on a slow line may wait for so many rounds of all others.
 	roundsInAnswer = 4
 )
@@ -65,8 +69,9 @@ const (
 // progress for maxHeld checks while a range was held, or too little for
 // maxHeldSlow. On a slow line both are longer, as the silence of a peer is.
 func (h *heldRanges) stuck(life uint64, interval, answer time.Duration) bool {
+	held := carrier.SilentIntervals(maxHeld, interval, roundsInAnswer*answer)
 	h.missed++
-	h.slow++
+	h.slow += maxHeld * slowParts / held
 	switch {
 	case h.released || h.count == 0:
 		h.missed, h.slow = 0, 0
@@ -74,8 +79,7 @@ func (h *heldRanges) stuck(life uint64, interval, answer time.Duration) bool {
 		h.missed = 0
 	}
 	h.released, h.life = false, life
-	held := carrier.SilentIntervals(maxHeld, interval, roundsInAnswer*answer)
-	return h.missed >= held || h.slow/held >= maxHeldSlow/maxHeld
+	return h.missed >= held || h.slow >= maxHeldSlow*slowParts
 }
 
 // pullsWhole reports whether a Write may be pulled straight to its place in

@@ -163,3 +163,26 @@ func TestSilenceOnSlowLine(t *testing.T) {
 		}
 	}
 }
+
+// TestSlowLineBecomesFast: a transfer that took long on a slow line does not
+// fail when the others are done and answers are fast again.
+func TestSlowLineBecomesFast(t *testing.T) {
+	const interval = 250 * time.Millisecond
+	h := heldRanges{count: 1}
+	life := uint64(0)
+	move := func(checks int, answer time.Duration) {
+		for range checks {
+			life++
+			if h.stuck(life, interval, answer) {
+				t.Fatalf("an answer takes %v: stuck after %d checks with packets", answer, life)
+			}
+		}
+	}
+	move(2*maxHeldSlow, 500*time.Millisecond)
+	move(maxHeldSlow/2, 0)
+	for checks := 0; !h.stuck(life+1, interval, 0); life++ {
+		if checks++; checks > maxHeldSlow/2 {
+			t.Fatal("a range is held without end")
+		}
+	}
+}

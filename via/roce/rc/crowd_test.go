@@ -24,12 +24,15 @@ type crowd struct {
 }
 
 // cable is one direction of a cable. Packets wait in its queue, and get lost if
-// that has no room.
+// that has no room. After a pause it takes a burst at once, as token buckets
+// do: it looks fast until that is used up.
 type cable struct {
-	rate float64       // bytes per second
-	room int           // bytes that wait
-	free time.Duration // when the last one has left
-	lost int
+	rate  float64       // bytes per second
+	room  int           // bytes that wait
+	burst float64       // bytes
+	delay time.Duration // besides; of busy hosts as well
+	free  time.Duration // when the last one has left, if there were no bursts
+	lost  int
 }
 
 // member is an initiator, and what the target has for it.
@@ -83,7 +86,7 @@ const (
 // newCrowd returns a crowd on a fast cable, each with a transfer of so many
 // bytes.
 func newCrowd(seed uint64, op rc.Op, members, size int, line func() *rc.Line) *crowd {
-	fast := cable{rate: 1.25e9, room: 4 << 20}
+	fast := cable{rate: 1.25e9, room: 4 << 20, delay: 20 * time.Microsecond}
 	c := &crowd{world: newWorld(seed), op: op, cables: [2]cable{fast, fast}}
 	stash, atTarget := rc.NewStash(1024), line()
 	for i := range members {
@@ -294,14 +297,14 @@ func (c *crowd) emitOver(p *crowdPort) {
 		full = len(packets) == c.size
 		for i := range packets {
 			b := p.encode(c.buffer(), &packets[i])
-			x.free = max(x.free, c.now)
+			x.free = max(x.free, c.now-time.Duration(x.burst/x.rate*1e9))
 			if waiting := (x.free - c.now).Seconds() * x.rate; waiting+float64(len(b)) > float64(x.room) {
 				x.lost++
 				c.free = append(c.free, b)
 				continue
 			}
 			x.free += time.Duration(float64(len(b)+headers) / x.rate * 1e9)
-			c.fly(p.peer, x.free+20*time.Microsecond, b)
+			c.fly(p.peer, max(x.free, c.now)+x.delay, b)
 		}
 	}
 }

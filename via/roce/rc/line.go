@@ -1,6 +1,7 @@
 package rc
 
 import (
+	"cmp"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +22,10 @@ import (
 //   - It shrinks while packets wait in queues for longer than maxLineQueueing,
 //     down to one packet. A long round trip counts only if none that began
 //     later was short: a queue holds up all packets, a peer its own.
+//   - After a timeout without a short round trip it is one packet, and doubles
+//     up to half of what it was.
+//   - The shortest round trip stays valid until a line that is slow has been
+//     drained: the first ones after a pause may all wait in a queue.
 //
 // QPs of several goroutines use a Line. They share numbers only: a QP that
 // finds no room asks again a while later.
@@ -33,11 +38,17 @@ type Line struct {
 	longest   atomic.Int64 // the longest timeout of late, ns
 	answer    atomic.Int64 // that, or the longest wait for room, ns
 	lastRetry atomic.Int64 // when the last QP without room asks again
+	arrived   atomic.Int64 // packets that are not in flight any more
+	aliveAt   atomic.Int64 // when the last round trip was measured
 
 	// mu is never waited for: one round trip more or less does not matter.
 	mu sync.Mutex
 	// +checklocks:mu
 	trip roundTrip
+	// +checklocks:mu
+	least time.Duration // the shortest round trip; 0: not known
+	// +checklocks:mu
+	leastAt time.Duration // when one was about as short
 	// +checklocks:mu
 	shortAt time.Duration // when a round trip was short
 	// +checklocks:mu
@@ -46,6 +57,8 @@ type Line struct {
 	threshold int64 // above it growth is slow
 	// +checklocks:mu
 	changedAt time.Duration
+	// +checklocks:mu
+	arrivedAt int64 // arrived, when the window grew
 	// +checklocks:mu
 	shrunkAt time.Duration
 	// +checklocks:mu
@@ -71,11 +84,19 @@ const (
 	minLineQueueing = 10 * time.Millisecond
 	maxLineQueueing = 100 * time.Millisecond
 
+	// lineProbe is how many packets arrive before the window grows beyond the
+	// first: many a slow line takes a burst at once, and looks fast until then.
+	lineProbe = 256
+
 	// lineReview is how often the window is compared with its use.
 	lineReview = 250 * time.Millisecond
 
 	// lineMemory is how long growth is slow where the line was full.
 	lineMemory = 10 * time.Second
+
+	// retries is how many QPs ask for room in the time that the line takes a
+	// packet.
+	retries = 8
 
 	leastRetry = time.Microsecond
 	mostRetry  = 2 * time.Second
@@ -124,6 +145,9 @@ func (l *Line) part() int {
 
 // add adds packets in flight; n may be negative.
 func (l *Line) add(n int) {
+	if n < 0 {
+		l.arrived.Add(int64(-n))
+	}
 	if now := l.inFlight.Add(int64(n)); now > l.peak.Load() {
 		l.peak.Store(now) // a higher one of another goroutine may be lost
 	}
@@ -132,22 +156,45 @@ func (l *Line) add(n int) {
 // waits reports whether a QP waits for room.
 func (l *Line) waits(now time.Duration) bool { return time.Duration(l.lastRetry.Load()) > now }
 
-// retry notes that a QP found no room. It returns when that asks again: they do
-// so twice as fast as the line takes packets, and who finds no room then is
-// behind all others. Their distances differ, lest the same QPs always come when
-// others have just taken the room.
-func (l *Line) retry(now time.Duration) time.Duration {
+// retry notes that a QP has found no room since a time. It returns when that
+// asks again: they do so several times as fast as the line takes packets, and
+// who finds no room then is behind all others. Their distances differ, lest the
+// same QPs always come when others have just taken the room. An answer may take
+// as long as the wait, as far as round trips were measured in it.
+func (l *Line) retry(since, now time.Duration) time.Duration {
 	if !l.limited.Load() {
 		l.limited.Store(true)
 	}
-	gap := max(time.Duration(l.timeout.Load()/(2*l.window.Load())), leastRetry)
+	trip, alive := l.timeout.Load(), l.aliveAt.Load()
+	if idle := int64(now) - alive; l.slow() && idle > max(trip, int64(lineReview)) {
+		trip = idle // as far as anything is known
+	}
+	if wait := alive - int64(since); wait > l.answer.Load() {
+		l.answer.Store(wait)
+	}
+	gap := max(time.Duration(trip/(retries*l.window.Load())), leastRetry)
 	at := max(now, time.Duration(l.lastRetry.Load()))
 	at = min(at+gap/2+time.Duration(uint64(at)*0x9e3779b97f4a7c15%uint64(gap)), now+mostRetry)
 	l.lastRetry.Store(int64(at)) // two QPs may get the same one
-	if wait := int64(at - now); wait > l.answer.Load() {
-		l.answer.Store(wait)
-	}
 	return at
+}
+
+// timedOut notes that a QP had no progress for d, and retransmits. If others
+// had a short round trip meanwhile, that is the peer's matter. Else the line
+// holds up packets for longer than anything that was measured: as long as each
+// is retransmitted before its answer, no round trip is. A shorter pause is a
+// loss, which the window of the QP answers.
+//
+// +checklocksignore
+func (l *Line) timedOut(d, now time.Duration) {
+	if d < minLineQueueing || !l.mu.TryLock() {
+		return
+	}
+	defer l.mu.Unlock()
+	if l.shortAt <= now-d && l.changedAt <= now-d && l.drain.until == 0 {
+		l.threshold, l.shrunkAt, l.changedAt = max(l.window.Load()/2, leastLineWindow), now, now
+		l.window.Store(leastLineWindow)
+	}
 }
 
 // measured adds a round trip that a QP measured, unless another one is being
@@ -155,6 +202,7 @@ func (l *Line) retry(now time.Duration) time.Duration {
 //
 // +checklocksignore
 func (l *Line) measured(d, now time.Duration) {
+	l.aliveAt.Store(int64(now))
 	if l.mu.TryLock() {
 		defer l.mu.Unlock()
 		l.learn(d, now)
@@ -168,12 +216,15 @@ func (l *Line) learn(d, now time.Duration) {
 	if l.drains(d, now) {
 		return
 	}
-	short := d <= 2*l.trip.least+minLineQueueing
+	short := d <= 2*l.least+minLineQueueing
 	switch {
 	case short || l.trip.smooth == 0:
 		l.shortAt = now
 	case now-d < l.shortAt:
 		return // the peer took its time
+	}
+	if l.least == 0 || d < 2*l.least {
+		l.least, l.leastAt = min(d, cmp.Or(l.least, d)), now
 	}
 	l.trip.add(d, now)
 	l.timeout.Store(int64(l.trip.timeout()))
@@ -194,13 +245,13 @@ func (l *Line) learn(d, now time.Duration) {
 //
 // +checklocks:l.mu
 func (l *Line) adapt(d, now time.Duration, short bool) {
-	w, queueing := l.window.Load(), d-2*l.trip.least
+	w, queueing := l.window.Load(), d-2*l.least
 	switch {
 	case queueing > maxLineQueueing:
 		w = min(w, l.peak.Load())
 		w = max(w/2, w*int64(maxLineQueueing)/int64(queueing), leastLineWindow)
 		l.threshold, l.shrunkAt = w, now
-	case short && l.limited.Swap(false):
+	case short && (w < firstLineWindow || l.arrived.Load()-l.arrivedAt >= lineProbe) && l.limited.Swap(false):
 		if w < l.threshold {
 			w *= 2
 		} else {
@@ -210,7 +261,7 @@ func (l *Line) adapt(d, now time.Duration, short bool) {
 	default:
 		return
 	}
-	l.changedAt = now
+	l.changedAt, l.arrivedAt = now, l.arrived.Load()
 	l.window.Store(w)
 }
 
@@ -241,20 +292,20 @@ func fade(x *atomic.Int64, least int64) { x.Store(max(x.Load()*15/16, least)) }
 func (l *Line) drains(d, now time.Duration) bool {
 	k := &l.drain
 	if k.until == 0 {
-		if !l.slow() || l.trip.smooth == 0 || now-l.trip.leastAt <= minRTTAge {
+		if !l.slow() || l.trip.smooth == 0 || now-l.leastAt <= minRTTAge {
 			return false
 		}
 		k.window = l.window.Swap(leastLineWindow)
 		k.from = now + l.trip.timeout()
 		k.until = k.from + l.trip.timeout()
-		l.trip.least = 0
+		l.least = 0
 		return true
 	}
 	if now < k.from {
 		return true
 	}
-	if l.trip.least == 0 || d < l.trip.least {
-		l.trip.least, l.trip.leastAt = d, now
+	if l.least == 0 || d < l.least {
+		l.least, l.leastAt = d, now
 	}
 	if now < k.until {
 		return true

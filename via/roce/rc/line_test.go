@@ -18,14 +18,18 @@ type lineAt struct {
 	now time.Duration
 }
 
+// demand has a QP find no room, after enough packets for the window to grow.
+func (l *lineAt) demand() {
+	l.add(lineProbe)
+	l.add(-lineProbe)
+	l.retry(l.now, l.now)
+}
+
 // trip measures a round trip that begins now.
 func (l *lineAt) trip(d time.Duration) {
 	l.now += d
 	l.measured(d, l.now)
 }
-
-// demand has a QP find no room.
-func (l *lineAt) demand() { l.retry(l.now) }
 
 func newLineAt() *lineAt {
 	l := &lineAt{NewLine(), time.Second}
@@ -144,7 +148,7 @@ func TestShortestRoundTripOfBusyLine(t *testing.T) {
 		l.mu.Unlock()
 	}
 	l.mu.Lock()
-	least := l.Line.trip.least
+	least := l.Line.least
 	l.mu.Unlock()
 	if !drained || least < base || least > base+2*queue() && least > base+20*time.Millisecond {
 		t.Errorf("drained %v, the shortest round trip is %v", drained, least)
@@ -160,7 +164,7 @@ func TestQPsWithoutRoomAskInOrder(t *testing.T) {
 	l := newLineAt()
 	last := l.now
 	for n := range 10_000 {
-		at := l.retry(l.now)
+		at := l.retry(l.now, l.now)
 		if at <= last && at != l.now+mostRetry || at > l.now+mostRetry {
 			t.Fatalf("retry %d is %v after the one before, and in %v", n, at-last, at-l.now)
 		}
@@ -211,19 +215,66 @@ func TestSilentPeerLeavesRoom(t *testing.T) {
 		b.Reset()
 		q.Emit(b, l.now)
 	}
-	if n := l.InFlight(); n != 1 {
+	if n := l.InFlight(); n != 0 {
 		t.Errorf("%d packets are in flight to the silent peer", n)
 	}
 	b.Reset()
 	other.Timeout(l.now)
 	other.Emit(b, l.now)
-	if n := len(b.Packets()); n != 2 {
+	if n := len(b.Packets()); n != 1 {
 		t.Errorf("the other QP sends %d packets", n)
 	}
 	q.Break()
 	other.Break()
 	if n := l.InFlight(); n != 0 {
 		t.Errorf("%d packets of broken QPs are in flight", n)
+	}
+}
+
+// TestTimeoutShrinksLine: after a pause without an answer the window is one
+// packet, unless others had short round trips meanwhile, or the pause is that
+// of a loss. It grows fast up to half of what it was, and no peer gains time to
+// answer.
+func TestTimeoutShrinksLine(t *testing.T) {
+	l := newLineAt()
+	l.now += time.Second
+	l.timedOut(minLineQueueing/2, l.now)
+	if w := l.Window(); w != firstLineWindow {
+		t.Errorf("the window is %d after a loss", w)
+	}
+	l.timedOut(maxLineQueueing, l.now)
+	if w := l.Window(); w != 1 || l.AnswerTime() != 0 {
+		t.Fatalf("the window is %d after a timeout, and an answer takes %v", w, l.AnswerTime())
+	}
+	for _, want := range []int{2, 4, 8, 9, 10} {
+		l.demand()
+		l.trip(testTrip)
+		if w := l.Window(); w != want {
+			t.Errorf("the window grows to %d, not %d", w, want)
+		}
+	}
+	l.timedOut(maxLineQueueing, l.now)
+	if w := l.Window(); w != 10 {
+		t.Errorf("the window is %d after the timeout of a peer while others answer", w)
+	}
+}
+
+// TestWaitForRoom: an answer takes as long as a QP waits for room, but a wait
+// in which no peer answers says nothing of the line: all may be gone.
+func TestWaitForRoom(t *testing.T) {
+	l := newLineAt()
+	since := l.now
+	for range 100 {
+		l.now += 10 * time.Millisecond
+		l.retry(since, l.now)
+	}
+	if d := l.AnswerTime(); d != 0 {
+		t.Errorf("after a wait without answers one takes %v", d)
+	}
+	l.trip(testTrip)
+	l.retry(since, l.now)
+	if d := l.AnswerTime(); d != l.now-since {
+		t.Errorf("after a wait of %v an answer takes %v", l.now-since, d)
 	}
 }
 

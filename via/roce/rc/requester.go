@@ -40,11 +40,12 @@ type requester struct {
 	last    seq    // behind the last packet of the last work
 	cur     uint64 // the work of next, in sends
 
-	payload  seq // packets of all works that the line counts
-	counted  seq // of these, before highest
-	held     int // of these, in flight
-	lineRoom int // packets that the line admits now
-	part     int // of these, for this QP, if others wait
+	payload  seq           // packets of all works that the line counts
+	counted  seq           // of these, before highest
+	held     int           // of these, in flight
+	lineRoom int           // packets that the line admits from this QP now
+	part     int           // that it admits if others wait
+	waitsAt  time.Duration // since when it admits none; never: it does
 
 	pieces     pieces
 	gap        gap // the last sequence error that was handled
@@ -69,6 +70,7 @@ type gap struct {
 }
 
 func (q *requester) init(h half) {
+	q.lineRoom, q.waitsAt = maxWindow, never // without a line
 	q.half = h
 	c, s := &q.cfg, startSeq(h.cfg.PSN)
 	q.una, q.acked, q.next, q.skipTo, q.highest, q.last = s, s, s, s, s, s
@@ -133,11 +135,21 @@ func (q *requester) emit(b *Burst, reserve int, now time.Duration) Status {
 	if q.schedule.probe.due && b.room() > reserve {
 		q.emitProbe(b)
 	}
-	if q.cfg.Line != nil {
-		q.account()
-		q.lineRoom = q.cfg.Line.room()
-		defer q.account()
+	if q.cfg.Line == nil {
+		return q.emitWorks(b, reserve, now)
 	}
+	q.account()
+	q.lineRoom = q.cfg.Line.room()
+	if q.cfg.Line.waits(now) {
+		q.lineRoom = min(q.lineRoom, q.part) // of others, each has its part, too
+	}
+	status := q.emitWorks(b, reserve, now)
+	q.account()
+	return status
+}
+
+// emitWorks sends the packets of the works.
+func (q *requester) emitWorks(b *Burst, reserve int, now time.Duration) Status {
 	for b.room() > reserve && q.cur < q.sends.posted {
 		w := q.sends.at(q.cur)
 		switch {
@@ -211,7 +223,7 @@ func (q *requester) emitPacket(b *Burst, w *Work, now time.Duration) {
 	if q.cfg.Unreliable {
 		h.Opcode += wire.UCSendFirst - wire.RCSendFirst
 	} else {
-		h.AckRequest = last || q.wantsAck(now)
+		h.AckRequest = last || q.wantsAck()
 	}
 	h.RETH = wire.RETH{Addr: w.Addr, Key: w.Key, Length: uint32(w.length)}
 	h.Immediate = w.Immediate
@@ -229,8 +241,8 @@ func (q *requester) emitPacket(b *Burst, w *Work, now time.Duration) {
 // wantsAck reports whether a packet in the middle of a message requests an
 // acknowledgement: at intervals, and when the window or the line is full,
 // because a selective peer then gets no other reason to report what is missing.
-func (q *requester) wantsAck(now time.Duration) bool {
-	if q.cfg.Line != nil && !q.hasPart(now) {
+func (q *requester) wantsAck() bool {
+	if q.lineRoom <= 0 {
 		return true
 	}
 	every := seq(max(1, min(ackEvery, q.window.size/4)))
@@ -305,25 +317,20 @@ func packetOpcode(w *Work, first, last bool) wire.Opcode {
 // for the next piece of a Read. A retransmitted packet needs none: the
 // line counts it until it is acknowledged.
 func (q *requester) fitsLine(w *Work, n int, now time.Duration) bool {
-	l := q.cfg.Line
-	if l == nil || !w.counts || q.next < q.highest {
+	switch {
+	case q.cfg.Line == nil || !w.counts || q.next < q.highest:
 		return true
-	}
-	if q.hasPart(now) {
+	case q.lineRoom > 0:
 		q.lineRoom -= n
 		q.part -= n
+		q.waitsAt = never
 		return true
+	case q.schedule.lineAt == never:
+		q.waitsAt = min(q.waitsAt, now)
+		q.schedule.lineAt = q.cfg.Line.retry(q.waitsAt, now)
 	}
 	q.part = 0
-	if q.schedule.lineAt == never {
-		q.schedule.lineAt = l.retry(now)
-	}
 	return false
-}
-
-// hasPart reports whether the line has room, for this QP.
-func (q *requester) hasPart(now time.Duration) bool {
-	return q.lineRoom > 0 && (q.part > 0 || !q.cfg.Line.waits(now))
 }
 
 // account tells the line how many packets are in flight. If the peer has not
@@ -334,7 +341,7 @@ func (q *requester) account() {
 		n = int(q.counted - min(q.counted, w.count(q.una)))
 	}
 	if q.schedule.backoff > 1 {
-		n = min(n, 1)
+		n = 0
 	}
 	if n != q.held {
 		q.cfg.Line.add(n - q.held)

@@ -27,7 +27,7 @@ const (
 // line for longer.
 const (
 	staleTrip    = 100 * time.Millisecond // without a round trip
-	staleTimeout = 100 * time.Millisecond
+	staleTimeout = 200 * time.Millisecond
 )
 
 // schedule holds the timers of a requester.
@@ -86,6 +86,9 @@ func (q *requester) expire(now time.Duration) Status {
 		return q.giveUp(RetriesExceeded)
 	}
 	q.counters.Timeouts++
+	if q.cfg.Line != nil {
+		q.cfg.Line.timedOut(now-s.progressAt, now)
+	}
 	if s.probe.running && q.una == q.highest {
 		s.backoff++
 		s.probe.due = true
@@ -125,7 +128,7 @@ func (q *requester) timeout(now time.Duration) time.Duration {
 	if l := q.cfg.Line; l != nil && (l.slow() || s.backoff+s.held > 0) {
 		least = max(least, l.slowest())
 	}
-	d := max(trip.timeout()<<min(s.backoff+s.held, 16), least<<min(s.backoff+s.held, 16))
+	d := max(trip.timeout(), least) << min(s.backoff+s.held, 16)
 	return min(d, q.longestTimeout())
 }
 
@@ -162,9 +165,10 @@ func (q *requester) progress(now time.Duration) {
 	s.probe = probe{}
 	if s.sampling && q.una > s.sampleSeq {
 		s.sampling, s.held = false, 0
-		q.window.trip.add(now-s.sampleAt, now)
+		d := max(now-s.sampleAt, 1)
+		q.window.measured(d, now)
 		if q.cfg.Line != nil {
-			q.cfg.Line.measured(now-s.sampleAt, now)
+			q.cfg.Line.measured(d, now)
 		}
 	}
 	s.timer = never

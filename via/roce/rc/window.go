@@ -13,6 +13,9 @@ const (
 // which the window stops growing: the queue at the bottleneck is long enough.
 const maxQueueing = 2 * time.Millisecond
 
+// minRTTAge is how long the shortest round trip stays valid.
+const minRTTAge = 10 * time.Second
+
 // window bounds the packets in flight. It doubles in each round until the first
 // loss and then grows by an eighth. The effect of a loss depends on its cost:
 //
@@ -33,7 +36,9 @@ type window struct {
 	recover   seq // losses before this packet are one loss
 	limited   bool
 
-	trip roundTrip
+	trip    roundTrip
+	least   time.Duration // the shortest recent one, 0 before the first
+	leastAt time.Duration
 }
 
 func newWindow(c *Config) window {
@@ -53,7 +58,7 @@ func (w *window) admits(inFlight, n int) bool {
 // acknowledged notes n packets that arrived. The window grows only if it was
 // the limit.
 func (w *window) acknowledged(n int) {
-	if !w.limited || w.trip.least > 0 && w.trip.smooth > 2*w.trip.least+maxQueueing {
+	if !w.limited || w.least > 0 && w.trip.smooth > 2*w.least+maxQueueing {
 		return
 	}
 	w.limited = false
@@ -88,6 +93,14 @@ func (w *window) timedOut(end seq) {
 	w.recover = end
 	w.threshold = max(w.size/2, min(leastWindow, w.limit))
 	w.size = min(leastWindow, w.limit)
+}
+
+// measured adds a round trip.
+func (w *window) measured(d, now time.Duration) {
+	if w.least == 0 || d < w.least || now-w.leastAt > minRTTAge {
+		w.least, w.leastAt = d, now
+	}
+	w.trip.add(d, now)
 }
 
 // retransmitDelay returns how long a retransmitted packet may be in flight
