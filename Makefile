@@ -50,8 +50,8 @@
 # make cable-cuts  a thousand cuts of one of two cables: no request waits longer than 1.5 s, and none fails
 # make late-packets  requests and data arrive ten seconds late, in HOLDS=200 fail-overs between two cables,
 #                  and change nothing
-# make crowds      the last of a hundred initiators goes on 1.5 s after its target is back; eight behind a cable
-#                  of 1 Mbit/s need twice as long as it does
+# make crowds      the last of a hundred initiators goes on 1.5 s after its target is back; a hundred behind a
+#                  cable of 1 Mbit/s need twice as long as it does, and lose no session
 # make steady      an hour (TIME=60m) in which other processes keep all processors busy: no session and
 #                  no connection may be lost
 # make forgeries   a hundred million forged capsules, a million opens of a record that a peer

@@ -21,6 +21,7 @@ var (
 	crowdRate    = flag.Int("roce.crowdrate", 1_000_000, "bits a second of its cable")
 	crowdRequest = flag.Int("roce.crowdrequest", 64<<10, "bytes of its requests")
 	crowdAlive   = flag.Duration("roce.crowdkeepalive", 1500*time.Millisecond, "keepalive of its target")
+	crowdLater   = flag.Bool("roce.crowdlater", true, "its cable is fast until all have attached their disks")
 	crowdWithin  = flag.Float64("roce.crowdwithin", 0, "how often the time that the cable needs all requests may take; 0: measure alone")
 )
 
@@ -39,6 +40,18 @@ func TestCrowdOverSlowCable(t *testing.T) {
 		args = append(args, "--export", fmt.Sprintf("d%d=memory:1MiB", i))
 	}
 	p := testbed.StartBinaryAt(t, b.B.StartGroup, testbed.Program(t), args...)
+	var cables []*netbed.Fault
+	slow := func() {
+		cables = testbed.AtBothHosts(func(h *netbed.Host) *netbed.Fault { return h.Limit(*crowdRate, 100_000) })(b)
+	}
+	defer func() {
+		for _, f := range cables {
+			f.Stop()
+		}
+	}()
+	if !*crowdLater {
+		slow()
+	}
 	var attached []*testbed.Process
 	var disks []*history.Conn
 	for i := range *crowdSize {
@@ -53,9 +66,8 @@ func TestCrowdOverSlowCable(t *testing.T) {
 		attached, disks = append(attached, a), append(disks, d)
 	}
 	before := p.Status().Targets[0]
-	cables := testbed.AtBothHosts(func(h *netbed.Host) *netbed.Fault { return h.Limit(*crowdRate, 100_000) })(b)
-	for _, f := range cables {
-		defer f.Stop()
+	if *crowdLater {
+		slow()
 	}
 
 	line := time.Duration(8 * int64(*crowdSize) * int64(*crowdRequest) * int64(time.Second) / int64(*crowdRate))

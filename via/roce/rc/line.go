@@ -17,8 +17,8 @@ import (
 //     trip in which it is the limit: the first packets tell what the line is
 //     like, and a fast one soon has no limit. A window that is not used shrinks
 //     again, as the line may change meanwhile.
-//   - QPs that find no room ask again one after the other, so that each has a
-//     part.
+//   - QPs that find no room acquire tickets, and get room in the order of
+//     these, so that each has a part.
 //   - It shrinks while packets wait in queues for longer than maxLineQueueing,
 //     down to one packet. A long round trip counts only if none that began
 //     later was short: a queue holds up all packets, a peer its own.
@@ -30,16 +30,17 @@ import (
 // QPs of several goroutines use a Line. They share numbers only: a QP that
 // finds no room asks again a while later.
 type Line struct {
-	window    atomic.Int64 // packets
-	inFlight  atomic.Int64 // packets
-	peak      atomic.Int64 // the most in flight since the last review
-	limited   atomic.Bool  // a QP found no room
-	timeout   atomic.Int64 // of the round trips of all QPs, ns
-	longest   atomic.Int64 // the longest timeout of late, ns
-	answer    atomic.Int64 // that, or the longest wait for room, ns
-	lastRetry atomic.Int64 // when the last QP without room asks again
-	arrived   atomic.Int64 // packets that are not in flight any more
-	aliveAt   atomic.Int64 // when the last round trip was measured
+	window   atomic.Int64 // packets
+	inFlight atomic.Int64 // packets
+	peak     atomic.Int64 // the most in flight since the last review
+	limited  atomic.Bool  // a QP found no room
+	timeout  atomic.Int64 // of the round trips of all QPs, ns
+	longest  atomic.Int64 // the longest timeout of late, ns
+	answer   atomic.Int64 // that, or the longest wait for room, ns
+	tickets  atomic.Int64 // that QPs without room have acquired
+	served   atomic.Int64 // of these, that got room or gave up
+	arrived  atomic.Int64 // packets that are not in flight any more
+	aliveAt  atomic.Int64 // when the last round trip was measured
 
 	// mu is never waited for: one round trip more or less does not matter.
 	mu sync.Mutex
@@ -94,12 +95,12 @@ const (
 	// lineMemory is how long growth is slow where the line was full.
 	lineMemory = 10 * time.Second
 
-	// retries is how many QPs ask for room in the time that the line takes a
-	// packet.
+	// retries is how often the first QP without room asks for it in the time that
+	// the line takes a packet.
 	retries = 8
 
 	leastRetry = time.Microsecond
-	mostRetry  = 2 * time.Second
+	mostRetry  = 250 * time.Millisecond
 )
 
 // smallWork is the length of a message that no line holds up: a command, an
@@ -153,18 +154,45 @@ func (l *Line) add(n int) {
 	}
 }
 
-// waits reports whether a QP waits for room.
-func (l *Line) waits(now time.Duration) bool { return time.Duration(l.lastRetry.Load()) > now }
-
-// retry notes that a QP has found no room since a time. It returns when that
-// asks again: they do so several times as fast as the line takes packets, and
-// who finds no room then is behind all others. Their distances differ, lest the
-// same QPs always come when others have just taken the room. An answer may take
-// as long as the wait, as far as round trips were measured in it.
-func (l *Line) retry(since, now time.Duration) time.Duration {
+// acquireTicket returns the ticket of a QP that has found no room.
+func (l *Line) acquireTicket() int64 {
 	if !l.limited.Load() {
 		l.limited.Store(true)
 	}
+	return l.tickets.Add(1)
+}
+
+// releaseTicket ends a ticket, whose QP got room, or needs none any more.
+func (l *Line) releaseTicket() { l.served.Add(1) }
+
+// waiting reports whether QPs have tickets.
+func (l *Line) waiting() bool { return l.tickets.Load() != l.served.Load() }
+
+// before returns how many tickets before one, which may be 0 for the next, wait
+// for room. Of those that got it out of their order only the number is known,
+// which is enough: as many others come later.
+func (l *Line) before(ticket int64) int {
+	if ticket == 0 {
+		ticket = l.tickets.Load() + 1
+	}
+	return max(int(ticket-1-l.served.Load()), 0)
+}
+
+// roomFor returns how many packets a QP with a ticket, or with none, may send:
+// one is left for each ticket before its own. While others wait it is a part.
+func (l *Line) roomFor(ticket int64) int {
+	room := l.room() - l.before(ticket)
+	if l.waiting() {
+		room = min(room, l.part())
+	}
+	return room
+}
+
+// retry returns when a QP with a ticket asks again that has found no room since
+// a time: when half of the packets have arrived that it waits for, and in parts
+// of the time that the line takes a packet in the end. An answer may take as
+// long as the wait, as far as round trips were measured in it.
+func (l *Line) retry(ticket int64, since, now time.Duration) time.Duration {
 	trip, alive := l.timeout.Load(), l.aliveAt.Load()
 	if idle := int64(now) - alive; l.slow() && idle > max(trip, int64(lineReview)) {
 		trip = idle // as far as anything is known
@@ -172,11 +200,9 @@ func (l *Line) retry(since, now time.Duration) time.Duration {
 	if wait := alive - int64(since); wait > l.answer.Load() {
 		l.answer.Store(wait)
 	}
-	gap := max(time.Duration(trip/(retries*l.window.Load())), leastRetry)
-	at := max(now, time.Duration(l.lastRetry.Load()))
-	at = min(at+gap/2+time.Duration(uint64(at)*0x9e3779b97f4a7c15%uint64(gap)), now+mostRetry)
-	l.lastRetry.Store(int64(at)) // two QPs may get the same one
-	return at
+	gap := time.Duration(trip / l.window.Load())
+	missing := time.Duration(1 + l.before(ticket) - l.room())
+	return now + min(max(missing*gap/2-gap/4, gap/retries, leastRetry), mostRetry)
 }
 
 // timedOut notes that a QP had no progress for d, and retransmits. If others

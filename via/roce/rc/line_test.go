@@ -22,7 +22,8 @@ type lineAt struct {
 func (l *lineAt) demand() {
 	l.add(lineProbe)
 	l.add(-lineProbe)
-	l.retry(l.now, l.now)
+	l.acquireTicket()
+	l.releaseTicket()
 }
 
 // trip measures a round trip that begins now.
@@ -158,23 +159,6 @@ func TestShortestRoundTripOfBusyLine(t *testing.T) {
 	}
 }
 
-// TestQPsWithoutRoomAskInOrder: QPs without room ask again one after the other,
-// within a bound.
-func TestQPsWithoutRoomAskInOrder(t *testing.T) {
-	l := newLineAt()
-	last := l.now
-	for n := range 10_000 {
-		at := l.retry(l.now, l.now)
-		if at <= last && at != l.now+mostRetry || at > l.now+mostRetry {
-			t.Fatalf("retry %d is %v after the one before, and in %v", n, at-last, at-l.now)
-		}
-		last = at
-	}
-	if !l.waits(l.now) || l.waits(last) {
-		t.Error("the line does not know who waits")
-	}
-}
-
 // memoryOfTest is memory that nothing looks up.
 type memoryOfTest struct{}
 
@@ -186,7 +170,7 @@ func writer(t *testing.T, l *lineAt, packets int) (*QP, *Burst) {
 	t.Helper()
 	q, err := New(Config{
 		PeerQP: 5, MTU: wire.MTU256, SendDepth: 1, ReceiveDepth: 1, Selective: true,
-		Retries: 8, Line: l.Line,
+		Retries: 8, RNRRetries: foreverRNR, Line: l.Line,
 	}, memoryOfTest{})
 	if err != nil {
 		t.Fatal(err)
@@ -226,8 +210,8 @@ func TestSilentPeerLeavesRoom(t *testing.T) {
 	}
 	q.Break()
 	other.Break()
-	if n := l.InFlight(); n != 0 {
-		t.Errorf("%d packets of broken QPs are in flight", n)
+	if n := l.InFlight(); n != 0 || l.waiting() {
+		t.Errorf("%d packets of broken QPs are in flight; a ticket is left: %v", n, l.waiting())
 	}
 }
 
@@ -263,16 +247,16 @@ func TestTimeoutShrinksLine(t *testing.T) {
 // in which no peer answers says nothing of the line: all may be gone.
 func TestWaitForRoom(t *testing.T) {
 	l := newLineAt()
-	since := l.now
+	since, ticket := l.now, l.acquireTicket()
 	for range 100 {
 		l.now += 10 * time.Millisecond
-		l.retry(since, l.now)
+		l.retry(ticket, since, l.now)
 	}
 	if d := l.AnswerTime(); d != 0 {
 		t.Errorf("after a wait without answers one takes %v", d)
 	}
 	l.trip(testTrip)
-	l.retry(since, l.now)
+	l.retry(ticket, since, l.now)
 	if d := l.AnswerTime(); d != l.now-since {
 		t.Errorf("after a wait of %v an answer takes %v", l.now-since, d)
 	}

@@ -44,8 +44,8 @@ type requester struct {
 	counted  seq           // of these, before highest
 	held     int           // of these, in flight
 	lineRoom int           // packets that the line admits from this QP now
-	part     int           // that it admits if others wait
-	waitsAt  time.Duration // since when it admits none; never: it does
+	ticket   int64         // while the line has no room; 0: none
+	waitsAt  time.Duration // since when
 
 	pieces     pieces
 	gap        gap // the last sequence error that was handled
@@ -70,7 +70,7 @@ type gap struct {
 }
 
 func (q *requester) init(h half) {
-	q.lineRoom, q.waitsAt = maxWindow, never // without a line
+	q.lineRoom = maxWindow // without a line
 	q.half = h
 	c, s := &q.cfg, startSeq(h.cfg.PSN)
 	q.una, q.acked, q.next, q.skipTo, q.highest, q.last = s, s, s, s, s, s
@@ -115,6 +115,7 @@ func (q *requester) stop() {
 	q.flush()
 	if q.cfg.Line != nil {
 		q.account()
+		q.releaseTicket()
 	}
 }
 
@@ -130,6 +131,7 @@ func (q *requester) flush() {
 // It returns why the connection breaks, or OK.
 func (q *requester) emit(b *Burst, reserve int, now time.Duration) Status {
 	if q.rnrPending(now) {
+		q.releaseTicket() // the peer may have no receive for long
 		return OK
 	}
 	if q.schedule.probe.due && b.room() > reserve {
@@ -139,12 +141,12 @@ func (q *requester) emit(b *Burst, reserve int, now time.Duration) Status {
 		return q.emitWorks(b, reserve, now)
 	}
 	q.account()
-	q.lineRoom = q.cfg.Line.room()
-	if q.cfg.Line.waits(now) {
-		q.lineRoom = min(q.lineRoom, q.part) // of others, each has its part, too
-	}
+	q.lineRoom = q.cfg.Line.roomFor(q.ticket)
 	status := q.emitWorks(b, reserve, now)
 	q.account()
+	if q.ticket != 0 && q.schedule.lineAt == never {
+		q.releaseTicket() // it needs no room now
+	}
 	return status
 }
 
@@ -322,15 +324,23 @@ func (q *requester) fitsLine(w *Work, n int, now time.Duration) bool {
 		return true
 	case q.lineRoom > 0:
 		q.lineRoom -= n
-		q.part -= n
-		q.waitsAt = never
+		q.releaseTicket()
 		return true
+	case q.ticket == 0:
+		q.ticket, q.waitsAt = q.cfg.Line.acquireTicket(), now
+		q.schedule.lineAt = q.cfg.Line.retry(q.ticket, q.waitsAt, now)
 	case q.schedule.lineAt == never:
-		q.waitsAt = min(q.waitsAt, now)
-		q.schedule.lineAt = q.cfg.Line.retry(q.waitsAt, now)
+		q.schedule.lineAt = q.cfg.Line.retry(q.ticket, q.waitsAt, now)
 	}
-	q.part = 0
 	return false
+}
+
+// releaseTicket ends the ticket of the QP, if it has one.
+func (q *requester) releaseTicket() {
+	if q.ticket != 0 {
+		q.ticket, q.schedule.lineAt = 0, never
+		q.cfg.Line.releaseTicket()
+	}
 }
 
 // account tells the line how many packets are in flight. If the peer has not

@@ -74,7 +74,6 @@ func (s *schedule) deadline() (time.Duration, bool) {
 func (q *requester) expire(now time.Duration) Status {
 	if now >= q.schedule.lineAt {
 		q.schedule.lineAt = never
-		q.part = q.cfg.Line.part()
 	}
 	if q.rnrPending(now) || now < q.schedule.timer {
 		return OK
