@@ -237,6 +237,9 @@ func TestTimeoutShrinksLine(t *testing.T) {
 			t.Errorf("the window grows to %d, not %d", w, want)
 		}
 	}
+	for end := l.now + 2*maxLineQueueing; l.now < end; {
+		l.trip(time.Millisecond)
+	}
 	l.timedOut(maxLineQueueing, l.now)
 	if w := l.Window(); w != 10 {
 		t.Errorf("the window is %d after the timeout of a peer while others answer", w)
