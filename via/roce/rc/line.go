@@ -89,6 +89,10 @@ const (
 	// first: many a slow line takes a burst at once, and looks fast until then.
 	lineProbe = 256
 
+	// samplePause is the time between two round trips that a line with room
+	// learns from.
+	samplePause = 500 * time.Microsecond
+
 	// lineReview is how often the window is compared with its use.
 	lineReview = 250 * time.Millisecond
 
@@ -181,11 +185,10 @@ func (l *Line) before(ticket int64) int {
 // roomFor returns how many packets a QP with a ticket, or with none, may send:
 // one is left for each ticket before its own. While others wait it is a part.
 func (l *Line) roomFor(ticket int64) int {
-	room := l.room() - l.before(ticket)
-	if l.waiting() {
-		room = min(room, l.part())
+	if !l.waiting() {
+		return l.room()
 	}
-	return room
+	return min(l.room()-l.before(ticket), l.part())
 }
 
 // retry returns when a QP with a ticket asks again that has found no room since
@@ -224,10 +227,14 @@ func (l *Line) timedOut(d, now time.Duration) {
 }
 
 // measured adds a round trip that a QP measured, unless another one is being
-// added. The analyzer does not follow TryLock.
+// added, or it says nothing new: the line has room, and was as fast a moment
+// ago. The analyzer does not follow TryLock.
 //
 // +checklocksignore
 func (l *Line) measured(d, now time.Duration) {
+	if d < minLineQueueing && !l.limited.Load() && int64(now) < l.aliveAt.Load()+int64(samplePause) {
+		return
+	}
 	l.aliveAt.Store(int64(now))
 	if l.mu.TryLock() {
 		defer l.mu.Unlock()
