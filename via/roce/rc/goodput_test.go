@@ -1,6 +1,7 @@
 package rc_test
 
 import (
+	"cmp"
 	"fmt"
 	"testing"
 	"time"
@@ -20,11 +21,21 @@ type bulk struct {
 	keep   bool // both ends keep packets behind a gap
 	mtu    wire.MTU
 	warm   int // works before, at 10 Gb/s
+	line   bool
+	depth  int // works at a time; 0: 16
+}
+
+// newLine returns the line of an end, or nil.
+func (x bulk) newLine() *rc.Line {
+	if !x.line {
+		return nil
+	}
+	return rc.NewLine()
 }
 
 // run moves n works and returns the goodput, bytes per second of virtual time.
 func (x bulk) run(seed uint64, f fate, n int) (float64, rc.Counters, error) {
-	const depth = 16
+	depth := cmp.Or(x.depth, 16)
 	w := newWorld(seed)
 	var cs [2]*consumer
 	var stash *rc.Stash
@@ -36,7 +47,7 @@ func (x bulk) run(seed uint64, f fate, n int) (float64, rc.Counters, error) {
 		qp, err := rc.New(rc.Config{
 			PeerQP: 5, MTU: x.mtu, SendDepth: depth, ReceiveDepth: 2 * depth,
 			AllowWrite: true, AllowRead: true, Reads: 8, PeerReads: 8, Window: x.window, Retries: 7,
-			Stash: stash, Selective: x.keep,
+			Stash: stash, Selective: x.keep, Line: x.newLine(),
 		}, c)
 		if err != nil {
 			return 0, rc.Counters{}, err
@@ -125,6 +136,35 @@ func (x bulk) compare(t *testing.T, losses, least []float64) {
 		}
 		if i == 0 {
 			whole = got
+		}
+	}
+}
+
+// TestLineUnderLoss: random losses are no slow line. About as much goodput
+// remains as without a line.
+func TestLineUnderLoss(t *testing.T) {
+	for _, size := range []int{64, 4 << 10, 64 << 10, 1 << 20} {
+		for op, name := range map[rc.Op]string{rc.Write: "Write", rc.Read: "Read"} {
+			for _, depth := range []int{1, 16} {
+				x := bulk{op: op, size: size, rate: 1.25e9, delay: 20 * time.Microsecond, window: 128, mtu: wire.MTU4096, keep: true, depth: depth}
+				t.Run(fmt.Sprintf("%s, %d bytes, depth %d", name, size, depth), func(t *testing.T) {
+					t.Parallel()
+					var goodput [2]float64
+					for seed := range uint64(3) {
+						for i, line := range []bool{false, true} {
+							x.line = line
+							got, _, err := x.run(seed, fate{drop: 0.05}, max(20, min(1000, 32<<20/size)))
+							if err != nil {
+								t.Fatal(err)
+							}
+							goodput[i] += got
+						}
+					}
+					if ratio := goodput[1] / goodput[0]; ratio < 0.75 {
+						t.Errorf("%.2f of the goodput without a line", ratio)
+					}
+				})
+			}
 		}
 	}
 }

@@ -16,7 +16,8 @@ import (
 //   - The window is small while nothing is known, and doubles with each round
 //     trip in which it is the limit: the first packets tell what the line is
 //     like, and a fast one soon has no limit. A window that is not used shrinks
-//     again, as the line may change meanwhile.
+//     again, as the line may change meanwhile, and one that is less than the
+//     first grows to it also without use.
 //   - QPs that find no room acquire tickets, and get room in the order of
 //     these, so that each has a part.
 //   - It shrinks while packets wait in queues for longer than maxLineQueueing,
@@ -84,6 +85,9 @@ const (
 	// take.
 	minLineQueueing = 10 * time.Millisecond
 	maxLineQueueing = 100 * time.Millisecond
+
+	// linePause is the time without an answer that a few losses do not take.
+	linePause = 50 * time.Millisecond
 
 	// lineProbe is how many packets arrive before the window grows beyond the
 	// first: many a slow line takes a burst at once, and looks fast until then.
@@ -216,7 +220,7 @@ func (l *Line) retry(ticket int64, since, now time.Duration) time.Duration {
 //
 // +checklocksignore
 func (l *Line) timedOut(d, now time.Duration) {
-	if d < minLineQueueing || !l.mu.TryLock() {
+	if d < linePause || !l.mu.TryLock() {
 		return
 	}
 	defer l.mu.Unlock()
@@ -284,7 +288,7 @@ func (l *Line) adapt(d, now time.Duration, short bool) {
 		w = min(w, l.peak.Load())
 		w = max(w/2, w*int64(maxLineQueueing)/int64(queueing), leastLineWindow)
 		l.threshold, l.shrunkAt = w, now
-	case short && (w < firstLineWindow || l.arrived.Load()-l.arrivedAt >= lineProbe) && l.limited.Swap(false):
+	case short && (w < firstLineWindow || l.arrived.Load()-l.arrivedAt >= lineProbe && l.limited.Swap(false)):
 		if w < l.threshold {
 			w *= 2
 		} else {
@@ -308,15 +312,12 @@ func (l *Line) review(now time.Duration) {
 	if w := l.window.Load(); w > firstLineWindow {
 		l.window.Store(max(min(w, 2*used), firstLineWindow))
 	}
-	fade(&l.longest, l.timeout.Load())
-	fade(&l.answer, 0)
+	l.longest.Store(max(l.longest.Load()*3/4, l.timeout.Load()))
+	l.answer.Store(l.answer.Load() * 15 / 16)
 	if now-l.shrunkAt > lineMemory {
 		l.threshold = maxWindow
 	}
 }
-
-// fade lets a time fade, but not below another one.
-func fade(x *atomic.Int64, least int64) { x.Store(max(x.Load()*15/16, least)) }
 
 // drains reports whether the queues of a slow line are being emptied, or begins
 // to do so.

@@ -215,6 +215,23 @@ func TestSilentPeerLeavesRoom(t *testing.T) {
 	}
 }
 
+// TestIdleLineForgets: short round trips let a small window grow to the first,
+// also if no QP needs it, so that a line of small messages does not stay slow.
+func TestIdleLineForgets(t *testing.T) {
+	l := newLineAt()
+	l.now += time.Second
+	l.timedOut(linePause, l.now)
+	if !l.slow() {
+		t.Fatal("the line is not slow")
+	}
+	for range 20 {
+		l.trip(testTrip + samplePause)
+	}
+	if w := l.Window(); w != firstLineWindow {
+		t.Errorf("the window is %d", w)
+	}
+}
+
 // TestTimeoutShrinksLine: after a pause without an answer the window is one
 // packet, unless others had short round trips meanwhile, or the pause is that
 // of a loss. It grows fast up to half of what it was, and no peer gains time to
@@ -240,8 +257,9 @@ func TestTimeoutShrinksLine(t *testing.T) {
 	for end := l.now + 2*maxLineQueueing; l.now < end; {
 		l.trip(time.Millisecond)
 	}
+	before := l.Window()
 	l.timedOut(maxLineQueueing, l.now)
-	if w := l.Window(); w != 10 {
+	if w := l.Window(); w != before {
 		t.Errorf("the window is %d after the timeout of a peer while others answer", w)
 	}
 }

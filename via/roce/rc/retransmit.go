@@ -124,7 +124,7 @@ func (q *requester) timeout(now time.Duration) time.Duration {
 	case now-trip.at > staleTrip:
 		least = staleTimeout
 	}
-	if l := q.cfg.Line; l != nil && (l.slow() || s.backoff+s.held > 0) {
+	if l := q.cfg.Line; l != nil && l.slow() {
 		least = max(least, l.slowest())
 	}
 	d := max(trip.timeout(), least) << min(s.backoff+s.held, 16)
