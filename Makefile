@@ -363,8 +363,10 @@ noticed:
 
 # A path that is lost again and again is held down for up to 30 s.
 PATH_CUTS ?= 1000
+PATH_BEDS ?= 20
 cable-cuts:
-	$(GO) test -v -count=1 -timeout 0 -run '^TestCutOfOneCable$$' ./integration/roce -args -roce.pathcuts $$(( $(PATH_CUTS) / 2 )) -roce.pathstall $(NOTICED_PATH)
+	$(GO) test -v -count=1 -timeout 0 -parallel $$(( $(PATH_BEDS) + 1 )) -run '^TestCutOfOneCable$$' ./integration/roce \
+		-args -roce.pathbeds $(PATH_BEDS) -roce.pathcuts $$(( $(PATH_CUTS) / 2 / $(PATH_BEDS) )) -roce.pathstall $(NOTICED_PATH)
 
 HOLDS ?= 200
 late-packets:

@@ -15,6 +15,7 @@ import (
 
 var (
 	pathCuts  = flag.Int("roce.pathcuts", 2, "how often TestCutOfOneCable cuts one of two cables, in each way")
+	pathBeds  = flag.Int("roce.pathbeds", 1, "of how many pairs of hosts, as many of which at once as -parallel says")
 	pathStall = flag.Duration("roce.pathstall", 0, "how long a request may wait then; 0: measure alone")
 )
 
@@ -23,6 +24,25 @@ var (
 // stays the same. The log says how long the longest waited.
 func TestCutOfOneCable(t *testing.T) {
 	t.Parallel()
+	longest := make([]time.Duration, *pathBeds)
+	t.Run("hosts", func(t *testing.T) {
+		for i := range longest {
+			t.Run(fmt.Sprint(i), func(t *testing.T) {
+				t.Parallel()
+				longest[i] = cutCables(t)
+			})
+		}
+	})
+	most := slices.Max(longest)
+	t.Logf("%d cuts of one of two cables: a request waited %v at most", 2**pathCuts**pathBeds, most)
+	if *pathStall > 0 && most > *pathStall {
+		t.Errorf("that is more than %v", *pathStall)
+	}
+}
+
+// cutCables returns how long a request waited at most while the cables of two
+// hosts were cut.
+func cutCables(t *testing.T) (longest time.Duration) {
 	b := netbed.New(t, netbed.Options{})
 	cables := b.Cables()
 	hosts := fmt.Sprintf("via+roce://%v,%v/disk", cables[0].B, cables[1].B)
@@ -40,7 +60,6 @@ func TestCutOfOneCable(t *testing.T) {
 	}
 	up(0)
 	session := a.Status().Initiators[0].Session
-	var waits []time.Duration
 	n := 0
 	for range *pathCuts {
 		for name, cut := range map[string]func() func(){"silent": cables[0].Silence, "unplugged": cables[0].Unplug} {
@@ -49,7 +68,7 @@ func TestCutOfOneCable(t *testing.T) {
 				n++
 				before := time.Now()
 				k.Ask(fmt.Sprintf("fill %d 4096 %d", 4096+n%512*4096, n%250+1), "ok")
-				waits = append(waits, time.Since(before))
+				longest = max(longest, time.Since(before))
 				if time.Since(began) > time.Minute {
 					t.Fatalf("%s: the requests go on over the cable: %+v", name, a.Status().Initiators[0].Paths)
 				}
@@ -59,16 +78,12 @@ func TestCutOfOneCable(t *testing.T) {
 			up(0) // the path returns, and so do the requests
 		}
 	}
-	longest := slices.Max(waits)
-	t.Logf("%d cuts of one of two cables: a request waited %v at most", 2**pathCuts, longest)
-	if *pathStall > 0 && longest > *pathStall {
-		t.Errorf("that is more than %v", *pathStall)
-	}
 	k.Disconnect()
 	st := a.Status()
 	if i := st.Initiators[0]; st.NBD.Total.Errors != 0 || i.Stats.Errors != 0 || i.SessionLosses != 0 || i.Session != session || i.Paths[0].Losses < uint64(2**pathCuts) {
 		t.Errorf("nbd: %d errors; initiator: %+v", st.NBD.Total.Errors, i)
 	}
+	return longest
 }
 
 // TestExactlyOnceOverTwoCables: a disk over two cables is linearizable whatever
