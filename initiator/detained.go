@@ -70,7 +70,7 @@ func (q *Queue) releaseDetained() {
 // awaitDetained waits until the target accesses no memory of requests any more,
 // and returns an error if it does for too long.
 func (q *Queue) awaitDetained(until time.Time) error {
-	for scheduler := q.device.cfg.Scheduler; ; _ = scheduler.Poll(nil, reconnectPoll) {
+	for scheduler := q.device.cfg.Scheduler; ; _ = scheduler.Poll(nil, longestPoll) {
 		if len(q.payload.detained) != 0 {
 			q.releaseDetained()
 		}
@@ -150,8 +150,8 @@ func (p *payload) move(r *block.Request) bool {
 // poll shortens a sleep while requests wait for what no event tells: that a
 // target leaves memory, or that another pool is possible.
 func (p *payload) poll(d time.Duration, requests int) time.Duration {
-	if len(p.detained) == 0 && (requests == 0 || p.pool.Memory() != nil) || d >= 0 && d <= reconnectPoll {
+	if len(p.detained) == 0 && (requests == 0 || p.pool.Memory() != nil) || d >= 0 && d <= longestPoll {
 		return d
 	}
-	return reconnectPoll
+	return longestPoll
 }

@@ -45,6 +45,15 @@ func (q *Queue) setActive(active bool) {
 	}
 }
 
+// longestPoll is the longest interval of a poll for what no event tells.
+const longestPoll = 10 * time.Millisecond
+
+// pollAfter returns the interval of a poll for what has been awaited for some
+// time: it adds little to a short wait, and costs little during a long one.
+func pollAfter(waited time.Duration) time.Duration {
+	return min(max(waited/16, time.Millisecond), longestPoll)
+}
+
 // awaitAnswers waits until no command is in flight, or until the session ends,
 // whose target drains: it bounds the time.
 func (k *reconnector) awaitAnswers(s *session) {

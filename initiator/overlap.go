@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/sched"
 )
 
 // overlaps orders the requests of a queue with those of all queues of its
@@ -31,6 +32,8 @@ type overlaps struct {
 	ready []uint16 // ops that hold their range since the last pop
 	// +checklocks:mu
 	closed bool // what is granted is released at once
+	// +checklocks:mu
+	bell sched.Bell // of an owner that does not poll; else nil
 }
 
 // overlapWait is the hold of an op, or its place in the queue for it. It
@@ -43,8 +46,9 @@ type overlapWait struct {
 	waiting     bool
 }
 
-// Bounds of the interval at which a queue polls whether a range was granted
-// that a request of another queue held: the release wakes no other queue.
+// Bounds of the interval at which a queue with a connection polls whether a
+// range was granted that a request of another queue held: the release wakes no
+// such queue.
 const (
 	firstOverlapPoll = 50 * time.Microsecond
 	lastOverlapPoll  = 5 * time.Millisecond
@@ -89,12 +93,22 @@ func (o *overlaps) grant(i uint16) {
 	if !closed {
 		o.ready = append(o.ready, i)
 		o.granted.Add(1)
+		if o.bell != nil {
+			o.bell.Ring()
+		}
 	}
 	o.mu.Unlock()
 	if closed {
 		w := &o.waits[i]
 		o.ranges.Release(w.off, w.length, w.write)
 	}
+}
+
+// setBell sets the bell that grant rings from now on; nil is none.
+func (o *overlaps) setBell(bell sched.Bell) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.bell = bell
 }
 
 // pop returns an op that waited and holds its range now, or false.

@@ -209,6 +209,43 @@ func TestWaitingRequestsFail(t *testing.T) {
 	}
 }
 
+// TestRangeWakesQueueWithoutConnection: the owner of a queue that has aborted
+// while its target is away sleeps until its last request, which waits for a
+// range, has it from another queue.
+func TestRangeWakesQueueWithoutConnection(t *testing.T) {
+	x := deaf{refuse: true}
+	d := newStage(t, x.play()).dialWith(t, func(c *initiator.Config) {
+		lasting(initiator.Forever)(c)
+		c.Timeout = time.Second
+	})
+	holder, err := d.NewQueue(8)
+	must(t, err)
+	submit(t, holder, request(block.Write, 0, 4096))
+	x.waitForCommand(t, "1 write 0")
+	q := open(t, d, 8)
+	submit(t, q, request(block.Read, 0, 4096))
+	cut(t, q)
+	waitFor(t, "the loss", func() bool {
+		q.Reap(nil)
+		return q.Err() != nil
+	})
+	q.Abort()
+	wantAll(t, q, 1, syscall.EIO) // the one that cut
+	if wait := armed(t, q); wait >= 0 {
+		t.Fatalf("the owner polls, after %v", wait)
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- holder.Close() }()
+	fds := []unix.PollFd{{Fd: int32(q.FD()), Events: unix.POLLIN}}
+	for n := 0; n == 0; {
+		if n, err = unix.Poll(fds, int(testTimeout/time.Millisecond)); n == 0 && err != unix.EINTR {
+			t.Fatalf("nothing wakes the owner: %v", err)
+		}
+	}
+	must(t, <-closed)
+	wantAll(t, q, 1, syscall.EIO)
+}
+
 // TestClosedQueuesHoldNothing: a queue that is closed with a request that
 // waits, or with one that is not answered, is in no other queue's way.
 func TestClosedQueuesHoldNothing(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/carrier"
+	"github.com/viablk/viablk/internal/sched"
 	"github.com/viablk/viablk/internal/seal"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/via"
@@ -38,7 +39,8 @@ type Queue struct {
 	keepalive keepalive    // silence of the target
 	heard     uint64       // messages on the control connection, at the last interval
 	reconnect reconnectState
-	failure   error // the connection is lost; requests fail, or wait
+	bell      sched.Bell // wakes an owner without a connection; nil without a reconnector
+	failure   error      // the connection is lost; requests fail, or wait
 	done      [64]via.Completion
 
 	active                             bool // inFlight as the owner knows it
@@ -112,6 +114,12 @@ func (q *Queue) equip(a *wire.LoginResponse, commands int) error {
 	if err := q.accept(a, commands); err != nil {
 		return err
 	}
+	if q.device.reconnector != nil {
+		var err error
+		if q.bell, err = q.device.cfg.Scheduler.NewBell(); err != nil {
+			return err
+		}
+	}
 	n := len(q.slots.slots)
 	data, head := max(int(q.payload.limits.inline), loginData), wire.MaxHeader
 	if q.carrier.Sealed() {
@@ -130,22 +138,25 @@ func (q *Queue) equip(a *wire.LoginResponse, commands int) error {
 	return q.payload.equip(&q.device.cfg, &q.device.memory, q.carrier.Tag())
 }
 
-// FD returns the file descriptor to sleep on.
-func (q *Queue) FD() int { return q.carrier.FD() }
+// FD returns the file descriptor to sleep on after Arm. That of the carrier is
+// the redialer's while the queue has no connection.
+func (q *Queue) FD() int {
+	if q.failure != nil && q.bell != nil {
+		return q.bell.FD()
+	}
+	return q.carrier.FD()
+}
 
 // Arm prepares the queue for the owner's sleep.
 func (q *Queue) Arm() (time.Duration, bool) {
 	q.publish()
+	if q.failure != nil {
+		return q.armDisconnected()
+	}
 	q.Kick() // commands that a Release resumed
 	o := q.requests.overlaps
 	if !q.requests.finished.Empty() || o.granted.Load() != 0 {
 		return 0, false
-	}
-	if q.failure != nil {
-		if q.reconnect.waits() && q.requests.held != 0 {
-			return pollAfter(q.device.cfg.Scheduler.Now().Sub(q.reconnect.began)), true
-		}
-		return q.payload.poll(o.poll(-1), q.requests.held), true
 	}
 	if q.poster.leaving && !q.slots.busy() {
 		return q.payload.poll(o.poll(-1), q.requests.held), true
@@ -202,6 +213,7 @@ func (q *Queue) fail(err error) {
 	q.armed = false // the carrier is the redialer's from here on
 	q.failure, q.poster.staged = err, false
 	q.quarantine(q.carrier.Disconnect())
+	q.requests.overlaps.setBell(q.bell)
 	level, busy := q.device.cfg.lossLevel(), q.requests.inFlight()
 	if busy == 0 || err == errMoves {
 		level = slog.LevelDebug // no request waits; a lost session logs why
@@ -222,7 +234,7 @@ func (q *Queue) fail(err error) {
 		q.path.lose()
 	}
 	q.reconnect.begin(&redialer{
-		device: q.device, carrier: q.carrier, lost: q.path, moving: q.moving && err == errMoves, index: q.index,
+		device: q.device, carrier: q.carrier, bell: q.bell, lost: q.path, moving: q.moving && err == errMoves, index: q.index,
 		slots: len(q.slots.slots), limits: q.payload.limits, kept: q.slots.kept(),
 	}, q.device.cfg.LossTimeout)
 }
@@ -289,6 +301,9 @@ func (q *Queue) release() error {
 	var err error
 	if q.payload.pool != nil {
 		err = errors.Join(q.payload.close(q.slots.slots), q.device.memory.invalidateTag(q.carrier.Tag()))
+	}
+	if q.bell != nil {
+		err = errors.Join(err, q.bell.Close())
 	}
 	return errors.Join(err, q.carrier.Close())
 }

@@ -121,13 +121,13 @@ func (k *reconnector) awaitPath(ctx context.Context, r *redialer) (*path, error)
 		if p := s.pathFor(r.index); p != nil {
 			return p, nil
 		}
-		k.scheduler.Wait(ctx, reconnectPoll) // it is being lost, or there is another soon
+		k.scheduler.Wait(ctx, longestPoll) // it is being lost, or there is another soon
 	}
 }
 
 // presence reports whether the target is there: it answers the keepalives of
-// the current session, or refuses the next one for a reason that passes. Else
-// last is when it was there last; zero if it was never lost.
+// the current session, as far as the reconnector knows, or refuses the next one
+// for a reason that passes. Else last is when it was there last.
 func (k *reconnector) presence() (last time.Time, there bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -142,7 +142,7 @@ func (k *reconnector) presenceLocked() (last time.Time, there bool) {
 			last = t
 		}
 	}
-	return last, k.present || !k.session.ended.IsSet()
+	return last, k.present || k.lostAt.IsZero() || !k.session.ended.IsSet()
 }
 
 // addStatus adds the state of the reconnector to a status.

@@ -20,7 +20,6 @@ import (
 // with the connection, see quarantine for the exception.
 type reconnectState struct {
 	timeout time.Duration
-	began   time.Time
 	until   time.Time // end of the loss timeout; zero is no limit
 	expired bool      // until has passed: requests fail
 	over    bool      // the queue does not reconnect, or not any more
@@ -32,9 +31,9 @@ type reconnectState struct {
 func (a *reconnectState) begin(r *redialer, timeout time.Duration) {
 	scheduler := r.device.cfg.Scheduler
 	ctx, cancel := scheduler.WithCancel(context.Background())
-	*a = reconnectState{timeout: timeout, began: scheduler.Now(), cancel: cancel, pending: r}
+	*a = reconnectState{timeout: timeout, cancel: cancel, pending: r}
 	if timeout < Forever {
-		a.until = a.began.Add(timeout)
+		a.until = scheduler.Now().Add(timeout)
 	}
 	r.ended = scheduler.NewEvent()
 	scheduler.Go(func() { r.routineReconnect(ctx) })
@@ -43,9 +42,19 @@ func (a *reconnectState) begin(r *redialer, timeout time.Duration) {
 // waits reports whether requests of a queue without a connection wait for one.
 func (a *reconnectState) waits() bool { return !a.over && !a.expired }
 
+// wait returns how long the owner may sleep, negative for no limit, or false if
+// the loss timeout may have passed, which expire finds out.
+func (a *reconnectState) wait() (time.Duration, bool) {
+	if a.until.IsZero() {
+		return -1, true
+	}
+	d := a.until.Sub(a.pending.device.cfg.Scheduler.Now())
+	return d, d > 0
+}
+
 // expire reports whether the loss timeout has passed since the last call. It
 // does not run while the target is there, unless that refuses the connection of
-// the queue for good.
+// the queue for good. Afterwards the timeout has passed or ends later than now.
 func (a *reconnectState) expire() bool {
 	if a.until.IsZero() {
 		return false
@@ -53,21 +62,29 @@ func (a *reconnectState) expire() bool {
 	d, before := a.pending.device, a.expired
 	last, there := d.reconnector.presence()
 	now := d.cfg.Scheduler.Now()
-	if there && !a.pending.final.Load() {
-		last = now
+	if there {
+		if refused := a.pending.refused.Load(); refused == nil {
+			last = now
+		} else if refused.After(last) {
+			last = *refused
+		}
 	}
 	if again := last.Add(a.timeout); again.After(a.until) {
 		a.until = again
 	}
-	a.expired = now.After(a.until)
+	a.expired = !now.Before(a.until)
 	return a.expired && !before
 }
 
+// ready reports whether the result of the redialer is there.
+func (a *reconnectState) ready() bool { return a.pending != nil && a.pending.ready.Load() }
+
 // poll returns the result of the redialer if it is there.
 func (a *reconnectState) poll() (reconnectResult, bool) {
-	if a.pending == nil || !a.pending.ended.IsSet() {
+	if !a.ready() {
 		return reconnectResult{}, false
 	}
+	a.pending.device.cfg.Scheduler.Wait(context.Background(), -1, a.pending.ended) // it rings, no more
 	back := a.pending.result
 	a.cancel()
 	*a = reconnectState{}
@@ -96,22 +113,13 @@ type reconnectResult struct {
 	inside error // of a target that may access memory after a failed attempt
 }
 
-// reconnectPoll is the longest interval at which the owner of a disconnected
-// queue polls the reconnect.
-const reconnectPoll = 10 * time.Millisecond
-
-// pollAfter returns the interval of a poll for what has been awaited for some
-// time: it adds little to a short wait, and costs little during a long one.
-func pollAfter(waited time.Duration) time.Duration {
-	return min(max(waited/16, time.Millisecond), reconnectPoll)
-}
-
 // redialer connects a queue that lost its connection, over another path of the
 // session, or to the next session. Its
 // goroutine alone uses it, and the carrier, until the result is there.
 type redialer struct {
 	device  *Device
 	carrier *carrier.Carrier
+	bell    sched.Bell // of the queue's owner
 	lost    *path
 	moving  bool // nothing was in flight on lost
 	index   uint16
@@ -120,11 +128,12 @@ type redialer struct {
 	kept    []uint32 // receives that hold data
 	inside  error    // of Disconnect, after failed attempts
 	result  reconnectResult
-	ended   *sched.Event // the result is there
-	final   atomic.Bool  // the last attempt was refused, for good
+	ready   atomic.Bool               // the result is there
+	ended   *sched.Event              // the goroutine has ended
+	refused atomic.Pointer[time.Time] // since when every attempt is refused for good; nil: the last was not
 }
 
-// routineReconnect connects and sets the result.
+// routineReconnect connects, sets the result and wakes the owner of the queue.
 func (r *redialer) routineReconnect(ctx context.Context) {
 	defer r.ended.Set()
 	err := r.device.cfg.guard("panic: the queue does not reconnect", func() error {
@@ -134,6 +143,8 @@ func (r *redialer) routineReconnect(ctx context.Context) {
 	if err != nil {
 		r.result = reconnectResult{err: err, inside: r.inside}
 	}
+	r.ready.Store(true)
+	r.bell.Ring() // before ended is set: the owner closes the bell after that
 }
 
 // reconnect connects over another path or to the next session. If that is lost
@@ -151,7 +162,7 @@ func (r *redialer) reconnect(ctx context.Context) reconnectResult {
 		if err == nil {
 			return reconnectResult{path: p, answer: answer, inside: r.inside}
 		}
-		r.final.Store(isFinal(err, r.index, s))
+		r.noteRefusal(isFinal(err, r.index, s))
 		cfg.Log.Debug("connection not restored", "event", "reconnect_failed", "conn", r.index, "error", err)
 		r.inside = errors.Join(r.inside, r.carrier.Disconnect())
 		replaced := s.keys.Load() != keys // it joined by others
@@ -160,6 +171,17 @@ func (r *redialer) reconnect(ctx context.Context) reconnectResult {
 			continue
 		}
 		cfg.Scheduler.Wait(ctx, pauses.Next(cfg.ReconnectDelay), s.ended, k.ended)
+	}
+}
+
+// noteRefusal notes whether an attempt was refused for good.
+func (r *redialer) noteRefusal(final bool) {
+	switch {
+	case !final:
+		r.refused.Store(nil)
+	case r.refused.Load() == nil:
+		now := r.device.cfg.Scheduler.Now()
+		r.refused.Store(&now)
 	}
 }
 
@@ -173,6 +195,31 @@ func (r *redialer) relogin(ctx context.Context, p *path, failed int) (wire.Login
 	ask := p.loginRequest(wire.RoleIO, r.index, r.slots)
 	ask.InlineMax, ask.MaxIO = r.limits.inline, r.limits.maxIO
 	return p.logIn(ctx, r.carrier, ask)
+}
+
+// armDisconnected is Arm of a queue without a connection. Two events ring the
+// bell of its owner: the redialer has its result, or a request that waits has
+// its range. The loss timeout has a time, and memory that the target may still
+// access is polled. Everything else is the owner's own.
+//
+// No wake-up is lost. Either event is visible before its ring, and the owner
+// drains the bell before it looks for them: a ring that it drained told of what
+// it sees now, and any later one makes the descriptor readable.
+func (q *Queue) armDisconnected() (time.Duration, bool) {
+	if q.bell != nil {
+		q.bell.Drain()
+	}
+	if !q.requests.finished.Empty() || q.requests.overlaps.granted.Load() != 0 || q.reconnect.ready() {
+		return 0, false
+	}
+	d := time.Duration(-1)
+	if q.reconnect.waits() && q.requests.held != 0 {
+		var ok bool
+		if d, ok = q.reconnect.wait(); !ok {
+			return 0, false
+		}
+	}
+	return q.payload.poll(d, q.requests.held), true
 }
 
 // pollReconnect resumes the queue if it is connected again, or applies the loss
@@ -211,6 +258,7 @@ func (q *Queue) resumeQueue(back *reconnectResult) error {
 		q.requests.abandon() // they are older than what the other client wrote
 	}
 	q.usePath(back.path)
+	q.requests.overlaps.setBell(nil)
 	q.export, q.failure, q.moving = q.session.export.Export, nil, false
 	q.reconnects++
 	q.publish() // the owner may have no reason to sleep for long

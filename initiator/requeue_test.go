@@ -190,6 +190,49 @@ func TestQueueReturnsAfterTheTimeout(t *testing.T) {
 	}
 }
 
+// armed returns how long the owner of a queue that answers nothing may sleep.
+func armed(t *testing.T, q block.Queue) time.Duration {
+	t.Helper()
+	for done := make([]*block.Request, 1); q.Reap(done) == 0; {
+		if wait, ok := q.Arm(); ok {
+			return wait
+		}
+	}
+	t.Fatal("the queue answers a request")
+	return 0
+}
+
+// TestOwnerSleepsToTheLossTimeout: while the target is away, only the end of
+// the loss timeout ends the sleep of an owner whose requests wait, and nothing
+// that of one without requests.
+func TestOwnerSleepsToTheLossTimeout(t *testing.T) {
+	x, clock := deaf{refuse: true}, &shifted{Scheduler: sched.Real}
+	d := newStage(t, x.play()).dialWith(t, hourly(clock))
+	q := open(t, d, 8)
+	submit(t, q, request(block.Write, 0, 4096))
+	x.waitForCommand(t, "1 write 0")
+	cut(t, q)
+	waitFor(t, "the loss", func() bool {
+		q.Reap(nil)
+		return q.Err() != nil && x.sessions.Load() > 1 // the session before is logged out
+	})
+	if wait := armed(t, q); wait <= 0 || wait > time.Hour {
+		t.Errorf("the owner sleeps for %v, and the loss timeout is an hour", wait)
+	}
+	clock.by.Add(int64(30 * time.Minute))
+	if wait := armed(t, q); wait <= 0 || wait > 30*time.Minute {
+		t.Errorf("the owner sleeps for %v when half of an hour has passed", wait)
+	}
+	clock.by.Add(int64(2 * time.Hour))
+	if wait, ok := q.Arm(); ok {
+		t.Errorf("the owner sleeps for %v after the loss timeout", wait)
+	}
+	wantAll(t, q, 2, syscall.EIO)
+	if wait := armed(t, q); wait >= 0 {
+		t.Errorf("the owner of a queue without requests sleeps for %v", wait)
+	}
+}
+
 // TestCloseEndsCalls: Device.Close ends calls in progress that the target does
 // not answer, or that wait for a target.
 func TestCloseEndsCalls(t *testing.T) {

@@ -18,7 +18,6 @@ import (
 	"github.com/viablk/viablk/internal/nbd"
 	"github.com/viablk/viablk/target"
 	"github.com/viablk/viablk/via"
-	"github.com/viablk/viablk/via/shm"
 )
 
 var returns = flag.Int("session.returns", 10, "returns of a target whose clients leave")
@@ -31,6 +30,7 @@ const (
 
 // replaced is a target in this process that is stopped and started again.
 type replaced struct {
+	fabric testbed.Fabric
 	host   string
 	disk   block.Device
 	cancel context.CancelFunc
@@ -38,9 +38,11 @@ type replaced struct {
 	nic    *via.NIC
 }
 
-func openShm(t testing.TB) *via.NIC {
+func openShm(t testing.TB) *via.NIC { return openNIC(t, testbed.Fabrics["shm"]) }
+
+func openNIC(t testing.TB, f testbed.Fabric) *via.NIC {
 	t.Helper()
-	nic, err := via.OpenNic(shm.New(shm.Options{}), "")
+	nic, err := via.OpenNic(f.Provider(), "")
 	testbed.Must(t, err)
 	nic.ErrorCallback(func(via.AsyncError) {})
 	return nic
@@ -48,7 +50,7 @@ func openShm(t testing.TB) *via.NIC {
 
 func (r *replaced) start(t testing.TB) {
 	t.Helper()
-	r.nic = openShm(t)
+	r.nic = openNIC(t, r.fabric)
 	s, err := target.New(target.Config{NIC: r.nic, Exports: []target.Export{{Name: "disk", Device: r.disk}}})
 	testbed.Must(t, err)
 	l, err := s.Listen(r.host)
@@ -105,8 +107,9 @@ func (l *leaver) write(fill byte) {
 func TestClientsLeaveAtReturns(t *testing.T) {
 	t.Parallel()
 	r := &replaced{
-		host: filepath.Join(t.TempDir(), "target.sock"),
-		disk: openBackend(t, "file:"+testbed.SparseFile(t, leavers*leaveUnit)),
+		fabric: testbed.Fabrics["shm"],
+		host:   filepath.Join(t.TempDir(), "target.sock"),
+		disk:   openBackend(t, "file:"+testbed.SparseFile(t, leavers*leaveUnit)),
 	}
 	r.start(t)
 	nic := openShm(t)

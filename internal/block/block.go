@@ -192,9 +192,11 @@ type Queue interface {
 	// at the latest; d is negative if there is no such deadline.
 	Arm() (d time.Duration, ok bool)
 
-	// FD returns a file descriptor to poll for reading after Arm, the same
-	// during the queue's life, or -1 if no request is ever in flight after
-	// Kick. The queue consumes what makes it readable; the owner only polls.
+	// FD returns a file descriptor to poll for reading after Arm, or -1 if no
+	// request is ever in flight after Kick. It is the same during the queue's
+	// life, but for a device that reconnects: a queue without a connection has
+	// another one, so the owner asks after each Arm. The queue consumes what
+	// makes it readable; the owner only polls.
 	FD() int
 
 	// Abort drops what has not begun: Reap returns those requests with
