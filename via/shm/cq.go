@@ -192,6 +192,7 @@ func (c *cq) unbind(m *member) {
 		c.ring[i&c.mask()] = completion{}
 	}
 	c.tail = tail
+	c.rung = true // by the link's agent, perhaps while the driver was awake
 }
 
 // unlist removes a link from watched.

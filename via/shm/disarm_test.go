@@ -2,6 +2,7 @@ package shm_test
 
 import (
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -81,4 +82,22 @@ func receive(t *testing.T, e *end) *via.Descriptor {
 	r := e.descriptor(t, 2)
 	r.Reset(via.OpRecv)
 	return r
+}
+
+// An end of which nothing is left but its queue is not woken: its link noticed
+// the end of the peer while the end was awake.
+func TestEndedLinkLeavesNoWakeUp(t *testing.T) {
+	c, s := connectedPair(t, 8, 1<<20)
+	must(t, s.vi.Disconnect())
+	for deadline := time.Now().Add(time.Minute); !c.readable(t); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the link does not notice the end of its peer")
+		}
+	}
+	must(t, c.vi.Disconnect())
+	for c.cq.Poll(make([]via.Completion, 8)) != 0 {
+	}
+	if c.readable(t) {
+		t.Error("the file descriptor is readable though there is no connection")
+	}
 }
