@@ -91,6 +91,9 @@ var planted = []struct {
 		"initiator/overlap.go", "if o.ranges == nil || p.end <= p.base {",
 		`if plantedBug == "no range lock" || o.ranges == nil || p.end <= p.base {`,
 	}}},
+	{"lost wake-up", []edit{{
+		"initiator/requeue.go", "\tr.bell.Ring() // before", "\tif plantedBug == \"lost wake-up\" {\n\t\treturn\n\t}\n\tr.bell.Ring() // before",
+	}}},
 	{"no fence", []edit{{
 		"target/path.go", "\ts.paths[id].live = false\n",
 		`	s.paths[id].live = false
