@@ -78,11 +78,11 @@ func (o *sleepyOwner) sleep() error {
 	}
 	fds := []unix.PollFd{{Fd: int32(o.queue.FD()), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds, int(d.Milliseconds())+1)
-	if n == 0 && d == testbed.ToolLimit {
-		return fmt.Errorf("nothing has woken the owner for %v", d)
+	for errors.Is(err, unix.EINTR) { // the runtime's signals
+		n, err = unix.Poll(fds, int(d.Milliseconds())+1)
 	}
-	if errors.Is(err, unix.EINTR) {
-		err = nil
+	if n == 0 && err == nil && d == testbed.ToolLimit {
+		return fmt.Errorf("nothing has woken the owner for %v", d)
 	}
 	return err
 }
