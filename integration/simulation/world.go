@@ -134,7 +134,9 @@ func (w *World) unfinished() error {
 	var errs []error
 	w.dump()
 	for _, c := range w.clients {
-		if c.left > 0 || c.process == nil || c.process.alive() > 0 {
+		if c.process == nil {
+			errs = append(errs, fmt.Errorf("client %d has %d requests left and no process", c.number, c.left))
+		} else if c.left > 0 || c.process.alive() > 0 {
 			errs = append(errs, fmt.Errorf("client %d has %d requests left and %d tasks, dead %v, stopped %v",
 				c.number, c.left, c.process.alive(), c.process.dead, c.process.stopped))
 		}
