@@ -356,7 +356,7 @@ NOTICED_STALL ?= 250ms
 NOTICED_PATH ?= 1500ms
 noticed:
 	$(GO) test -v -count=1 -timeout 0 -run '^TestSilentPeerIsNoticed$$' ./integration/roce -args -roce.cuts $(CUTS) -roce.cutsnotice $(NOTICED_CUT)
-	$(GO) test -v -count=1 -timeout 0 -run '^TestCutOfOneCable$$' ./integration/roce -args -roce.pathcuts $$(( $(CUTS) / 10 )) -roce.pathstall $(NOTICED_PATH)
+	$(MAKE) cable-cuts PATH_CUTS=$$(( $(CUTS) / 5 ))
 	$(GO) test -v -count=1 -timeout 0 -run '^TestStallOfRestart$$' ./integration/session -args \
 		-session.stalls $$(( $(CUTS) / 10 )) -session.downtime 30s -session.excess $(NOTICED_STALL)
 	$(GO) test -v -count=1 -timeout 0 -run '^TestLongTransferOverSlowCable$$' ./integration/roce -args \
