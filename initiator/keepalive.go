@@ -97,9 +97,8 @@ func (b *keepalive) tick(life uint64, answer time.Duration) bool {
 	if b.active {
 		b.wordless = 0
 	}
-	alive := b.active || life != b.life
 	b.missed++
-	if b.active || alive && b.wordless <= maxWordless {
+	if b.active || life != b.life && b.wordless <= maxWordless {
 		b.missed = 0
 	}
 	b.period = carrier.KeepalivePeriod(b.interval, answer)
