@@ -23,8 +23,8 @@ import (
 //   - It shrinks while packets wait in queues for longer than maxLineQueueing,
 //     down to one packet. A long round trip counts only if none that began
 //     later was short: a queue holds up all packets, a peer its own.
-//   - After a timeout without a short round trip it is one packet, and doubles
-//     up to half of what it was.
+//   - After linePause without an answer it is one packet, and doubles up to
+//     half of what it was.
 //   - The shortest round trip stays valid until a line that is slow has been
 //     drained: the first ones after a pause may all wait in a queue.
 //
@@ -121,12 +121,6 @@ func NewLine() *Line {
 	l.window.Store(firstLineWindow)
 	return l
 }
-
-// Window returns how many packets of payload may be in flight.
-func (l *Line) Window() int { return int(l.window.Load()) }
-
-// InFlight returns how many are.
-func (l *Line) InFlight() int { return int(l.inFlight.Load()) }
 
 // AnswerTime returns how long an answer may take, by the slowest round trips of
 // late and the wait for room; 0 on a fast line.

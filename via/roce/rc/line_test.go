@@ -18,6 +18,10 @@ type lineAt struct {
 	now time.Duration
 }
 
+// size and held return the packets that may be in flight, and that are.
+func (l *lineAt) size() int { return int(l.window.Load()) }
+func (l *lineAt) held() int { return int(l.inFlight.Load()) }
+
 // demand has a QP find no room, after enough packets for the window to grow.
 func (l *lineAt) demand() {
 	l.add(lineProbe)
@@ -44,14 +48,14 @@ func newLineAt() *lineAt {
 func TestLineGrowsWithDemand(t *testing.T) {
 	l := newLineAt()
 	l.trip(testTrip)
-	if w := l.Window(); w != firstLineWindow {
+	if w := l.size(); w != firstLineWindow {
 		t.Errorf("without demand the window is %d", w)
 	}
 	for n := range 5 {
 		l.demand()
 		l.trip(testTrip)
 		l.trip(testTrip)
-		if w := l.Window(); w != firstLineWindow<<(n+1) {
+		if w := l.size(); w != firstLineWindow<<(n+1) {
 			t.Fatalf("after %d round trips with demand the window is %d", n+1, w)
 		}
 	}
@@ -60,7 +64,7 @@ func TestLineGrowsWithDemand(t *testing.T) {
 	for end := l.now + 3*lineReview; l.now < end; {
 		l.trip(time.Millisecond)
 	}
-	if w := l.Window(); w != firstLineWindow {
+	if w := l.size(); w != firstLineWindow {
 		t.Errorf("unused, the window is %d", w)
 	}
 }
@@ -71,28 +75,28 @@ func TestLineShrinksToOnePacket(t *testing.T) {
 	l := newLineAt()
 	l.add(firstLineWindow)
 	l.trip(longTrip)
-	w := l.Window()
+	w := l.size()
 	if w >= firstLineWindow || w < firstLineWindow/2 {
 		t.Errorf("the window is %d after a long round trip", w)
 	}
 	for range 10 {
 		l.measured(longTrip, l.now+time.Millisecond) // sent before
 	}
-	if l.Window() != w {
-		t.Errorf("the window is %d, and was %d", l.Window(), w)
+	if l.size() != w {
+		t.Errorf("the window is %d, and was %d", l.size(), w)
 	}
 	for range 10 {
 		l.trip(longTrip)
 	}
-	if l.Window() != 1 || l.room() != 1-firstLineWindow {
-		t.Errorf("the window is %d after many", l.Window())
+	if l.size() != 1 || l.room() != 1-firstLineWindow {
+		t.Errorf("the window is %d after many", l.size())
 	}
 	for range 10 {
 		l.demand()
 		l.trip(testTrip)
 	}
-	if l.Window() < firstLineWindow/2 {
-		t.Errorf("the window is %d after short round trips", l.Window())
+	if l.size() < firstLineWindow/2 {
+		t.Errorf("the window is %d after short round trips", l.size())
 	}
 }
 
@@ -105,8 +109,8 @@ func TestPeerDelaysAnswers(t *testing.T) {
 		l.trip(testTrip)
 		l.measured(longTrip, l.now)
 	}
-	if l.Window() != firstLineWindow || l.slowest() > 10*testTrip || l.AnswerTime() > 10*testTrip {
-		t.Errorf("window %d, an answer takes %v", l.Window(), l.AnswerTime())
+	if l.size() != firstLineWindow || l.slowest() > 10*testTrip || l.AnswerTime() > 10*testTrip {
+		t.Errorf("window %d, an answer takes %v", l.size(), l.AnswerTime())
 	}
 }
 
@@ -139,7 +143,7 @@ func TestShortestRoundTripOfBusyLine(t *testing.T) {
 	l := newLineAt()
 	l.add(firstLineWindow)
 	const base = 50 * time.Millisecond // of a longer way
-	queue := func() time.Duration { return time.Duration(l.Window()) * 8 * time.Millisecond }
+	queue := func() time.Duration { return time.Duration(l.size()) * 8 * time.Millisecond }
 	drained := false
 	for end := l.now + 3*minRTTAge; l.now < end; {
 		l.demand()
@@ -154,7 +158,7 @@ func TestShortestRoundTripOfBusyLine(t *testing.T) {
 	if !drained || least < base || least > base+2*queue() && least > base+20*time.Millisecond {
 		t.Errorf("drained %v, the shortest round trip is %v", drained, least)
 	}
-	if l.Window() == 1 {
+	if l.size() == 1 {
 		t.Error("the window stays one packet")
 	}
 }
@@ -186,8 +190,8 @@ func writer(t *testing.T, l *lineAt, packets int) (*QP, *Burst) {
 func TestSilentPeerLeavesRoom(t *testing.T) {
 	l := newLineAt()
 	q, b := writer(t, l, 2*firstLineWindow)
-	if n := len(b.Packets()); n != firstLineWindow || l.InFlight() != n {
-		t.Fatalf("%d packets are sent, %d in flight", n, l.InFlight())
+	if n := len(b.Packets()); n != firstLineWindow || l.held() != n {
+		t.Fatalf("%d packets are sent, %d in flight", n, l.held())
 	}
 	other, b := writer(t, l, 2)
 	if n := len(b.Packets()); n != 0 {
@@ -199,7 +203,7 @@ func TestSilentPeerLeavesRoom(t *testing.T) {
 		b.Reset()
 		q.Emit(b, l.now)
 	}
-	if n := l.InFlight(); n != 0 {
+	if n := l.held(); n != 0 {
 		t.Errorf("%d packets are in flight to the silent peer", n)
 	}
 	b.Reset()
@@ -210,7 +214,7 @@ func TestSilentPeerLeavesRoom(t *testing.T) {
 	}
 	q.Break()
 	other.Break()
-	if n := l.InFlight(); n != 0 || l.waiting() {
+	if n := l.held(); n != 0 || l.waiting() {
 		t.Errorf("%d packets of broken QPs are in flight; a ticket is left: %v", n, l.waiting())
 	}
 }
@@ -227,7 +231,7 @@ func TestIdleLineForgets(t *testing.T) {
 	for range 20 {
 		l.trip(testTrip + samplePause)
 	}
-	if w := l.Window(); w != firstLineWindow {
+	if w := l.size(); w != firstLineWindow {
 		t.Errorf("the window is %d", w)
 	}
 }
@@ -240,26 +244,26 @@ func TestTimeoutShrinksLine(t *testing.T) {
 	l := newLineAt()
 	l.now += time.Second
 	l.timedOut(minLineQueueing/2, l.now)
-	if w := l.Window(); w != firstLineWindow {
+	if w := l.size(); w != firstLineWindow {
 		t.Errorf("the window is %d after a loss", w)
 	}
 	l.timedOut(maxLineQueueing, l.now)
-	if w := l.Window(); w != 1 || l.AnswerTime() != 0 {
+	if w := l.size(); w != 1 || l.AnswerTime() != 0 {
 		t.Fatalf("the window is %d after a timeout, and an answer takes %v", w, l.AnswerTime())
 	}
 	for _, want := range []int{2, 4, 8, 9, 10} {
 		l.demand()
 		l.trip(testTrip)
-		if w := l.Window(); w != want {
+		if w := l.size(); w != want {
 			t.Errorf("the window grows to %d, not %d", w, want)
 		}
 	}
 	for end := l.now + 2*maxLineQueueing; l.now < end; {
 		l.trip(time.Millisecond)
 	}
-	before := l.Window()
+	before := l.size()
 	l.timedOut(maxLineQueueing, l.now)
-	if w := l.Window(); w != before {
+	if w := l.size(); w != before {
 		t.Errorf("the window is %d after the timeout of a peer while others answer", w)
 	}
 }
