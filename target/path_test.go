@@ -145,9 +145,15 @@ func TestSessionOutlivesAPath(t *testing.T) {
 // the session but that of the logout is left.
 func TestLogoutEndsEveryPath(t *testing.T) {
 	r := newRig(t, target.Config{}, target.Export{Name: "disk", Device: openDevice(t, "memory:1MiB")})
+	logOutOver(t, r, r)
+}
+
+// logOutOver logs a session out over its second path, at a server.
+func logOutOver(t *testing.T, r, second *rig) {
+	t.Helper()
 	s := r.attach(t, "disk")
-	other := r.joinPath(t, s, 5, 2)
-	r.joinBy(t, s, other, 2)
+	other := second.joinPath(t, s, 5, 2)
+	second.joinBy(t, s, other, 2)
 	var a wire.LogoutResponse
 	must(t, other.ask(&wire.Logout{ID: 4, PathEpoch: 2}, &a))
 	for _, p := range []*peer{s.control, s.io} {

@@ -144,18 +144,7 @@ func TestFenceAcrossServers(t *testing.T) {
 // connection of the session is left at either server.
 func TestLogoutEndsPathsOfAllServers(t *testing.T) {
 	here, there := newServers(t, open(t, "disk"))
-	s := here.attach(t, "disk")
-	other := there.joinPath(t, s, 5, 2)
-	there.joinBy(t, s, other, 2)
-	var a wire.LogoutResponse
-	must(t, other.ask(&wire.Logout{ID: 4, PathEpoch: 2}, &a))
-	for _, p := range []*peer{s.control, s.io} {
-		if n, err := p.ends(); n != 0 || err != nil {
-			t.Errorf("%d messages, %v", n, err)
-		}
-	}
-	again := here.attach(t, "disk") // the export is free
-	must(t, again.close())
+	logOutOver(t, here, there)
 }
 
 // TestAdministratorEndsSessionOfAllServers: the device of a session that the

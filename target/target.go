@@ -157,9 +157,9 @@ type Server struct {
 	id          [16]byte // of the target; here of its process
 	exports     *exportTable
 	shared      *Sessions
-	sessions    *sessionTable        // this and the next two: of shared
-	ended       *endedTable          //
-	removed     *endedTable          // writers of removed disks
+	sessions    *sessionTable        // of shared
+	ended       *endedTable          // of shared
+	removed     *endedTable          // of shared: writers of removed disks
 	guard       *handshake.Guard     // nil without security
 	cost        regcache.Calibration // of the NIC, if a disk is mapped
 	mappings    mappings
