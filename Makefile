@@ -48,8 +48,8 @@
 #                  in 200 cuts of one of two cables, 250 ms longer than a killed target is away, and
 #                  for 1 MiB at 1 Mbit/s twice as long as the cable needs
 # make cable-cuts  a thousand cuts of one of two cables: no request waits longer than 1.5 s, and none fails
-# make late-packets  requests and data arrive ten seconds late, in HOLDS=200 fail-overs between two cables,
-#                  and change nothing
+# make late-packets  requests and data arrive ten seconds late, in HOLDS=200 fail-overs between two cables
+#                  of PAIRS=10 pairs of hosts, and change nothing
 # make crowds      the last of a hundred initiators goes on 1.5 s after its target is back; a hundred behind a
 #                  cable of 1 Mbit/s need twice as long as it does, and lose no session
 # make steady      an hour (TIME=60m) in which other processes keep all processors busy: no session and
@@ -370,8 +370,10 @@ cable-cuts:
 		-args -roce.pathbeds $(PATH_BEDS) -roce.pathcuts $$(( $(PATH_CUTS) / 2 / $(PATH_BEDS) )) -roce.pathstall $(NOTICED_PATH)
 
 HOLDS ?= 200
+PAIRS ?= 10
 late-packets:
-	$(GO) test -v -count=1 -timeout 0 -run '^TestLatePackets$$' ./integration/roce -args -roce.holds $(HOLDS) -roce.holdfor 10s
+	$(GO) test -v -count=1 -timeout 0 -parallel $$(( $(PAIRS) + 1 )) -run '^TestLatePackets$$' ./integration/roce -args \
+		-roce.holdbeds $(PAIRS) -roce.holds $$(( ($(HOLDS) + $(PAIRS) - 1) / $(PAIRS) )) -roce.holdfor 10s -roce.holdpause 100ms
 
 CROWD ?= 100
 CROWD_STALL ?= 1500ms

@@ -171,7 +171,7 @@ var testArrows = map[string][]string{
 	"integration/command":         {"integration/testbed"},
 	"integration/nbd":             {"integration/testbed", "internal/nbd/nbdtest", "target/limit"},
 	"integration/rights":          {"initiator", "internal/access", "internal/carrier", "internal/handshake", "internal/nbd", "internal/nbd/nbdtest", "internal/pki", "internal/wire", "target", "target/backend", "via", "via/roce", "via/shm", "via/verbs"},
-	"integration/roce":            {"integration/history", "integration/nemesis", "integration/testbed", "integration/netbed", "via/roce/port", "via/roce/wire"},
+	"integration/roce":            {"integration/history", "integration/nemesis", "integration/testbed", "integration/netbed", "internal/wire", "via/roce/port", "via/roce/wire"},
 	"integration/simulation":      {"internal/carrier"},
 	"integration/attack":          {"integration/history", "integration/netbed", "integration/program", "integration/testbed", "initiator", "target", "target/backend", "internal/block", "internal/handshake", "internal/pki", "internal/seal", "internal/wire", "via", "via/roce/wire"},
 	"integration/session":         {"integration/history", "integration/nemesis", "integration/testbed", "initiator", "target", "target/backend", "target/backend/backendtest", "target/limit", "internal/sched", "target/reserve", "internal/block", "internal/contain", "internal/handshake", "internal/nbd", "internal/pki", "internal/seal", "internal/takeover", "internal/wire", "via", "via/roce", "via/roce/port", "via/roce/port/porttest", "via/shm"},

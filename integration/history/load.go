@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"sync"
+	"time"
 )
 
 // BlockSize is the size of a block, in bytes: what a disk keeps in one piece.
@@ -58,6 +59,9 @@ type Load struct {
 	// write of so many have FUA, on connections that can.
 	Durable int
 
+	// Pause is how long a client rests after a request, on average.
+	Pause time.Duration
+
 	// Stop, if it is not nil, ends the load when it is closed.
 	Stop <-chan struct{}
 }
@@ -86,6 +90,7 @@ func (l Load) Run(r Recorder, first int, connections ...Disk) error {
 					failures[i] = fmt.Errorf("client %d: %w", c.number, err)
 					return
 				}
+				c.pause()
 			}
 		})
 	}
@@ -111,6 +116,17 @@ func (c *client) stopped() bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// pause rests, for as long as chance has it, so that clients do not go in step.
+func (c *client) pause() {
+	if c.Pause == 0 {
+		return
+	}
+	select {
+	case <-c.Stop:
+	case <-time.After(time.Duration(c.random.Int64N(2 * int64(c.Pause)))):
 	}
 }
 

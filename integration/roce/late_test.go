@@ -12,11 +12,15 @@ import (
 	"github.com/viablk/viablk/integration/history"
 	"github.com/viablk/viablk/integration/netbed"
 	"github.com/viablk/viablk/integration/testbed"
+	"github.com/viablk/viablk/internal/wire"
+	roce "github.com/viablk/viablk/via/roce/wire"
 )
 
 var (
-	holds   = flag.Int("roce.holds", 2, "how often TestLatePackets holds the packets of one of two cables")
-	holdFor = flag.Duration("roce.holdfor", 3*time.Second, "how late they arrive")
+	holds     = flag.Int("roce.holds", 2, "how often TestLatePackets holds the packets of one of two cables, of each pair of hosts")
+	holdBeds  = flag.Int("roce.holdbeds", 1, "of how many pairs, as many of which at once as -parallel says")
+	holdFor   = flag.Duration("roce.holdfor", 3*time.Second, "how late they arrive")
+	holdPause = flag.Duration("roce.holdpause", 0, "how long a client rests between requests")
 )
 
 // lateness holds the packets of a cable, in both directions. Each of them
@@ -25,9 +29,20 @@ type lateness struct {
 	delay time.Duration
 
 	mu      sync.Mutex
+	due     func(heldPackets) bool // hold from the next such packet on
 	holding bool
-	held    map[*netbed.Host][]lateFrame // to each host, the oldest first
-	count   map[*netbed.Host]int         // ever held
+	late    map[*netbed.Host][]lateFrame // to each host, the oldest first
+	held    map[*netbed.Host]heldPackets // ever
+}
+
+// heldPackets are how many packets were held.
+type heldPackets struct {
+	all, commands, data int
+}
+
+// plus adds the packets of both.
+func (h heldPackets) plus(more heldPackets) heldPackets {
+	return heldPackets{h.all + more.all, h.commands + more.commands, h.data + more.data}
 }
 
 // lateFrame is a frame that is to arrive at a time.
@@ -37,7 +52,7 @@ type lateFrame struct {
 }
 
 func newLateness(delay time.Duration) *lateness {
-	return &lateness{delay: delay, held: make(map[*netbed.Host][]lateFrame), count: make(map[*netbed.Host]int)}
+	return &lateness{delay: delay, late: make(map[*netbed.Host][]lateFrame), held: make(map[*netbed.Host]heldPackets)}
 }
 
 // decide implements netbed.Decide.
@@ -45,28 +60,64 @@ func (l *lateness) decide(to *netbed.Host, frame []byte) (arrive [][]byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
+	p := classify(frame)
+	if l.due != nil && l.due(p) {
+		l.due, l.holding = nil, true
+	}
 	if l.holding {
 		if frame != nil {
-			l.held[to] = append(l.held[to], lateFrame{bytes.Clone(frame), now.Add(l.delay)})
-			l.count[to]++
+			l.late[to] = append(l.late[to], lateFrame{bytes.Clone(frame), now.Add(l.delay)})
+			l.held[to] = l.held[to].plus(p)
 		}
 		return nil
 	}
-	late := l.held[to]
+	late := l.late[to]
 	for ; len(late) > 0 && now.After(late[0].at); late = late[1:] {
 		arrive = append(arrive, late[0].frame)
 	}
-	if l.held[to] = late; frame != nil {
+	if l.late[to] = late; frame != nil {
 		arrive = append(arrive, frame)
 	}
 	return arrive
 }
 
-// hold begins to hold packets.
-func (l *lateness) hold() {
+// classify counts a frame: as a command that begins, as a part of the data that
+// one moves between the memories of the hosts, or as neither.
+func classify(frame []byte) heldPackets {
+	other := heldPackets{all: 1}
+	d, err := netbed.ParseDatagram(frame)
+	if err != nil || len(d.Payload) < roce.MinPacket {
+		return other
+	}
+	var h roce.BTH
+	h.Decode(d.Payload)
+	o := h.Opcode
+	switch op := o.Operation(); {
+	case o.Class() != roce.RC:
+	case op == roce.OpWrite, op == roce.OpReadResponse:
+		return heldPackets{all: 1, data: 1}
+	case op == roce.OpSend && o.Flags()&roce.Start != 0:
+		message := d.Payload[o.HeaderSize():]
+		if len(message) >= wire.HeaderSize && wire.Opcode(message[0]).IsCommand() {
+			return heldPackets{all: 1, commands: 1}
+		}
+	}
+	return other
+}
+
+// hold begins to hold packets, from the next one with data on, or with a
+// command. Clients that rest seldom have data in flight at another moment.
+func (l *lateness) hold(data bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.holding = true
+	l.due = func(p heldPackets) bool { return data && p.data > 0 || !data && p.commands > 0 }
+}
+
+// isHolding reports whether it has begun.
+func (l *lateness) isHolding() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.holding
 }
 
 // release ends it. The packets held arrive now, before any other, or with the
@@ -75,7 +126,7 @@ func (l *lateness) release(now bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.holding = false
-	for _, late := range l.held {
+	for _, late := range l.late {
 		for i := range late {
 			if now {
 				late[i].at = time.Time{}
@@ -86,19 +137,60 @@ func (l *lateness) release(now bool) {
 
 // packets returns how many packets to a host were held, and how many of these
 // are still to arrive.
-func (l *lateness) packets(to *netbed.Host) (held, waiting int) {
+func (l *lateness) packets(to *netbed.Host) (held heldPackets, waiting int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.count[to], len(l.held[to])
+	return l.held[to], len(l.late[to])
+}
+
+// all returns how many packets to both hosts were held.
+func (l *lateness) all() heldPackets {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := heldPackets{}
+	for _, n := range l.held {
+		all = all.plus(n)
+	}
+	return all
+}
+
+// lateCounts are what happened to pairs of hosts.
+type lateCounts struct {
+	operations        int
+	requests, answers heldPackets
+	losses            uint64
 }
 
 // TestLatePackets: the packets of one of two cables, requests and data among
 // them, are held while clients go on over the other cable with the same blocks.
 // In each second round they arrive before all others when the cable is whole
 // again, else long after that. They change nothing: the disk is linearizable,
-// and no request fails.
+// and no request fails. Half of the rounds begin with a command, the others
+// with data, which may leave commands no room on the cable.
 func TestLatePackets(t *testing.T) {
 	t.Parallel()
+	counts := make([]lateCounts, *holdBeds)
+	t.Run("hosts", func(t *testing.T) {
+		for i := range counts {
+			t.Run(fmt.Sprint(i), func(t *testing.T) {
+				t.Parallel()
+				counts[i] = holdPackets(t, uint64(i)+1)
+			})
+		}
+	})
+	var all lateCounts
+	for _, c := range counts {
+		all.operations += c.operations
+		all.requests = all.requests.plus(c.requests)
+		all.answers = all.answers.plus(c.answers)
+		all.losses += c.losses
+	}
+	t.Logf("%d operations; %d packets to the target, %d of them commands and %d data, and %d to the initiator, %d of them data, arrived %v late, in %d fail-overs",
+		all.operations, all.requests.all, all.requests.commands, all.requests.data, all.answers.all, all.answers.data, *holdFor, all.losses)
+}
+
+// holdPackets holds the packets of one of two cables of two hosts, in rounds.
+func holdPackets(t *testing.T, seed uint64) lateCounts {
 	b := netbed.New(t, netbed.Options{MTU: 4500})
 	cables := b.Cables()
 	testbed.StartBinaryAt(t, b.B.StartGroup, testbed.Program(t), "target", "--insecure", "--admin", filepath.Join(testbed.Folder(t), "target"),
@@ -107,12 +199,16 @@ func TestLatePackets(t *testing.T) {
 	late := newLateness(*holdFor)
 	b.Interpose(late.decide)
 
-	u := startUsers(t, a)
+	u := startUsers(t, a, seed)
 	for round := range *holds {
 		u.awaitPath(0)
 		u.awaitMore()
+		before := late.all()
+		toTarget, _ := late.packets(b.B)
+		data := round%4 == 1 || round%4 == 2
+		late.hold(data)
+		testbed.Eventually(t, "a packet with a request", func() (any, bool) { return nil, late.isHolding() })
 		began := time.Now()
-		late.hold()
 		u.awaitPath(1)
 		u.awaitMore()
 		first := round%2 == 0
@@ -120,6 +216,11 @@ func TestLatePackets(t *testing.T) {
 			time.Sleep(*holdFor - time.Since(began))
 		}
 		late.release(first)
+		held := late.all()
+		heldToTarget, _ := late.packets(b.B)
+		if data && held.data == before.data || !data && held.commands == before.commands || heldToTarget.all == toTarget.all {
+			t.Errorf("round %d held no request, or nothing to the target: %+v so far, %+v before", round, held, before)
+		}
 	}
 	testbed.Eventually(t, "the last of the late packets", func() (any, bool) {
 		_, toA := late.packets(b.A)
@@ -129,15 +230,15 @@ func TestLatePackets(t *testing.T) {
 	u.awaitMore()
 	u.end()
 
-	c, st := u.monitor.Counts(), a.Status()
+	st := a.Status()
 	i := st.Initiators[0]
-	answers, _ := late.packets(b.A)
-	requests, _ := late.packets(b.B)
-	t.Logf("%d operations and %d violations; %d packets to the target and %d to the initiator arrived %v late, in %d fail-overs",
-		c.Operations, c.Anomalies, requests, answers, *holdFor, i.Paths[0].Losses)
-	if st.NBD.Total.Errors != 0 || i.Stats.Errors != 0 || i.Paths[0].Losses < uint64(*holds) && i.SessionLosses == 0 || requests < *holds {
+	c := lateCounts{operations: u.monitor.Counts().Operations, losses: i.Paths[0].Losses}
+	c.answers, _ = late.packets(b.A)
+	c.requests, _ = late.packets(b.B)
+	if st.NBD.Total.Errors != 0 || i.Stats.Errors != 0 || c.losses < uint64(*holds) && i.SessionLosses == 0 {
 		t.Errorf("nbd: %d errors; initiator: %+v", st.NBD.Total.Errors, i)
 	}
+	return c
 }
 
 // users are clients that read and write few blocks over four connections.
@@ -151,10 +252,12 @@ type users struct {
 }
 
 // startUsers starts clients of an initiator.
-func startUsers(t *testing.T, a *testbed.Process) *users {
+func startUsers(t *testing.T, a *testbed.Process, seed uint64) *users {
 	t.Helper()
 	u := &users{t: t, attach: a, monitor: history.NewMonitor(), stop: make(chan struct{}), ended: make(chan error, 1)}
-	load := history.Load{Blocks: 24, Longest: 8, Hot: 4, Durable: 50, Clients: 3, Requests: 1 << 30, Seed: 1, Stop: u.stop}
+	load := history.Load{
+		Blocks: 24, Longest: 8, Hot: 4, Durable: 50, Clients: 3, Requests: 1 << 30, Seed: seed, Pause: *holdPause, Stop: u.stop,
+	}
 	_, socket := testbed.AddressOf(t, a.URI("disk", "nbd+unix"))
 	for range 4 {
 		c, err := history.Dial(t.Context(), "unix", socket, "disk")
