@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -143,15 +144,11 @@ func (l *lateness) packets(to *netbed.Host) (held heldPackets, waiting int) {
 	return l.held[to], len(l.late[to])
 }
 
-// all returns how many packets to both hosts were held.
-func (l *lateness) all() heldPackets {
+// counts returns how many packets to each host were held.
+func (l *lateness) counts() map[*netbed.Host]heldPackets {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	all := heldPackets{}
-	for _, n := range l.held {
-		all = all.plus(n)
-	}
-	return all
+	return maps.Clone(l.held)
 }
 
 // lateCounts are what happened to pairs of hosts.
@@ -203,8 +200,7 @@ func holdPackets(t *testing.T, seed uint64) lateCounts {
 	for round := range *holds {
 		u.awaitPath(0)
 		u.awaitMore()
-		before := late.all()
-		toTarget, _ := late.packets(b.B)
+		before := late.counts()
 		data := round%4 == 1 || round%4 == 2
 		late.hold(data)
 		testbed.Eventually(t, "a packet with a request", func() (any, bool) { return nil, late.isHolding() })
@@ -216,10 +212,15 @@ func holdPackets(t *testing.T, seed uint64) lateCounts {
 			time.Sleep(*holdFor - time.Since(began))
 		}
 		late.release(first)
-		held := late.all()
-		heldToTarget, _ := late.packets(b.B)
-		if data && held.data == before.data || !data && held.commands == before.commands || heldToTarget.all == toTarget.all {
-			t.Errorf("round %d held no request, or nothing to the target: %+v so far, %+v before", round, held, before)
+		held := late.counts()
+		for _, h := range []*netbed.Host{b.A, b.B} {
+			if held[h].all == before[h].all {
+				t.Errorf("round %d held nothing to %v: %+v", round, h.IPv4, held[h])
+			}
+		}
+		was, is := before[b.A].plus(before[b.B]), held[b.A].plus(held[b.B])
+		if data && is.data == was.data || !data && is.commands == was.commands {
+			t.Errorf("round %d held no request: %+v so far, %+v before", round, is, was)
 		}
 	}
 	testbed.Eventually(t, "the last of the late packets", func() (any, bool) {
