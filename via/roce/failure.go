@@ -35,6 +35,11 @@ func (s *shard) fail(p *contain.Panic) {
 		unwatch(b.cq.fd, s.port.FD()) // it is the new shard's
 		b.wake()
 	}
+	for _, b := range s.engine.table.buckets {
+		if x := b.transport; x != nil && x.qp != nil {
+			x.qp.Abandon() // or links of other shards to its host lack the room
+		}
+	}
 	s.endpoint.replace(s)
 	s.failure.Store(p)
 	s.ownership.state.Store(shardFailed)

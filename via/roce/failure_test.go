@@ -187,6 +187,21 @@ func TestPanicInShard(t *testing.T) {
 	}
 }
 
+// The packets that a shard had in flight when it failed leave no room less for
+// those of others to the same host, nor does its place among those that wait.
+func TestPanicLeavesLine(t *testing.T) {
+	f := newFailing(t)
+	for range 20 {
+		f.y.used = 0
+		f.panics.Plant(porttest.Panic{Address: listener, Call: "Send"})
+		check(t, f.y.vi.PostSend(f.y.build(via.OpRdmaWrite, 30_000, 5000, f.x)))
+		f.drain(f.y)
+		f.again()
+		f.exchange(f.beside[0], f.beside[1])
+	}
+	f.close()
+}
+
 // A panic in the connection manager fails the handshakes in progress.
 // Connections go on, and listeners accept the next ones.
 func TestPanicInManager(t *testing.T) {

@@ -135,6 +135,10 @@ func (q *QP) AnswerTime() time.Duration {
 	return q.requester.window.trip.timeout()
 }
 
+// Abandon has the line of the QP forget it. It is the last call, and may follow
+// a panic of any other one.
+func (q *QP) Abandon() { q.requester.abandon() }
+
 // Timeouts returns how many time-outs in a row had no acknowledgement.
 func (q *QP) Timeouts() int { return int(q.requester.schedule.backoff) }
 

@@ -119,6 +119,16 @@ func (q *requester) stop() {
 	}
 }
 
+// abandon takes the packets and the ticket of the QP off its line.
+func (q *requester) abandon() {
+	if q.cfg.Line == nil {
+		return
+	}
+	q.cfg.Line.add(-q.held)
+	q.held = 0
+	q.releaseTicket()
+}
+
 // flush ends all works of a broken QP.
 func (q *requester) flush() {
 	q.sends.breaks()
