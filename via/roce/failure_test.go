@@ -187,8 +187,8 @@ func TestPanicInShard(t *testing.T) {
 	}
 }
 
-// The packets that a shard had in flight when it failed leave no room less for
-// those of others to the same host, nor does its place among those that wait.
+// The packets that a shard had in flight when it failed leave no less room for
+// those of other shards to the same host.
 func TestPanicLeavesLine(t *testing.T) {
 	f := newFailing(t)
 	for range 20 {

@@ -169,6 +169,28 @@ type memoryOfTest struct{}
 func (memoryOfTest) Remote(uint32, uint64, int, Access) []byte { return nil }
 func (memoryOfTest) Local(uint64) bool                         { return true }
 
+// A QP that is abandoned leaves its room, and its place among those that wait,
+// to others.
+func TestAbandonedQPLeavesLine(t *testing.T) {
+	l := newLineAt()
+	q, _ := writer(t, l, 2*firstLineWindow)
+	waiting, b := writer(t, l, 2)
+	if len(b.Packets()) != 0 || l.held() != firstLineWindow || l.before(0) != 1 {
+		t.Fatalf("%d packets are sent, %d in flight, %d QPs wait", len(b.Packets()), l.held(), l.before(0))
+	}
+	waiting.Abandon()
+	if n := l.before(0); n != 0 {
+		t.Errorf("%d QPs wait without one that is abandoned", n)
+	}
+	q.Abandon()
+	if n := l.held(); n != 0 || l.waiting() {
+		t.Errorf("%d packets are in flight; a ticket is left: %v", n, l.waiting())
+	}
+	if _, b := writer(t, l, 2); len(b.Packets()) != 2 {
+		t.Errorf("another QP sends %d packets", len(b.Packets()))
+	}
+}
+
 // writer returns a QP on a line with a Write of so many packets, and emits.
 func writer(t *testing.T, l *lineAt, packets int) (*QP, *Burst) {
 	t.Helper()

@@ -113,10 +113,7 @@ func (q *requester) end(w *Work, s Status) {
 func (q *requester) stop() {
 	q.disarm()
 	q.flush()
-	if q.cfg.Line != nil {
-		q.account()
-		q.releaseTicket()
-	}
+	q.abandon()
 }
 
 // abandon takes the packets and the ticket of the QP off its line.
