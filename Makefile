@@ -359,7 +359,7 @@ noticed:
 	$(GO) test -v -count=1 -timeout 0 -run '^TestSilentPeerIsNoticed$$' ./integration/roce -args -roce.cuts $(CUTS) -roce.cutsnotice $(NOTICED_CUT)
 	$(MAKE) cable-cuts PATH_CUTS=$$(( $(CUTS) / 5 ))
 	$(GO) test -v -count=1 -timeout 0 -parallel $$(( $(STALL_TARGETS) + 1 )) -run '^TestStallOfRestart$$' ./integration/session -args \
-		-session.stalltargets $(STALL_TARGETS) -session.stalls $$(( $(CUTS) / $(STALL_TARGETS) )) -session.downtime 30s -session.excess $(NOTICED_STALL)
+		-session.stalltargets $(STALL_TARGETS) -session.stalls $$(( ($(CUTS) + $(STALL_TARGETS) - 1) / $(STALL_TARGETS) )) -session.downtime 30s -session.excess $(NOTICED_STALL)
 	$(GO) test -v -count=1 -timeout 0 -run '^TestLongTransferOverSlowCable$$' ./integration/roce -args \
 		-roce.slowrate 1000000 -roce.slowkeepalive 250ms -roce.slowwithin 2
 

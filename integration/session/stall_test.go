@@ -29,9 +29,7 @@ func TestStallOfRestart(t *testing.T) {
 			t.Run("targets", func(t *testing.T) {
 				for k := range waits {
 					t.Run(fmt.Sprint(k), func(t *testing.T) {
-						if len(waits) > 1 {
-							t.Parallel()
-						}
+						t.Parallel()
 						listen := fmt.Sprintf("via+roce://127.79.%d.%d/", i, k+1)
 						if provider == "shm" {
 							listen = "via+shm:///?socket=" + filepath.Join(testbed.Folder(t), "v")
