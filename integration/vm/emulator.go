@@ -17,14 +17,15 @@ import (
 const emulatorProgram = "qemu-system-x86_64"
 
 // kernelArguments make the boot short and repeatable. An emulated processor has
-// nothing to mitigate; its clock is the host's, so that it needs no
-// supervision, which fails when the host is busy; a panic ends the machine.
+// nothing to mitigate; its clock is the host's, so that the kernel need not
+// supervise it, which fails when the host is busy; a panic ends the machine.
 const kernelArguments = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr " +
 	"tsc=reliable no_timer_check cryptomgr.notests i8042.noprobe 8250.nr_uarts=1"
 
 // emulator is a running QEMU.
 type emulator struct {
 	cmd     *exec.Cmd
+	start   time.Time
 	channel net.Conn // to the agent
 	console console
 	ended   chan struct{} // closed when it is gone
@@ -45,7 +46,7 @@ func startEmulator(c Config, k *kernel, archive string) (*emulator, error) {
 	here, there := os.NewFile(uintptr(fds[0]), "channel"), os.NewFile(uintptr(fds[1]), "channel")
 	defer here.Close()
 	defer there.Close()
-	e := &emulator{cmd: exec.Command(path), ended: make(chan struct{})}
+	e := &emulator{cmd: exec.Command(path), start: time.Now(), ended: make(chan struct{})}
 	if e.channel, err = net.FileConn(here); err != nil {
 		return nil, fmt.Errorf("make the agent's channel: %w", err)
 	}

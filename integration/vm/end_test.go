@@ -122,24 +122,34 @@ func TestBootFails(t *testing.T) {
 }
 
 // A machine that hangs before the kernel has said a word is started anew, with
-// its cable.
-func TestSilentMachineIsStartedAnew(t *testing.T) {
+// its cable, and so is one with a wrong clock.
+func TestMachineIsStartedAnew(t *testing.T) {
 	qemu, err := exec.LookPath(emulatorProgram)
 	must(t, err)
-	bin := t.TempDir()
-	script := fmt.Sprintf("#!/bin/sh\nif [ ! -e %s/once ]; then : > %s/once; exec sleep 1000; fi\nexec %s \"$@\"\n", bin, bin, qemu)
-	must(t, os.WriteFile(filepath.Join(bin, emulatorProgram), []byte(script), 0o700))
-	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
-	before := silentLimit
-	silentLimit = time.Second
-	defer func() { silentLimit = before }()
-	near, far := Cable(t)
-	v := Boot(t, Config{CPUs: 1, Memory: 256, NICs: []NIC{{End: near, Address: "192.0.2.1/24"}}})
-	defer far.Conn(t).Close()
-	if out := v.Must("busybox", "ip", "addr"); !strings.Contains(out, "192.0.2.1") {
-		t.Error(out)
+	path := os.Getenv("PATH")
+	for name, first := range map[string]string{
+		"silent":     "exec sleep 1000",
+		"fast clock": `for a; do shift; case $a in console=*) a="$a tsc_early_khz=80000";; esac; set -- "$@" "$a"; done`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			bin := t.TempDir()
+			script := fmt.Sprintf("#!/bin/sh\nif [ ! -e %s/once ]; then : > %s/once; %s; fi\nexec %s \"$@\"\n", bin, bin, first, qemu)
+			must(t, os.WriteFile(filepath.Join(bin, emulatorProgram), []byte(script), 0o700))
+			t.Setenv("PATH", bin+":"+path)
+			if before := silentLimit; name == "silent" {
+				silentLimit = time.Second
+				defer func() { silentLimit = before }()
+			}
+			near, far := Cable(t)
+			v := Boot(t, Config{CPUs: 1, Memory: 256, NICs: []NIC{{End: near, Address: "192.0.2.1/24"}}})
+			defer far.Conn(t).Close()
+			if out := v.Must("busybox", "ip", "addr"); !strings.Contains(out, "192.0.2.1") {
+				t.Error(out)
+			}
+			must(t, v.checkClock())
+			must(t, v.Close())
+		})
 	}
-	must(t, v.Close())
 }
 
 func init() { helpers["orphan"] = orphanHelper }

@@ -102,26 +102,30 @@ func start(t testing.TB, c Config, k *kernel, archive string) (*VM, error) {
 }
 
 // An emulator that emulates several processors hangs now and then before the
-// kernel has said a word. Then it is started anew.
+// kernel has said a word, or its kernel measures a wrong frequency of the
+// processor's clock. Then it is started anew.
 const mostBoots = 3
 
 // silentLimit is how long the kernel may say nothing.
 var silentLimit = 100 * time.Second
 
 // boot waits until the machine has booted, and starts another one like it, with
-// spare ends of its cables, when it hangs at once. It returns the one that
-// runs.
+// spare ends of its cables, when it hangs at once or its clock is wrong. It
+// returns the one that runs.
 func (v *VM) boot(c Config, k *kernel, archive string, spares ends) (*VM, error) {
 	defer func() { spares.close() }()
 	for boots := 1; ; boots++ {
 		err := v.awaitAgent(boots == mostBoots)
-		if !errors.Is(err, errSilent) {
-			if err == nil {
-				err = v.setUp(c.NICs)
-			}
+		if err == nil {
+			err = v.checkClock()
+		}
+		if err == nil {
+			return v, v.setUp(c.NICs)
+		}
+		if boots == mostBoots || !errors.Is(err, errSilent) && !errors.Is(err, errClock) {
 			return v, err
 		}
-		v.t.Logf("a virtual machine said nothing in %v: it is started anew", silentLimit)
+		v.t.Logf("%v: it is started anew", err)
 		_ = v.end(err)
 		c = c.with(spares)
 		if spares, err = c.copyEnds(); err == nil {
@@ -133,8 +137,27 @@ func (v *VM) boot(c Config, k *kernel, archive string, spares ends) (*VM, error)
 	}
 }
 
-// errSilent says that a machine hangs.
-var errSilent = errors.New("the virtual machine hangs, and has said nothing")
+// A machine is started anew when it hangs, or when its clock is fast, so that
+// all its time limits are short.
+var (
+	errSilent = errors.New("the virtual machine hangs, and has said nothing")
+	errClock  = errors.New("the virtual machine has a wrong clock")
+)
+
+// checkClock compares the machine's clock with the host's. Only a fast one is
+// certain: the machine's begins when the kernel does.
+func (v *VM) checkClock() error {
+	ctx, cancel := context.WithTimeout(v.t.Context(), bootLimit)
+	defer cancel()
+	var guest time.Duration
+	if err := v.call(ctx, "Uptime", agent.None{}, &guest); err != nil {
+		return err
+	}
+	if host := time.Since(v.emulator.start); guest > host+host/4 {
+		return fmt.Errorf("%w: %v have passed for it in %v", errClock, guest, host)
+	}
+	return nil
+}
 
 // awaitAgent waits for the agent.
 func (v *VM) awaitAgent(last bool) error {

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -79,6 +80,16 @@ func (a *Agent) Ready(_ None, release *string) error {
 		return fmt.Errorf("name the kernel: %w", err)
 	}
 	*release = unix.ByteSliceToString(u.Release[:])
+	return nil
+}
+
+// Uptime answers with how long the guest has run, by its own clock.
+func (a *Agent) Uptime(_ None, uptime *time.Duration) error {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		return fmt.Errorf("read the clock: %w", err)
+	}
+	*uptime = time.Duration(now.Nano())
 	return nil
 }
 

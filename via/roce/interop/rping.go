@@ -52,54 +52,56 @@ func (e *End) awaitMessage(ctx context.Context, receive *via.Work, sent ...*via.
 	return e.Post(receive)
 }
 
-// RpingServe serves a number of rounds of an rping client, which disconnects
-// after the last answer.
+// RpingServe serves a number of rounds of an rping client, and returns when the
+// client has disconnected after the last answer.
 func (e *End) RpingServe(ctx context.Context, receive *via.Work, rounds, size int) error {
+	var last []*via.Work // the latest answer
 	for i := range rounds {
-		if err := e.serveRound(ctx, receive, size); err != nil {
+		var err error
+		if last, err = e.serveRound(ctx, receive, size, last); err != nil {
 			return fmt.Errorf("round %d: %w", i, err)
 		}
+	}
+	// The client may disconnect before its device has acknowledged the answer.
+	if err := e.Await(ctx, append(last, receive)...); !errors.Is(err, ErrEnded) {
+		return fmt.Errorf("the client has not disconnected: %w", err)
 	}
 	return nil
 }
 
-func (e *End) serveRound(ctx context.Context, receive *via.Work, size int) error {
-	if err := e.awaitMessage(ctx, receive); err != nil {
-		return fmt.Errorf("wait for memory to read: %w", err)
+// serveRound serves a round and returns its last works, which are in flight.
+// Those of the round before are sent.
+func (e *End) serveRound(ctx context.Context, receive *via.Work, size int, sent []*via.Work) ([]*via.Work, error) {
+	if err := e.awaitMessage(ctx, receive, sent...); err != nil {
+		return nil, fmt.Errorf("wait for memory to read: %w", err)
 	}
 	read, err := e.onOffer(via.OpRdmaRead, size, size)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := e.Post(read); err != nil {
-		return err
+		return nil, err
 	}
 	if err := e.Await(ctx, read); err != nil {
-		return fmt.Errorf("read: %w", err)
+		return nil, fmt.Errorf("read: %w", err)
 	}
 	goOn := e.Work(via.OpSend, offerOut, offerSize)
 	if err := e.Post(goOn); err != nil {
-		return err
+		return nil, err
 	}
 	if err := e.awaitMessage(ctx, receive, goOn); err != nil {
-		return fmt.Errorf("wait for memory to write: %w", err)
+		return nil, fmt.Errorf("wait for memory to write: %w", err)
 	}
 	text := bytes.IndexByte(e.Memory.Bytes()[rpingAt:rpingAt+size], 0) + 1
 	if text == 0 {
-		return errors.New("the data read is not text")
+		return nil, errors.New("the data read is not text")
 	}
 	write, err := e.onOffer(via.OpRdmaWrite, text, size)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	goOn = e.Work(via.OpSend, offerOut, offerSize)
-	if err := e.Post(write, goOn); err != nil {
-		return err
-	}
-	if err := e.Await(ctx, write, goOn); err != nil {
-		return fmt.Errorf("write: %w", err)
-	}
-	return nil
+	return []*via.Work{write, goOn}, e.Post(write, goOn)
 }
 
 // onOffer returns an RDMA operation of n bytes on the memory of the peer's last

@@ -97,13 +97,7 @@ func (r *role) rping(ctx context.Context, e *interop.End) error {
 	if err := e.Accept(ctx, at, func() { fmt.Println("listening") }, receive); err != nil {
 		return err
 	}
-	if err := e.RpingServe(ctx, receive, r.rounds, r.size); err != nil {
-		return err
-	}
-	if _, err := e.Wait(ctx); !errors.Is(err, interop.ErrEnded) {
-		return fmt.Errorf("the client has not disconnected: %w", err)
-	}
-	return nil
+	return e.RpingServe(ctx, receive, r.rounds, r.size)
 }
 
 // pingPong is either end of ibv_rc_pingpong.
