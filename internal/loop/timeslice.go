@@ -1,14 +1,3 @@
-// Package loop keeps a goroutine that has a thread to itself, and sleeps in
-// system calls, from costing more than its system calls.
-//
-// The monitor of the Go runtime sleeps for 20 µs at a time, or for up to 10 ms
-// if it finds nothing to do. It compares the scheduler's tick of each processor
-// of the runtime (P) with the one that it saw 10 ms before. A loop that never
-// passes through the scheduler leaves the tick as it is. So from its first 10
-// ms on, the monitor takes the P from the loop in each of its system calls that
-// it meets, falls asleep because all Ps are idle, and is woken by the end of
-// the system call: two or more wake-ups of the monitor for each one of the
-// loop. A loop that passes through the scheduler often enough is left alone.
 package loop
 
 import (
@@ -17,6 +6,14 @@ import (
 	"time"
 )
 
+// The monitor of the Go runtime sleeps for 20 µs at a time, or for up to 10 ms
+// if it finds nothing to do. It compares the scheduler's tick of each processor
+// of the runtime (P) with the one that it saw 10 ms before. A loop that never
+// passes through the scheduler leaves the tick as it is. So from its first 10
+// ms on, the monitor takes the P from the loop in each of its system calls that
+// it meets, falls asleep because all Ps are idle, and is woken by the end of
+// the system call: two or more wake-ups of the monitor for each one of the
+// loop. A loop that passes through the scheduler often enough is left alone.
 const (
 	// monitorPeriod is the longest sleep of the monitor, and how long a
 	// goroutine runs before the monitor wants another one to.
