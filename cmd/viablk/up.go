@@ -129,7 +129,7 @@ func (a *app) up(ctx context.Context, e config.Effective, in *nbdListeners, comm
 }
 
 // upFiles is how many open files both ends of one disk may need, with a client.
-const upFiles = 64
+const upFiles = 96
 
 // checkOpenFiles returns an error if the limit of open files is below upFiles:
 // one end would only see that the other one, which has none left, does not

@@ -210,6 +210,24 @@ type Queue interface {
 	Close() error
 }
 
+// Reopener is a Queue whose descriptor may become another file under the same
+// number.
+type Reopener interface {
+	Queue
+
+	// FDVersion returns a number that changes when it has.
+	FDVersion() uint64
+}
+
+// FDVersion returns the version of a queue's descriptor, 0 of a queue that
+// keeps its descriptor.
+func FDVersion(q Queue) uint64 {
+	if r, ok := q.(Reopener); ok {
+		return r.FDVersion()
+	}
+	return 0
+}
+
 // IdleReleaser is a Queue that keeps memory for its next requests and can
 // release it early.
 type IdleReleaser interface {

@@ -17,6 +17,7 @@ import (
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/contain"
 	"github.com/viablk/viablk/internal/eventfd"
+	"github.com/viablk/viablk/internal/loop"
 )
 
 // conn is a connection from accept to close. Its goroutine owns everything but
@@ -225,7 +226,8 @@ func (c *conn) open(e granted, i access.Identity) (*session, error) {
 	return nil, fmt.Errorf("export %q: %w", e.Name, err)
 }
 
-// openFDs gets the descriptors that the loop needs, and says who the client is.
+// openFDs gets the descriptors that transmission needs, and says who the client
+// is.
 func (c *conn) openFDs(s *session, i access.Identity) (client string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -234,6 +236,9 @@ func (c *conn) openFDs(s *session, i access.Identity) (client string, err error)
 	}
 	if s.sock, err = dupSocket(c.net); err == nil {
 		s.bell, err = eventfd.New()
+	}
+	if err == nil {
+		err = loop.Open()
 	}
 	return deviceClient(c.net, i), err
 }

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/viablk/viablk/internal/loop"
 )
 
 const (
@@ -12,27 +14,47 @@ const (
 
 	// hangUpPoll is how often hangUp asks whether it did.
 	hangUpPoll = 5 * time.Millisecond
+
+	// hangUpReceives bounds how often a visit receives what is not read.
+	hangUpReceives = 16
 )
 
-// hangUp tells the client that no reply follows, and waits until it has the
-// last ones, or takes none: over TCP, to close a socket in which requests wait
-// unread discards the replies that are not acknowledged.
-func (t *transmission) hangUp() {
+// hangUp is the end of a connection whose client is still there.
+type hangUp struct {
+	least int       // of what was sent, the client did not have so many bytes
+	since time.Time // that was seen
+}
+
+// beginHangUp tells the client that no reply follows.
+func (t *transmission) beginHangUp() {
 	t.secure.closeNotify()
 	_ = unix.Shutdown(int(t.sock), unix.SHUT_WR) // fails if the client is gone
-	fds := []unix.PollFd{{Fd: int32(t.sock), Events: unix.POLLIN}, {Fd: int32(t.bell), Events: unix.POLLIN}}
-	least, since := t.sock.unsent(), time.Now()
-	for least > 0 && time.Since(since) < hangUpGrace && !t.conn.stopped.Load() {
+	t.hangingUp = &hangUp{least: t.sock.unsent(), since: time.Now()}
+}
+
+// hangUp waits until the client has the last replies, or takes none: over TCP,
+// to close a socket in which requests wait unread discards the replies that are
+// not acknowledged.
+func (t *transmission) hangUp() (loop.Next, error) {
+	h := t.hangingUp
+	next := loop.Next{Again: true}
+	for range hangUpReceives {
 		n, err := t.sock.receive(t.in.buffer)
 		if err == unix.EAGAIN {
-			ppoll(fds, hangUpPoll)
-		} else if n == 0 {
-			return // the client is gone
+			next = loop.Next{Wait: hangUpPoll, Files: []*loop.File{&t.wakers.client, &t.wakers.bell}}
+			break
 		}
-		if now := t.sock.unsent(); now < least {
-			least, since = now, time.Now()
+		if n == 0 { // the client is gone
+			return loop.Next{Done: true}, t.in.end
 		}
 	}
+	if now := t.sock.unsent(); now < h.least {
+		h.least, h.since = now, time.Now()
+	}
+	if h.least == 0 || time.Since(h.since) >= hangUpGrace || t.conn.stopped.Load() {
+		return loop.Next{Done: true}, t.in.end
+	}
+	return next, nil
 }
 
 // unsent returns how many bytes of what was sent the client's side of the

@@ -3,25 +3,24 @@ package nbd
 import (
 	"errors"
 	"os"
-	"runtime"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/loop"
 )
 
-// A connection whose client is idle is parked: it has no thread, no buffers and
+// A connection whose client is idle is parked: it has no loop, no buffers and
 // no entries, and its goroutine waits in the runtime's poller, as thousands of
 // others may. A connection begins like that, and comes back to it when it had
 // nothing to do for a while:
 //
-//	park ─▶ readable, drained or stopped ─▶ loop on its thread ─▶ idle ─▶ park
+//	park ─▶ readable, drained or stopped ─▶ driven by a loop ─▶ idle ─▶ park
 //
-// While the loop runs the poller does not know the socket: it would wake a
+// While a loop drives it the poller does not know the socket: it would wake a
 // thread of the runtime for every request. So what the poller watches is a
 // descriptor of its own, made to park and closed to wake. A client in
 // transmission is never lost for want of a descriptor: without one it stays
@@ -54,35 +53,15 @@ func (t *transmission) serve() error {
 			}
 		}
 		t.conn.unwatch() // what was not parked was watched in the handshake
-		if err := t.conn.onThread(t.run); !errors.Is(err, errIdle) {
+		t.acquireBuffers()
+		if err := loop.Drive(t); err != nil {
 			return err
 		}
-	}
-}
-
-// loopThreads are those of loops, in all servers of the process.
-var loopThreads atomic.Int32
-
-// retainedThreads is how many threads stay for the next loops when theirs has
-// ended: the runtime never ends one that is idle, and each costs some 50 KiB.
-const retainedThreads = 16
-
-// onThread runs f on a thread of its own: the queue of a device is driven, and
-// the socket waited for, without the Go scheduler in between.
-func (c *conn) onThread(f func() error) error {
-	ended := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		loopThreads.Add(1)
-		ended <- func() (err error) {
-			defer c.recover(&err)
-			return f()
-		}()
-		if loopThreads.Add(-1) < retainedThreads {
-			runtime.UnlockOSThread() // else the thread ends with the goroutine
+		if !errors.Is(t.outcome, errIdle) {
+			return t.outcome
 		}
-	}()
-	return <-ended
+		t.outcome = nil
+	}
 }
 
 // park waits until there is something to do, if it can.

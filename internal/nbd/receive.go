@@ -131,10 +131,15 @@ func (t *transmission) fill() (bool, error) {
 	var e syscall.Errno
 	if in.phase == awaitPayload {
 		rest := in.current.req.Data[in.got:]
-		setIovec(&in.iov[0], rest)
 		behind := in.buffer[:min(in.receiveLimit, len(in.buffer))]
-		setIovec(&in.iov[1], behind)
-		in.message.use(in.iov[:])
+		buffers := in.iov[:]
+		if len(rest) > visitBytes { // else one call receives all that the client sends meanwhile
+			rest, behind, buffers = rest[:visitBytes], nil, in.iov[:1]
+		} else {
+			setIovec(&in.iov[1], behind)
+		}
+		setIovec(&in.iov[0], rest)
+		in.message.use(buffers)
 		want = len(rest) + len(behind)
 		if n, e = t.sock.scatter(&in.message); n > len(rest) {
 			in.r, in.w = 0, n-len(rest)
@@ -160,7 +165,7 @@ func (t *transmission) fill() (bool, error) {
 		t.abandon(t.endOfStream())
 		return true, nil
 	}
-	if in.wouldBlock = n < want; !in.wouldBlock && in.receiveLimit > len(in.buffer) {
+	if in.wouldBlock = n < want && !t.wakers.closed; !in.wouldBlock && n == want && in.receiveLimit > len(in.buffer) {
 		in.widen()
 	}
 	in.total += uint64(n)

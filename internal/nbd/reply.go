@@ -17,8 +17,9 @@ type outbound struct {
 	iov        []unix.Iovec // iov[head:] is to be sent
 	frees      []*entry     // the entry that is free after the buffer is sent, or nil
 	head       int
-	wouldBlock bool   // the socket had no room when last asked
-	total      uint64 // bytes sent
+	wouldBlock bool          // the socket had no room when last asked
+	total      uint64        // bytes sent
+	part       [1]unix.Iovec // of a buffer longer than a share
 	message    message
 }
 
@@ -29,6 +30,26 @@ func (o *outbound) empty() bool { return o.head == len(o.iov) }
 
 // pending returns the entries of replies that are not sent.
 func (o *outbound) pending() []*entry { return o.frees[o.head:] }
+
+// next returns the buffers to send in one call, the share of a visit at most: a
+// socket takes any number of bytes from a client that receives meanwhile.
+func (o *outbound) next() []unix.Iovec {
+	iov := o.iov[o.head:min(len(o.iov), o.head+buffersPerSend)]
+	left := uint64(visitBytes)
+	for i := range iov {
+		switch {
+		case iov[i].Len <= left:
+			left -= iov[i].Len
+		case i > 0:
+			return iov[:i]
+		default:
+			o.part[0] = iov[0]
+			o.part[0].SetLen(visitBytes)
+			return o.part[:]
+		}
+	}
+	return iov
+}
 
 // push appends a buffer; last is the entry if it is its reply's last. The list
 // grows to the longest there ever was.
@@ -140,15 +161,16 @@ func (t *transmission) replyError(s *entry, errno syscall.Errno) {
 	t.out.push([]byte(text), s)
 }
 
-// send gives the socket all replies there are, in one call if it takes them.
+// send gives the socket all replies there are, in one call if it takes them, up
+// to the share of a visit or a bit more.
 func (t *transmission) send() (bool, error) {
 	o := &t.out
 	if !t.sending() || o.wouldBlock {
 		return false, nil
 	}
 	progress := false
-	for t.sending() {
-		n, e := t.gather(o.iov[o.head:min(len(o.iov), o.head+buffersPerSend)])
+	for most := o.total + visitBytes; t.sending() && o.total < most; {
+		n, e := t.gather(o.next())
 		if e == unix.EAGAIN {
 			o.wouldBlock = true
 			break

@@ -6,17 +6,14 @@ import (
 	"io"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/viablk/viablk/internal/block"
-	"github.com/viablk/viablk/internal/eventfd"
 	"github.com/viablk/viablk/internal/loop"
 	"github.com/viablk/viablk/internal/spin"
 )
 
 // transmission is the transmission phase of one connection: the socket, the
-// queue, and everything in between, owned by one goroutine. In steady state it
-// allocates nothing and takes no lock. One iteration of its loop:
+// queue, and everything in between. A loop drives it, with others. In steady
+// state it allocates nothing and takes no lock. One iteration of it:
 //
 //  1. fill    takes from the socket what has arrived       (receive.go)
 //  2. parse   makes requests of it and submits them        (receive.go)
@@ -28,8 +25,7 @@ import (
 // Slots and bytes in flight are bounded; when either runs out, parse stops,
 // then fill, then the client's socket buffer fills: a client that does not take
 // its replies costs a bounded amount of memory. One that is idle costs none of
-// it: the loop ends with errIdle, and is run again when there is something to
-// do (idle.go).
+// it: the loop has it no longer, until there is something to do (idle.go).
 type transmission struct {
 	conn         *conn
 	limits       *Limits
@@ -54,8 +50,10 @@ type transmission struct {
 	out      outbound
 	statuses statusPool
 
+	wakers     wakers
+	hangingUp  *hangUp // nil: not yet
+	outcome    error   // of the last visit
 	spinner    spin.Spinner
-	slice      loop.TimeSlice
 	receives   stall
 	sends      stall
 	counts     counterSet
@@ -70,7 +68,8 @@ type transmission struct {
 // errStalled ends a connection whose client stopped in the middle.
 var errStalled = errors.New("client made no progress")
 
-// errIdle ends the loop of a client that had nothing to say for a while.
+// errIdle is the outcome of a visit to a client that had nothing to say for a
+// while.
 var errIdle = errors.New("client is idle")
 
 func newTransmission(c *conn, s *session) *transmission {
@@ -86,6 +85,7 @@ func newTransmission(c *conn, s *session) *transmission {
 		terms:       s.terms,
 		requests:    requestTable{depth: c.limits.Depth},
 		epoch:       time.Now(),
+		wakers:      newWakers(s),
 	}
 	if s.followSize {
 		t.sizeSource = s.export
@@ -99,43 +99,6 @@ func newTransmission(c *conn, s *session) *transmission {
 		t.secure.attach(s.sock)
 	}
 	return t
-}
-
-// run serves the client until it disconnects (nil), leaves (io.EOF or
-// io.ErrUnexpectedEOF), breaks the protocol, the server ends, or the client is
-// idle (errIdle).
-func (t *transmission) run() error {
-	defer t.slice.End()
-	t.acquireBuffers()
-	for {
-		progress, err := t.iterate()
-		if err != nil {
-			return err
-		}
-		if t.iterations++; t.iterations%64 == 0 {
-			t.publish()
-			t.tendAge(t.timing.Now())
-			t.timing.recorder.Publish()
-		}
-		if progress {
-			continue
-		}
-		if t.done() {
-			if t.in.phase != ended {
-				t.hangUp()
-			}
-			return t.in.end
-		}
-		if progress, err = t.busyPoll(); progress || err != nil {
-			if err != nil {
-				return err
-			}
-			continue
-		}
-		if err := t.sleep(); err != nil {
-			return err
-		}
-	}
 }
 
 // iterate does what can be done without waiting, and reports whether that was
@@ -157,6 +120,7 @@ func (t *transmission) iterate() (bool, error) {
 		return false, err
 	}
 	if t.unkicked {
+		loop.MayBlock()
 		t.queue.Kick()
 		t.unkicked = false
 	}
@@ -197,70 +161,8 @@ func (t *transmission) done() bool {
 	return t.in.phase == ended || t.in.closed
 }
 
-// sleep waits for the socket, the queue, or the server to have something to do.
-func (t *transmission) sleep() error {
-	if t.inQueue == 0 {
-		t.queue.Reap(nil) // an idle remote device keeps its connection alive
-	}
-	wait, ok := t.queue.Arm()
-	if !ok && t.inQueue > 0 {
-		return nil
-	}
-	if !ok {
-		wait = 0 // only look at the socket
-	}
-	wait, err := t.bound(wait)
-	if err != nil {
-		return err
-	}
-	fds := [...]unix.PollFd{
-		{Fd: -1},
-		{Fd: int32(t.bell), Events: unix.POLLIN},
-		{Fd: int32(t.queue.FD()), Events: unix.POLLIN},
-	}
-	client, bell := &fds[0], &fds[1]
-	if t.needsInput() {
-		client.Events |= unix.POLLIN
-	}
-	if t.sending() {
-		client.Events |= unix.POLLOUT
-	}
-	if client.Events != 0 || t.in.phase != ended { // else a hang-up would wake for nothing
-		client.Fd = int32(t.sock)
-	}
-	now := time.Now()
-	t.timing.At(now.Sub(t.epoch))
-	t.tendAge(now.Sub(t.epoch))
-	if t.slice.Due(now) {
-		loop.Yield()
-		t.counts[countYields]++
-	}
-	t.counts[countSleeps]++
-	t.counts[countSyscalls]++
-	t.publish()
-	t.timing.recorder.Publish()
-	t.addIdleTime(wait, ppoll(fds[:], wait))
-	t.timing.Expire()
-
-	gone := client.Revents & (unix.POLLHUP | unix.POLLERR)
-	if gone != 0 && t.in.phase != ended && !t.needsInput() {
-		t.abandon(io.ErrUnexpectedEOF) // it gets no reply: what it sent is not read
-	}
-	if client.Revents&unix.POLLIN|gone != 0 {
-		t.in.wouldBlock = false
-	}
-	if client.Revents&unix.POLLOUT|gone != 0 {
-		t.out.wouldBlock = false
-	}
-	if bell.Revents != 0 {
-		eventfd.Drain(t.bell)
-		t.counts[countSyscalls]++
-	}
-	return nil
-}
-
-// bound returns how long the loop may sleep, given how long the queue lets it.
-// Negative stands for any time.
+// bound returns how long the connection may sleep, given how long the queue
+// lets it. Negative stands for any time.
 func (t *transmission) bound(wait time.Duration) (time.Duration, error) {
 	timeout, err := t.progressTimeout()
 	if err != nil {
@@ -290,7 +192,7 @@ func (t *transmission) bound(wait time.Duration) (time.Duration, error) {
 	return wait, nil
 }
 
-// memoryRetry is how long the loop waits to ask again a queue that refuses a
+// memoryRetry is how long the client waits to ask again a queue that refuses a
 // request although nothing is in flight: the machine is out of memory.
 const memoryRetry = 10 * time.Millisecond
 
