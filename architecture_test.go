@@ -63,7 +63,7 @@ var arrows = map[string][]string{
 	"integration/netbed":     {"internal/netns"},
 	"integration/history":    {},
 	"integration/nemesis":    {"integration/history", "integration/testbed"},
-	"integration/simulation": {"integration/history", "initiator", "target", "target/reserve", "internal/block", "internal/sched", "internal/takeover", "via"},
+	"integration/simulation": {"integration/history", "initiator", "target", "target/reserve", "internal/block", "internal/loop", "internal/sched", "internal/takeover", "via"},
 
 	"integration/suites":      {},
 	"integration/suites/shim": {},
@@ -86,7 +86,7 @@ var arrows = map[string][]string{
 	"integration/vm/interop":     {},
 	"integration/vm/interop/end": {"via/roce/interop", "via/roce/interop/oob", "via", "via/roce"},
 
-	"initiator": {"via", "regcache", "internal/backoff", "internal/carrier", "internal/handshake", "internal/seal", "internal/wire", "internal/block", "internal/ratelog", "internal/ring", "internal/sched", "internal/contain"},
+	"initiator": {"via", "regcache", "internal/backoff", "internal/carrier", "internal/handshake", "internal/seal", "internal/wire", "internal/block", "internal/loop", "internal/ratelog", "internal/ring", "internal/sched", "internal/contain"},
 	"target":    {"via", "regcache", "internal/access", "internal/carrier", "internal/handshake", "internal/latency", "internal/seal", "internal/wire", "internal/block", "internal/loop", "internal/spin", "internal/ratelog", "internal/ring", "internal/sched", "internal/contain", "target/reserve"},
 	"regcache":  {"via", "internal/buddy"},
 
@@ -133,7 +133,7 @@ var arrows = map[string][]string{
 	"internal/eventfd":     {},
 	"internal/prefetch":    {},
 	"internal/ring":        {},
-	"internal/loop":        {},
+	"internal/loop":        {"internal/eventfd"},
 	"internal/spin":        {},
 	"internal/sched":       {"internal/eventfd", "internal/loop"},
 	"internal/ratelog":     {},

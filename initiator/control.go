@@ -5,9 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/viablk/viablk/internal/carrier"
+	"github.com/viablk/viablk/internal/loop"
 	"github.com/viablk/viablk/internal/sched"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/via"
@@ -26,6 +25,11 @@ type controller struct {
 	left      bool   // logged out: the target closes the connection
 	keepalive keepalive
 	rekey     rekeyer
+
+	failure error         // why the last visit ended the connection
+	files   [2]loop.File  // of the carrier and the bell
+	watched [2]*loop.File // them
+	done    [8]via.Completion
 }
 
 // routineControl serves the control connection until it breaks or the path is
@@ -34,7 +38,7 @@ func (p *path) routineControl(c *carrier.Carrier, bell sched.Bell, interval time
 	s := p.s
 	defer p.setEnded()
 	k := &controller{p: p, s: s, c: c, bell: bell, keepalive: newKeepalive(s.cfg.Scheduler, interval)}
-	err := s.cfg.guard("panic: the session ends", k.serve)
+	err := k.serve()
 	k.endRekey()
 	if p.only() {
 		s.forgetKeys() // no connection joins any more
@@ -50,38 +54,60 @@ func (p *path) routineControl(c *carrier.Carrier, bell sched.Bell, interval time
 	}
 }
 
+// serve has a loop drive the connection until it ends.
 func (k *controller) serve() error {
-	var done [8]via.Completion
-	polls := []unix.PollFd{{Fd: int32(k.c.FD()), Events: unix.POLLIN}, {Fd: int32(k.bell.FD()), Events: unix.POLLIN}}
-	for {
-		n := k.c.Poll(done[:])
-		for i := range done[:n] {
-			if err := k.completion(&done[i]); err != nil {
-				return err
-			}
-			if k.left {
-				return nil
+	k.files = [...]loop.File{{FD: k.c.FD()}, {FD: k.bell.FD()}}
+	k.watched = [...]*loop.File{&k.files[0], &k.files[1]}
+	if err := k.s.cfg.Scheduler.Drive(k); err != nil {
+		return err
+	}
+	return k.failure
+}
+
+// Visit implements [loop.Task].
+func (k *controller) Visit(loop.Round) (next loop.Next) {
+	next.Done = true
+	k.failure = k.s.cfg.guard("panic: the session ends", func() (err error) {
+		next, err = k.visit()
+		return err
+	})
+	next.Done = next.Done || k.failure != nil
+	return next
+}
+
+// visitBatches bounds how many batches of messages a visit handles.
+const visitBatches = 16
+
+// visit handles what has arrived, and sends what is due.
+func (k *controller) visit() (loop.Next, error) {
+	if k.files[1].Ready {
+		k.bell.Drain()
+	}
+	for range visitBatches {
+		n := k.c.Poll(k.done[:])
+		for i := range k.done[:n] {
+			if err := k.completion(&k.done[i]); err != nil || k.left {
+				return loop.Next{Done: true}, err
 			}
 		}
 		if k.p.quit.IsSet() {
-			return nil
+			return loop.Next{Done: true}, nil
 		}
 		if err := k.advance(); err != nil {
-			return err
+			return loop.Next{}, err
 		}
 		k.c.Doorbell()
 		if n > 0 {
 			continue
 		}
 		if !k.c.Connected() {
-			return fmt.Errorf("%w: %w", errSession, errLost)
+			return loop.Next{}, fmt.Errorf("%w: %w", errSession, errLost)
 		}
 		if d, ok := k.keepalive.wait(); ok && k.c.Arm() {
-			d = k.rekey.wait(k.s.cfg.Scheduler.Now, d)
-			_ = k.s.cfg.Scheduler.Poll(polls, d) // the next iteration polls in any case
-			k.bell.Drain()
+			return loop.Next{Wait: k.rekey.wait(k.s.cfg.Scheduler.Now, d), Files: k.watched[:]}, nil
 		}
 	}
+	return loop.Next{Again: true}, nil
 }
 
 // completion handles a completed descriptor.

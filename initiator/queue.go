@@ -147,6 +147,10 @@ func (q *Queue) FD() int {
 	return q.carrier.FD()
 }
 
+// FDVersion implements [block.Reopener]: a connection that is restored has
+// another completion queue.
+func (q *Queue) FDVersion() uint64 { return q.reconnects }
+
 // Arm prepares the queue for the owner's sleep.
 func (q *Queue) Arm() (time.Duration, bool) {
 	q.publish()

@@ -16,8 +16,8 @@ import (
 //  2. conn.confirm answers it, if the fabric can without a VI, and waits until
 //     the peer has shown that it has the answer. Until then the address may be
 //     that of another host: the request has a goroutine and nothing else.
-//  3. conn.routineServe has a thread.
-//  4. worker.accept makes the VI and its memory.
+//  3. worker.accept makes the VI and its memory.
+//  4. A loop drives the worker.
 
 // routineConfirm confirms a request and starts its worker.
 func (c *conn) routineConfirm(ctx context.Context, r *via.ConnRequest) {
@@ -27,7 +27,7 @@ func (c *conn) routineConfirm(ctx context.Context, r *via.ConnRequest) {
 		c.server.removeConn(c)
 		return
 	}
-	c.server.cfg.Scheduler.GoThread(func() { c.routineServe(ctx, r, attrs) })
+	c.server.cfg.Scheduler.Go(func() { c.routineServe(ctx, r, attrs) })
 }
 
 // confirm returns the attributes of the VI that answers the request.
@@ -71,7 +71,7 @@ func (w *worker) accept(ctx context.Context, r *via.ConnRequest, attrs via.ViAtt
 	if err != nil {
 		return err
 	}
-	w.sleeper.bell = bell
+	w.sleeper.setBell(bell)
 	w.conn.signals.setBell(bell)
 	w.carrier, err = carrier.New(cfg.NIC, carrier.Config{
 		Attributes: attrs,

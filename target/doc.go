@@ -1,7 +1,7 @@
 // Package target serves disks over VIA: the storage server's half of the block
 // protocol.
 //
-// Each VIA connection has one worker, a goroutine locked to its thread. The
+// Each VIA connection has one worker, which a loop drives with others. The
 // server and other workers touch only the conn of a connection: signals and
 // published counters. All else is in the worker, which no other goroutine can
 // reach, and there each part has one owner:
@@ -12,6 +12,7 @@
 //	executor     payload memory, ranges, the backend  (execute.go)
 //	sender       RDMA, answers, the order of sends    (send.go)
 //	sleeper      busy-polling and sleep               (sleeper.go)
+//	             the share of a visit                 (visit.go)
 //	peerWatch    silence of the initiator             (watch.go)
 //
 // Nothing on the data path is shared between workers, so nothing there is

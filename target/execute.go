@@ -8,6 +8,7 @@ import (
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/carrier"
 	"github.com/viablk/viablk/internal/latency"
+	"github.com/viablk/viablk/internal/loop"
 	"github.com/viablk/viablk/internal/ring"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/regcache"
@@ -176,6 +177,7 @@ func (x *executor) submit(r *request) error {
 	if r.given = x.stopwatch.Now(); q.active == 0 {
 		q.age.Set(r.given)
 	}
+	loop.MayBlock()
 	if !q.queue.Submit(&r.block) {
 		// The queue has one entry for each slot.
 		return fmt.Errorf("backend queue of export %q is full", q.export.Name)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/viablk/viablk/internal/carrier"
 	"github.com/viablk/viablk/internal/latency"
+	"github.com/viablk/viablk/internal/loop"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/via"
 )
@@ -34,14 +35,15 @@ func (w *worker) iterate() bool {
 		w.exports.publishLatency()
 		w.tendRekey(now)
 	}
-	n := w.carrier.Poll(w.done[:])
-	for i := range w.done[:n] {
-		if w.failure != nil {
-			break // completions after a protocol error are ignored
-		}
-		w.completion(&w.done[i])
+	if len(w.polled) == 0 {
+		w.polled = w.done[:w.carrier.Poll(w.done[:])]
 	}
-	worked := n > 0
+	worked := len(w.polled) > 0
+	for len(w.polled) > 0 && w.payload < w.share && w.failure == nil { // those after a protocol error are ignored
+		c := &w.polled[0]
+		w.polled = w.polled[1:]
+		w.completion(c)
+	}
 	for _, q := range w.exports.queues {
 		if q.active > 0 && w.reap(q) {
 			worked = true
@@ -118,6 +120,7 @@ func (w *worker) command(rc *carrier.Receive, length uint32, stashed bool) {
 	if r == nil {
 		return // stashed
 	}
+	loop.MayBlock() // a copy of a mapped file too, which no queue has
 	r.began, r.given, r.waited = w.stopwatch.Now(), latency.NotGiven, false
 	w.execute.timer.discard()
 	switch {
@@ -132,6 +135,9 @@ func (w *worker) command(rc *carrier.Receive, length uint32, stashed bool) {
 	if status != wire.StatusOK {
 		w.execute.refuse(r, status)
 	} else {
+		if op := r.command.Opcode; op == wire.OpRead || op == wire.OpWrite {
+			w.payload += uint64(r.command.Length)
+		}
 		err = w.execute.start(r, w.receive.busy == 1)
 	}
 	w.proceed(r, err)

@@ -9,6 +9,7 @@ import (
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/carrier"
 	"github.com/viablk/viablk/internal/latency"
+	"github.com/viablk/viablk/internal/loop"
 	"github.com/viablk/viablk/internal/wire"
 	"github.com/viablk/viablk/target/reserve"
 	"github.com/viablk/viablk/via"
@@ -27,6 +28,7 @@ type handle struct {
 type exportQueue struct {
 	export  *exported
 	queue   block.Queue
+	file    loop.File    // of the queue
 	disk    block.Mapped // if it is memory that is registered; else nil
 	direct  *via.Memory  // that memory
 	mapping *connMapping // of a disk that is mapped; else nil

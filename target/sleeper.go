@@ -1,36 +1,41 @@
 package target
 
 import (
-	"fmt"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/loop"
 	"github.com/viablk/viablk/internal/sched"
 	"github.com/viablk/viablk/internal/spin"
 )
 
 // sleeper is how a worker waits when it has no work: it busy-polls while that
-// finds work, then sleeps.
+// finds work, then leaves the loop to others.
 type sleeper struct {
 	scheduler sched.Scheduler
 	bell      sched.Bell // of the connection's signals
 	idle      spin.Spinner
-	slice     loop.TimeSlice
-	polls     []unix.PollFd
+	asleep    bool // since the last visit
+
+	// The files that end a sleep: a signal, the VI, the backends.
+	signal, vi loop.File
+	files      []*loop.File
 
 	sleeps, yields, busyPolls, pollHits uint64
 }
 
 func newSleeper(s sched.Scheduler, busyPoll time.Duration) sleeper {
-	return sleeper{scheduler: s, idle: spin.New(busyPoll)}
+	return sleeper{scheduler: s, idle: spin.New(busyPoll), vi: loop.File{FD: -1}}
 }
+
+// setBell sets the bell.
+func (s *sleeper) setBell(b sched.Bell) { s.bell, s.signal.FD = b, b.FD() }
 
 // arm collects what ends the sleep: a signal, the VI, a backend. It returns how
 // long the sleep may last, or false if a backend has work already.
 func (s *sleeper) arm(vi int, queues []*exportQueue, wait time.Duration) (time.Duration, bool) {
-	s.polls = append(s.polls[:0], unix.PollFd{Fd: int32(s.bell.FD()), Events: unix.POLLIN}, unix.PollFd{Fd: int32(vi), Events: unix.POLLIN})
+	s.vi.FD = vi
+	s.files = append(s.files[:0], &s.signal, &s.vi)
 	for _, q := range queues {
 		d, ok := q.queue.Arm()
 		if !ok {
@@ -39,28 +44,32 @@ func (s *sleeper) arm(vi int, queues []*exportQueue, wait time.Duration) (time.D
 		if d >= 0 && d < wait {
 			wait = d
 		}
-		if fd := q.queue.FD(); fd >= 0 {
-			s.polls = append(s.polls, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+		q.file.FD, q.file.Version = q.queue.FD(), block.FDVersion(q.queue)
+		if q.file.FD >= 0 {
+			s.files = append(s.files, &q.file)
 		}
 	}
 	return wait, true
 }
 
-// sleep waits for what arm collected, from now on.
-func (s *sleeper) sleep(now time.Time, wait time.Duration) error {
-	s.sleeps++
-	if s.slice.Due(now) {
-		s.scheduler.Yield()
+// awake ends a sleep.
+func (w *worker) awake(r loop.Round) {
+	s := &w.sleeper
+	if r.Yielded {
 		s.yields++
 	}
-	err := s.scheduler.Poll(s.polls, wait)
-	if s.polls[0].Revents != 0 {
+	if !s.asleep {
+		return
+	}
+	s.asleep = false
+	if s.signal.Ready {
 		s.bell.Drain()
 	}
-	if err != nil {
-		return fmt.Errorf("wait for work: %w", err)
+	for _, q := range w.exports.queues {
+		if q.active == 0 {
+			q.queue.Reap(w.execute.reaped[:]) // lets the queue progress; nothing is in flight
+		}
 	}
-	return nil
 }
 
 // busyPoll polls for a short time before a sleep, if recent polls found work.
@@ -81,9 +90,10 @@ func (w *worker) busyPoll() bool {
 	return false
 }
 
-// sleep waits for the VI, a backend, a signal, or the end of the watch's
-// interval.
-func (w *worker) sleep() {
+// sleep returns what the worker waits for: the VI, a backend, a signal, or the
+// end of the watch's interval. It returns false if there is something to do
+// now.
+func (w *worker) sleep() (loop.Next, bool) {
 	now := w.sleeper.scheduler.Now()
 	w.stopwatch.At(w.conn.server.exports.at(now))
 	w.stopwatch.Expire()
@@ -94,22 +104,17 @@ func (w *worker) sleep() {
 	wait := w.watch.next.Sub(now)
 	if wait <= 0 {
 		w.checkPeer()
-		return
+		return loop.Next{}, false
 	}
 	if !w.carrier.Arm() {
-		return
+		return loop.Next{}, false
 	}
 	wait, ok := w.sleeper.arm(w.carrier.FD(), w.exports.queues, wait)
 	if signals := &w.conn.signals; !ok || signals.recheck.Load() || signals.halt.Load() != 0 && w.finished() {
-		return
+		return loop.Next{}, false
 	}
 	w.exports.publishLatency()
-	if err := w.sleeper.sleep(now, wait); err != nil {
-		w.fail(err)
-	}
-	for _, q := range w.exports.queues {
-		if q.active == 0 {
-			q.queue.Reap(w.execute.reaped[:]) // lets the queue progress; nothing is in flight
-		}
-	}
+	w.sleeper.sleeps++
+	w.sleeper.asleep = true
+	return loop.Next{Wait: wait, Files: w.sleeper.files}, true
 }

@@ -15,10 +15,11 @@ import (
 	"github.com/viablk/viablk/via"
 )
 
-// worker serves a VIA connection. Its goroutine alone uses it, so nothing in it
-// has a lock. Each part has one owner, whose methods touch that part only and
-// return errors; the worker passes requests from one owner to the next, and
-// alone ends the connection.
+// worker serves a VIA connection. A loop drives it; before and after that its
+// goroutine has it. One at a time uses it, so nothing in it has a lock. Each
+// part has one owner, whose methods touch that part only and return errors; the
+// worker passes requests from one owner to the next, and alone ends the
+// connection.
 type worker struct {
 	conn    *conn
 	log     *slog.Logger
@@ -40,8 +41,11 @@ type worker struct {
 	stopwatch  latency.Stopwatch
 	sleeper    sleeper
 	iterations uint32
-	failure    error // why the connection ends
+	payload    uint64 // bytes of the reads and writes that have begun
+	share      uint64 // payload at which the visit ends
+	failure    error  // why the connection ends
 	done       [64]via.Completion
+	polled     []via.Completion // of done, not handled yet
 }
 
 func newWorker(c *conn) *worker {
@@ -74,9 +78,11 @@ func (w *worker) serve(ctx context.Context, r *via.ConnRequest, attrs via.ViAttr
 		return
 	}
 	w.log.Debug("connection accepted", "event", "connection_accepted")
-	debug.SetPanicOnFault(true)
-	w.guard(w.loop)
-	w.sleeper.slice.End()
+	debug.SetPanicOnFault(true) // of the release; loops have it set
+	w.watch.next = w.sleeper.scheduler.Now().Add(loginTimeout)
+	if err := w.sleeper.scheduler.Drive(w); err != nil {
+		w.fail(err)
+	}
 	known := w.login.session != nil
 	w.release()
 	switch {
@@ -105,34 +111,10 @@ func (w *worker) endReason() string {
 	return "the target stops"
 }
 
-// fail records why the connection ends; the loop returns at its next iteration.
+// fail records why the connection ends; no visit follows the present one.
 func (w *worker) fail(err error) {
 	if w.failure == nil {
 		w.failure = err
-	}
-}
-
-// loop serves the connection until it ends.
-func (w *worker) loop() {
-	w.watch.next = w.sleeper.scheduler.Now().Add(loginTimeout)
-	recheck := &w.conn.signals.recheck
-	for !w.finished() {
-		if recheck.Load() || w.execute.aborted {
-			recheck.Store(false)
-			w.handleSignals()
-			w.reapDiskCalls()
-			w.tendRekey(w.sleeper.scheduler.Now())
-			w.exports.closeUnused()
-			w.logout()
-			w.stopwatch.Expire() // this may have taken long
-		}
-		if w.conn.signals.halt.Load() == stopDrain {
-			w.tendDrain()
-		}
-		if w.failure != nil || w.iterate() || w.busyPoll() {
-			continue
-		}
-		w.sleep()
 	}
 }
 

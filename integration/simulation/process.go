@@ -19,6 +19,7 @@ type Process struct {
 	swept     int     // tasks that were left by the last sweep
 	held      []*task // could run, but the process is stopped
 	events    map[*sched.Event]*waiters
+	loops     [loopsPerProcess]simLoop
 	stopped   bool
 	dead      bool
 	onKill    []func() // what the machine does when the process is killed
@@ -65,12 +66,6 @@ func (p *Process) resume() {
 
 // Now implements [sched.Scheduler], as do the other methods of Process below.
 func (p *Process) Now() time.Time { return epoch.Add(p.scheduler.now) }
-
-// GoThread starts a task: a simulation has one thread.
-func (p *Process) GoThread(f func()) { p.Go(f) }
-
-// Yield does nothing: one task runs at a time, until it waits.
-func (p *Process) Yield() {}
 
 // NewEvent returns an event that wakes the tasks in Wait.
 func (p *Process) NewEvent() *sched.Event {

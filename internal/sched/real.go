@@ -3,7 +3,6 @@ package sched
 import (
 	"context"
 	"errors"
-	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,15 +20,7 @@ func (machine) Now() time.Time   { return time.Now() }
 func (machine) Go(f func())      { go f() }
 func (machine) NewEvent() *Event { return NewEvent(nil) }
 
-func (machine) GoThread(f func()) {
-	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		f()
-	}()
-}
-
-func (machine) Yield() { loop.Yield() }
+func (machine) Drive(t loop.Task) error { return loop.Drive(t) }
 
 func (machine) WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, d)

@@ -2,7 +2,6 @@ package sched_test
 
 import (
 	"context"
-	"sync"
 	"testing"
 	"time"
 
@@ -40,30 +39,6 @@ func TestWaitEnds(t *testing.T) {
 	s.Go(later.Set)
 	s.Wait(t.Context(), -1, later)
 	<-later.Done()
-}
-
-// Each goroutine of GoThread has a thread that no other has.
-func TestGoThread(t *testing.T) {
-	threads := make(chan int, 2)
-	var started, ended sync.WaitGroup
-	started.Add(2)
-	for range 2 {
-		ended.Add(1)
-		sched.Real.GoThread(func() {
-			defer ended.Done()
-			before := unix.Gettid()
-			started.Done()
-			started.Wait()
-			if unix.Gettid() != before {
-				t.Error("the thread has changed")
-			}
-			threads <- before
-		})
-	}
-	ended.Wait()
-	if one, two := <-threads, <-threads; one == two {
-		t.Errorf("two goroutines have thread %d", one)
-	}
 }
 
 func TestPollEndsWithBell(t *testing.T) {

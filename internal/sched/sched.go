@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/viablk/viablk/internal/loop"
 )
 
 // Scheduler is the clock, the waits and the goroutines. Code that takes one
@@ -25,12 +27,8 @@ type Scheduler interface {
 	// Go starts a goroutine.
 	Go(f func())
 
-	// GoThread starts a goroutine that has a thread to itself.
-	GoThread(f func())
-
-	// Yield has a goroutine of GoThread pass through the scheduler; see
-	// [loop.Yield].
-	Yield()
+	// Drive has a loop drive a task until it is done; see [loop.Drive].
+	Drive(t loop.Task) error
 
 	// NewEvent returns an event that is not set.
 	NewEvent() *Event
