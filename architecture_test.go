@@ -178,7 +178,7 @@ var testArrows = map[string][]string{
 	"integration/suites":          {"integration/program", "integration/testbed", "internal/netns"},
 	"integration/page":            {"integration/testbed"},
 	"integration/ceph":            {"integration/history", "integration/program", "integration/testbed", "internal/block", "target/backend", "target/backend/backendtest"},
-	"cmd/viablk/internal/compare": {"integration/testbed", "integration/netbed", "cmd/viablk/internal/chart"},
+	"cmd/viablk/internal/compare": {"integration/testbed", "integration/netbed", "cmd/viablk/internal/chart", "initiator", "via", "via/shm"},
 
 	"integration/vm/interop":    {"integration/vm"},
 	"integration/vm":            {"integration/vm/crashcheck", "internal/block", "internal/nbd", "target/backend"},

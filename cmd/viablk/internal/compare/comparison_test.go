@@ -46,7 +46,8 @@ func parseCells(text string) ([]cell, error) {
 // contender is a server in a comparison.
 type contender struct {
 	name, uri string
-	processes []int // that the disk is served by
+	processes []int   // that the disk is served by
+	rest      float64 // of a processor, without requests: it counts for none
 }
 
 // processorTime is what the server has used.
@@ -181,8 +182,9 @@ func (b *comparison) runCell(t testing.TB, server *contender, c cell) visit {
 		args = append(args, fmt.Sprintf("--rate_iops=%d", c.rate))
 	}
 	before := server.processorTime(t)
+	began := time.Now()
 	job := b.client.Run(t, server.uri, args...)[0]
-	used := server.processorTime(t) - before
+	used := server.processorTime(t) - before - time.Duration(server.rest*float64(time.Since(began)))
 	side := job.Read
 	if job.Write.IOs > 0 {
 		side = job.Write

@@ -102,17 +102,17 @@ func (c contest) plain(t testing.TB, program, size, secure string) contender {
 	case "tls":
 		p := testbed.StartBinary(t, program, "target", "--listen", "nbds://127.0.0.1:0", "--export", d.Name+"="+d.Spec,
 			"--admin", filepath.Join(testbed.Folder(t), "target"), "--tls", "require", "--tls-certificates", filepath.Join(secure, "server"))
-		return contender{"plain", p.URI(d.Name, "nbds"), []int{p.PID()}}
+		return contender{name: "plain", uri: p.URI(d.Name, "nbds"), processes: []int{p.PID()}}
 	}
 	s := way.Serve(t, program, d)
-	return contender{"plain", s.URI, []int{s.Target.PID()}}
+	return contender{name: "plain", uri: s.URI, processes: []int{s.Target.PID()}}
 }
 
 // through starts our server with VIA over shared memory in between.
 func (c contest) through(t testing.TB, program, size string) contender {
 	t.Helper()
 	s := testbed.ChainWay.Serve(t, program, testbed.Disk{Name: "disk", Spec: c.spec(t, size)})
-	return contender{"chain", s.URI, []int{s.Target.PID(), s.Attach.PID()}}
+	return contender{name: "chain", uri: s.URI, processes: []int{s.Target.PID(), s.Attach.PID()}}
 }
 
 // nbdkit starts nbdkit with the plugin for the disk.
@@ -126,7 +126,7 @@ func (c contest) nbdkit(t testing.TB, size, secure string) contender {
 		socket := filepath.Join(testbed.Folder(t), "k")
 		p := testbed.StartTool(t, "nbdkit", append([]string{"-f", "-U", socket}, plugin...)...)
 		testbed.WaitForSocket(t, socket)
-		return contender{"nbdkit", "nbd+unix:///?socket=" + socket, []int{p.Cmd.Process.Pid}}
+		return contender{name: "nbdkit", uri: "nbd+unix:///?socket=" + socket, processes: []int{p.Cmd.Process.Pid}}
 	}
 	port, scheme := testbed.FreePort(t), "nbd"
 	args := []string{"-f", "-i", "127.0.0.1", "-p", port}
@@ -136,7 +136,7 @@ func (c contest) nbdkit(t testing.TB, size, secure string) contender {
 	}
 	p := testbed.StartTool(t, "nbdkit", append(args, plugin...)...)
 	testbed.WaitForPort(t, port)
-	return contender{"nbdkit", scheme + "://127.0.0.1:" + port, []int{p.Cmd.Process.Pid}}
+	return contender{name: "nbdkit", uri: scheme + "://127.0.0.1:" + port, processes: []int{p.Cmd.Process.Pid}}
 }
 
 // qemuNBD starts qemu-nbd on a file, with threads as its manual has them for a
@@ -149,10 +149,10 @@ func (c contest) qemuNBD(t testing.TB, size string) contender {
 		socket := filepath.Join(testbed.Folder(t), "q")
 		p := testbed.StartTool(t, "qemu-nbd", append(args, "-k", socket, file)...)
 		testbed.WaitForSocket(t, socket)
-		return contender{"qemu-nbd", "nbd+unix:///?socket=" + socket, []int{p.Cmd.Process.Pid}}
+		return contender{name: "qemu-nbd", uri: "nbd+unix:///?socket=" + socket, processes: []int{p.Cmd.Process.Pid}}
 	}
 	port := testbed.FreePort(t)
 	p := testbed.StartTool(t, "qemu-nbd", append(args, "-b", "127.0.0.1", "-p", port, file)...)
 	testbed.WaitForPort(t, port)
-	return contender{"qemu-nbd", "nbd://127.0.0.1:" + port, []int{p.Cmd.Process.Pid}}
+	return contender{name: "qemu-nbd", uri: "nbd://127.0.0.1:" + port, processes: []int{p.Cmd.Process.Pid}}
 }

@@ -15,7 +15,7 @@ import (
 
 // The flags of TestCost: a short form has fewer rounds, parts or connections.
 var (
-	costParts       = flag.String("cost.parts", "iops,spread,tcp,rate,idle", "`PARTS` that TestCost measures")
+	costParts       = flag.String("cost.parts", "iops,spread,tcp,rate,bad,idle", "`PARTS` that TestCost measures; there is many, too")
 	costServers     = flag.String("cost.servers", "plain,chain", "`SERVERS` that TestCost measures beside nbdkit")
 	costConnections = flag.String("cost.connections", "1,4,16,64", "`NUMBERS` of connections in part iops")
 	costRounds      = flag.Int("cost.rounds", 5, "`NUMBER` of rounds")
@@ -24,6 +24,8 @@ var (
 	costClients     = flag.Int("cost.clients", 200, "`NUMBER` of idle clients of plain and nbdkit")
 	costDisks       = flag.Int("cost.disks", 8, "`NUMBER` of disks that are attached and idle")
 	costBefore      = flag.String("cost.before", "", "another build of viablk, at `PATH`, that is measured too")
+	costExports     = flag.String("cost.exports", "1,10,100,1000", "`NUMBERS` of exports in part many")
+	costSessions    = flag.String("cost.sessions", "1,10,100,500", "`NUMBERS` of sessions in part many")
 	costReport      = flag.String("cost.report", "", "write a page with charts and its data to `FOLDER`")
 )
 
@@ -68,7 +70,7 @@ const mostChained = 16
 
 // costPlan is what TestCost measures.
 type costPlan struct {
-	cells, spread, tcp, rates []cell // of the parts; none: the part is not measured
+	cells, spread, tcp, rates, bad, many []cell // of the parts; none: the part is not measured
 
 	idle           bool
 	connections    []int
@@ -78,6 +80,8 @@ type costPlan struct {
 	runtime        time.Duration
 	size           string
 	clients, disks int
+
+	exports, sessions []int // of part many
 }
 
 // parseCost makes a plan of the flags' lists.
@@ -92,10 +96,14 @@ func parseCost(parts, servers, connections string) (p costPlan, err error) {
 			p.tcp = large
 		case "rate":
 			p.rates = rated
+		case "bad":
+			p.bad = orderly
+		case "many":
+			p.many = lone
 		case "idle":
 			p.idle = true
 		default:
-			return p, fmt.Errorf("part %q is not iops, spread, tcp, rate or idle", part)
+			return p, fmt.Errorf("part %q is not iops, spread, tcp, rate, bad, many or idle", part)
 		}
 	}
 	for name := range strings.SplitSeq(servers, ",") {
@@ -104,14 +112,20 @@ func parseCost(parts, servers, connections string) (p costPlan, err error) {
 		}
 		p.servers = append(p.servers, name)
 	}
-	for text := range strings.SplitSeq(connections, ",") {
+	p.connections, err = parseNumbers(connections)
+	return p, err
+}
+
+// parseNumbers reads numbers, with commas in between.
+func parseNumbers(list string) (numbers []int, err error) {
+	for text := range strings.SplitSeq(list, ",") {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {
-			return p, fmt.Errorf("%q is no number of connections", text)
+			return nil, fmt.Errorf("%q is no number from 1 on", text)
 		}
-		p.connections = append(p.connections, n)
+		numbers = append(numbers, n)
 	}
-	return p, nil
+	return numbers, nil
 }
 
 // TestCost measures what a memory disk costs and does, plain and through the
@@ -122,6 +136,10 @@ func TestCost(t *testing.T) {
 	testbed.Must(t, err)
 	plan.before, plan.rounds, plan.runtime, plan.size = *costBefore, *costRounds, *costTime, *costSize
 	plan.clients, plan.disks = *costClients, *costDisks
+	plan.exports, err = parseNumbers(*costExports)
+	testbed.Must(t, err)
+	plan.sessions, err = parseNumbers(*costSessions)
+	testbed.Must(t, err)
 	p := measureCost(t, &plan)
 	if *costReport != "" {
 		p.save(t, *costReport)
@@ -135,7 +153,7 @@ func measureCost(t *testing.T, plan *costPlan) *page {
 	p := newPage(t, "fio", "nbdkit")
 	p.Schema, p.Name = "viablk.bench.cost/v1", "cost"
 	t.Log(strings.Join(p.Machine, ", "))
-	if len(plan.cells)+len(plan.spread)+len(plan.rates) > 0 {
+	if len(plan.cells)+len(plan.spread)+len(plan.rates)+len(plan.bad) > 0 {
 		b := plan.start(t, "unix", plan.servers)
 		ours := b.ours
 		for _, n := range plan.connections {
@@ -157,9 +175,19 @@ func measureCost(t *testing.T, plan *costPlan) *page {
 		if len(plan.rates) > 0 {
 			p.addSection("rate", "memory, a unix socket, one connection, fixed rates", b.compare(t, plan.rates))
 		}
+		if len(plan.bad) > 0 {
+			for i := range ours {
+				title := ours[i].name + ", a unix socket, four connections beside clients that misbehave, and alone"
+				p.addSection("bad-"+ours[i].name, title, b.compareBad(t, &ours[i], plan.bad))
+			}
+		}
 	}
 	if len(plan.tcp) > 0 {
 		p.addSection("tcp", "memory, TCP, one connection", plan.start(t, "tcp", []string{"plain"}).compare(t, plan.tcp))
+	}
+	if len(plan.many) > 0 {
+		p.addSection("exports", "chain, one disk of a target with so many exports", plan.compareMany(t, plan.exports, manyExports))
+		p.addSection("sessions", "chain, one of so many sessions of a target", plan.compareMany(t, plan.sessions, manySessions))
 	}
 	if plan.idle {
 		p.Idle = plan.measureIdle(t)
@@ -226,15 +254,18 @@ func parseLoad(text string) (float64, error) {
 // TestCostWorks keeps the measurement alive where it does not run: each server
 // has figures in each part.
 func TestCostWorks(t *testing.T) {
-	plan, err := parseCost("iops,spread,tcp,rate,idle", "plain,chain", "2,17")
+	plan, err := parseCost("iops,spread,tcp,rate,bad,many,idle", "plain,chain", "2,17")
 	testbed.Must(t, err)
 	plan.cells, plan.spread, plan.tcp, plan.rates = plan.cells[:1], plan.spread[:1], plan.tcp[:1], plan.rates[:1]
+	plan.bad, plan.many = plan.bad[:1], plan.many[:1]
+	plan.exports, plan.sessions = []int{1, 3}, []int{1, 4}
 	plan.rounds, plan.runtime, plan.size, plan.clients, plan.disks = 1, 100*time.Millisecond, "16M", 3, 2
 	p := measureCost(t, &plan)
 	p.save(t, t.TempDir())
 	want := map[string][]string{
 		"connections-2": {"plain", "chain", "nbdkit"}, "connections-17": {"plain", "nbdkit"}, "rate": {"plain", "chain", "nbdkit"},
 		"spread-plain": {"four", "one"}, "spread-chain": {"four", "one"}, "tcp": {"plain", "nbdkit"},
+		"bad-plain": {"beside", "alone"}, "bad-chain": {"beside", "alone"}, "exports": {"3", "1"}, "sessions": {"4", "1"},
 	}
 	for _, s := range p.Contests {
 		for _, o := range s.Outcomes {

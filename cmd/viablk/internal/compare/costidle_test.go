@@ -92,7 +92,7 @@ func (plan *costPlan) idlePlain(t testing.TB, program string) *idleServer {
 	limit := fmt.Sprint(plan.clients)
 	p := testbed.StartBinary(t, program, "target", "--admin", filepath.Join(testbed.Folder(t), "target"), "--listen", listen,
 		"--export", d.Name+"="+d.Spec, "--nbd-connections", limit, "--nbd-connections-per-address", limit)
-	return plan.idleClients(t, contender{"plain", p.URI(d.Name, "nbd+unix"), []int{p.PID()}}, d.Name)
+	return plan.idleClients(t, contender{name: "plain", uri: p.URI(d.Name, "nbd+unix"), processes: []int{p.PID()}}, d.Name)
 }
 
 // idleClients has clients of one server read once.

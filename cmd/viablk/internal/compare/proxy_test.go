@@ -26,8 +26,8 @@ func startProxies(t testing.TB, size string) *comparison {
 	theirs := testbed.StartTool(t, "nbdkit", "-f", "-U", socket, "nbd", "uri="+origin())
 	testbed.WaitForSocket(t, socket)
 	b := &comparison{
-		size: size, ours: []contender{{"proxy", ours.URI, []int{ours.Target.PID()}}, {name: "no proxy", uri: origin()}},
-		controls: []contender{{"nbdkit nbd", "nbd+unix:///?socket=" + socket, []int{theirs.Cmd.Process.Pid}}},
+		size: size, ours: []contender{{name: "proxy", uri: ours.URI, processes: []int{ours.Target.PID()}}, {name: "no proxy", uri: origin()}},
+		controls: []contender{{name: "nbdkit nbd", uri: "nbd+unix:///?socket=" + socket, processes: []int{theirs.Cmd.Process.Pid}}},
 	}
 	b.fill(t)
 	return b
