@@ -64,32 +64,33 @@ func (b Build) pathIn(all string) (string, error) {
 	}
 	place := filepath.Join(all, key)
 	program := filepath.Join(place, b.name())
-	lock, err := acquire(place, unix.LOCK_SH)
-	if err != nil {
-		return "", err
-	}
-	if _, err := os.Stat(program); err == nil {
-		keep(lock)
-		return program, nil
-	}
-	// No test has a program that is not there: this waits for builders alone.
-	if err := lock.Close(); err != nil {
-		return "", err
-	}
-	if lock, err = acquire(place, unix.LOCK_EX); err != nil {
-		return "", err
-	}
-	if _, err := os.Stat(program); err != nil {
-		if err := b.run(root, program); err != nil {
-			return "", errors.Join(err, lock.Close())
+	for {
+		lock, err := acquire(place, unix.LOCK_SH)
+		if err != nil {
+			return "", err
 		}
-		removeUnused(all, key)
+		if _, err := os.Stat(program); err == nil {
+			keep(lock)
+			return program, nil
+		}
+		// Without a wait: who builds first keeps the program in use.
+		err = flock(lock, unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case errors.Is(err, unix.EWOULDBLOCK):
+			err = nil
+			time.Sleep(time.Millisecond)
+		case err == nil:
+			if _, there := os.Stat(program); there == nil {
+				break // built while this process had no lock
+			}
+			if err = b.run(root, program); err == nil {
+				removeUnused(all, key)
+			}
+		}
+		if err := errors.Join(err, lock.Close()); err != nil {
+			return "", err
+		}
 	}
-	if err := flock(lock, unix.LOCK_SH); err != nil {
-		return "", errors.Join(err, lock.Close())
-	}
-	keep(lock)
-	return program, nil
 }
 
 // keep holds a lock until the end of this process gives it back: a file that

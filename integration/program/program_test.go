@@ -96,3 +96,43 @@ func TestUnusedProgramIsRemoved(t *testing.T) {
 		}
 	}
 }
+
+// A caller that finds no program while another process has the lock, and makes
+// it, gets that program. It does not wait for the end of that process.
+func TestProgramOfAnotherBuilder(t *testing.T) {
+	all := t.TempDir()
+	root, err := Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := shim.key(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock, err := acquire(filepath.Join(all, key), unix.LOCK_SH)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	found := make(chan string, 1)
+	go func() {
+		program, err := shim.pathIn(all)
+		if err != nil {
+			program = err.Error()
+		}
+		found <- program
+	}()
+	time.Sleep(500 * time.Millisecond) // for the caller to find no program
+	made := filepath.Join(all, key, shim.name())
+	if err := os.WriteFile(made, []byte("made"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case program := <-found:
+		if text, err := os.ReadFile(made); program != made || string(text) != "made" {
+			t.Errorf("%q, %q, %v", program, text, err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("the caller still waits")
+	}
+}
