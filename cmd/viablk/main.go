@@ -25,11 +25,11 @@ import (
 )
 
 // minimumProcs is the least number of Ps that a process runs with. The loops of
-// the data path are locked to their threads and sleep in poll(2). A thread that
-// sleeps in a system call keeps its P until the runtime's monitor takes it back
-// after 20 µs to 10 ms, and until then a machine with two processors has one P
-// less for the loop that was just woken. Spare Ps cost some kilobytes and no
-// time.
+// the data path are locked to their threads and sleep in epoll_wait(2). A
+// thread that sleeps in a system call keeps its P until the runtime's monitor
+// takes it back after 20 µs to 10 ms, and until then a machine with two
+// processors has one P less for the loop that was just woken. Spare Ps cost
+// some kilobytes and no time.
 const minimumProcs = 16
 
 // commandGC is the growth of the heap, in percent, after which memory is

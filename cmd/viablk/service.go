@@ -121,8 +121,8 @@ func (a *app) newService(c config.Config, log *slog.Logger, level *slog.LevelVar
 		upgrade:    upgrade{command: a.successorCommand},
 		asked:      make(chan reloadRequest), ending: make(chan struct{}), drained: make(chan struct{}), clock: time.Now,
 	}
-	// A busy connection has a thread, and the runtime ends a process that has
-	// more threads than this.
+	// A connection that a disk blocks has a thread, and the runtime ends a
+	// process that has more threads than this.
 	debug.SetMaxThreads(threadsBesides + c.NBD.Connections + c.Target.Connections)
 	if os.Getenv("GOGC") == "" {
 		// The data path allocates nothing, so the collector is cheap at any

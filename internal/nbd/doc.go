@@ -4,19 +4,19 @@
 // A [Server] takes connections from any number of listeners. A connection has
 // one goroutine and passes through two phases:
 //
-//	accept ─▶ handshake (blocking, with deadlines) ─▶ transmission (a loop
-//	          chooses an export, opens its queue       that blocks only
-//	                                                   without work)
+//	accept ─▶ handshake (blocking, with deadlines) ─▶ transmission (visits
+//	          chooses an export, opens its queue       of a loop)
 //
-// The loop runs in a second goroutine, locked to its OS thread, for as long as
-// the client has something to say. While it has not, the connection is parked:
-// idle.go. admission.go decides which clients are admitted, and which
-// handshakes are evicted.
+// A loop ([loop.Drive]) has the connection for as long as the client has
+// something to say. While it has not, the connection is parked: idle.go.
+// admission.go decides which clients are admitted, and which handshakes are
+// evicted.
 //
 // The files follow a request: receive.go takes bytes from the socket and makes
 // requests of them, [block.Queue] executes them, reply.go sends the answers,
-// and transmission.go is the loop around the three. Everything that a client
-// may get wrong is decided in request.go, before anything is reserved for it.
+// transmission.go is an iteration of the three, and visit.go what a loop does
+// in one go. Everything that a client may get wrong is decided in request.go,
+// before anything is reserved for it.
 //
 // The package speaks fixed newstyle negotiation with the metadata context
 // base:allocation, and simple, structured and extended replies. It knows

@@ -27,7 +27,7 @@ import (
 // awake, and to wake it needs none.
 
 // How long a client is idle before it is parked: as briefly as minParkDelay if
-// it comes once in a while, so that many such clients never have many threads
+// it comes once in a while, so that many such clients never have many buffers
 // at a time, and twice as long, up to maxParkDelay, with each time that it
 // comes back within that.
 const (

@@ -30,7 +30,7 @@ type Counters struct {
 	Sleeps       uint64 `json:"sleeps"`        // times a connection went to sleep
 	Yields       uint64 `json:"yields"`        // times it passed through the Go scheduler before
 	Syscalls     uint64 `json:"syscalls"`      // system calls, with those that found nothing, and sleeps
-	IdleReleases uint64 `json:"idle_releases"` // times an idle connection released thread and buffers
+	IdleReleases uint64 `json:"idle_releases"` // times an idle connection released its buffers
 	BusyPolls    uint64 `json:"busy_polls"`    // busy-poll attempts
 	PollHits     uint64 `json:"poll_hits"`     // attempts that found work
 }
