@@ -21,9 +21,9 @@ type badClient struct {
 }
 
 var badClients = []badClient{
-	{"reads no replies", func(t testing.TB, uri string) func() { return misbehave(t, uri, readNothing) }},
-	{"a byte a second", func(t testing.TB, uri string) func() { return misbehave(t, uri, sendSlowly) }},
-	{"floods", flood},
+	{"read no replies", func(t testing.TB, uri string) func() { return misbehave(t, uri, readNothing) }},
+	{"send a byte a second", func(t testing.TB, uri string) func() { return misbehave(t, uri, sendSlowly) }},
+	{"flood", flood},
 }
 
 // orderly are the loads of clients that do not misbehave: a fixed rate, below
@@ -48,7 +48,7 @@ func (b *comparison) compareBad(t testing.TB, server *contender, list []cell) (o
 			}
 			r := compareFigures(&o.Figures[0], &o.Figures[1])
 			o.Ratios = []ratio{r}
-			t.Logf("%s, %s, beside one that %s to alone: %.2f (%.2f..%.2f; %s)", server.name, c, n.name, r.Median, r.Least, r.Most, r.costs())
+			t.Logf("%s, %s, beside clients that %s to alone: %.2f (%.2f..%.2f; %s)", server.name, c, n.name, r.Median, r.Least, r.Most, r.costs())
 			outcomes = append(outcomes, o)
 		}
 	}
