@@ -10,5 +10,5 @@
 // each other; see docs/decisions/0028-loops.md.
 //
 // The package also keeps a thread that sleeps in system calls from costing more
-// than these, see [TimeSlice].
+// than these: timeslice.go.
 package loop

@@ -134,7 +134,7 @@ func newStepped(t testing.TB, most int) []stepped {
 		l.periodStart = 1 << 62 // in the future
 		t.Cleanup(func() {
 			l.hold(false)
-			l.slice.End()
+			l.slice.end()
 		})
 		all = append(all, stepped{l, t})
 	}

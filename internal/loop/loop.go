@@ -43,7 +43,7 @@ type Loop struct {
 	timers    timers
 	files     []*watched // by descriptor
 	events    [64]unix.EpollEvent
-	slice     TimeSlice
+	slice     timeSlice
 	sleeps    sleepTimes
 	now       time.Duration // since the group's epoch
 	streak    int           // visits of current in a row
@@ -147,7 +147,7 @@ func (l *Loop) admit() bool {
 	l.inbox = l.inbox[:0]
 	l.running = len(l.entries) > 0
 	if !l.running {
-		l.slice.End()
+		l.slice.end()
 	}
 	return l.running
 }
@@ -191,8 +191,8 @@ func (l *Loop) await() int {
 	if deadline, ok := l.timers.next(); ok {
 		wait = max(deadline-l.now, 0)
 	}
-	if l.slice.Due(now) {
-		Yield()
+	if l.slice.due(now) {
+		yield()
 		l.yields++
 	}
 	n, rested := 0, false

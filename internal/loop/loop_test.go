@@ -449,7 +449,7 @@ func TestLoopUsesItsTimeSlice(t *testing.T) {
 		if !s.slice.active {
 			renewing.Add(1)
 		}
-		s.slice = TimeSlice{begun: time.Now().Add(-monitorPeriod), last: time.Now(), offloads: offloads.Load(), active: true}
+		s.slice = timeSlice{begun: time.Now().Add(-monitorPeriod), last: time.Now(), offloads: offloads.Load(), active: true}
 		s.poll() // not due if it begins late
 	}
 	eventfd.Ring(bell)

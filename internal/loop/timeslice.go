@@ -36,29 +36,29 @@ var offloads atomic.Uint32
 // before goroutines had no work for a while.
 func Offload() { offloads.Add(1) }
 
-// TimeSlice is the time that the Go scheduler gives a loop. One goroutine uses
-// it: before each sleep it asks Due, and after true it calls Yield. The zero
-// TimeSlice is ready.
-type TimeSlice struct {
+// timeSlice is the time that the Go scheduler gives a loop. One goroutine uses
+// it: before each sleep it asks due, and after true it calls yield. The zero
+// timeSlice is ready.
+type timeSlice struct {
 	begun    time.Time
 	last     time.Time // sleep
 	offloads uint32
 	active   bool // counted by renewing
 }
 
-// Due reports whether the time slice would end in the next sleep, if that is as
+// due reports whether the time slice would end in the next sleep, if that is as
 // long as the last one, and begins another one. It is false
 //
 //   - of a loop that sleeps for long: the monitor takes its P, then sleeps;
 //   - if other loops hold all other Ps but one, which is for goroutines
 //     without a thread of their own;
 //   - if goroutines had work of a loop meanwhile (Offload).
-func (s *TimeSlice) Due(now time.Time) bool {
+func (s *timeSlice) due(now time.Time) bool {
 	passed := now.Sub(s.last)
 	s.last = now
 	if passed >= monitorPeriod {
 		s.begun, s.offloads = now, offloads.Load()
-		s.End()
+		s.end()
 		return false
 	}
 	if now.Sub(s.begun)+passed < monitorPeriod-margin {
@@ -68,7 +68,7 @@ func (s *TimeSlice) Due(now time.Time) bool {
 	offloaded := offloads.Load()
 	if offloaded != s.offloads {
 		s.offloads = offloaded
-		s.End()
+		s.end()
 		return false
 	}
 	if s.active {
@@ -82,18 +82,18 @@ func (s *TimeSlice) Due(now time.Time) bool {
 	return true
 }
 
-// End ends the time slice of a loop that ends.
-func (s *TimeSlice) End() {
+// end ends the time slice of a loop that ends.
+func (s *timeSlice) end() {
 	if s.active {
 		s.active = false
 		renewing.Add(-1)
 	}
 }
 
-// Yield passes through the scheduler. The goroutine is locked to its thread,
+// yield passes through the scheduler. The goroutine is locked to its thread,
 // and may be locked to another one afterwards: the scheduler would hand its P
 // to a second thread and back if the lock stayed.
-func Yield() {
+func yield() {
 	runtime.UnlockOSThread()
 	runtime.Gosched()
 	runtime.LockOSThread()

@@ -8,7 +8,7 @@ import (
 
 // virtual is a loop in virtual time.
 type virtual struct {
-	TimeSlice
+	timeSlice
 	now    time.Time
 	yields int
 }
@@ -16,7 +16,7 @@ type virtual struct {
 // sleep sleeps n times for d.
 func (v *virtual) sleep(n int, d time.Duration) {
 	for range n {
-		if v.Due(v.now) {
+		if v.due(v.now) {
 			v.yields++
 		}
 		v.now = v.now.Add(d)
@@ -31,7 +31,7 @@ func newVirtual(t *testing.T, processors int) *virtual {
 	v := &virtual{now: time.Unix(0, 0)}
 	v.sleep(1, 0)
 	t.Cleanup(func() {
-		v.End()
+		v.end()
 		runtime.GOMAXPROCS(before)
 	})
 	return v
@@ -59,7 +59,7 @@ func TestEachPeriodHasAYield(t *testing.T) {
 		if most := int(time.Second/max(interval, (monitorPeriod-margin)/2)) + 1; yields > most {
 			t.Errorf("interval %v: %d yields in a second, want at most %d", interval, yields, most)
 		}
-		v.End()
+		v.end()
 	}
 }
 
@@ -96,12 +96,12 @@ func TestOnePIsLeft(t *testing.T) {
 	if first.yields == 0 || second.yields == 0 || third.yields != 0 {
 		t.Errorf("three loops with three Ps yield %d, %d and %d times", first.yields, second.yields, third.yields)
 	}
-	first.End()
+	first.end()
 	if third.sleep(20, time.Millisecond); third.yields == 0 {
 		t.Error("a loop does not yield when another one has ended")
 	}
-	second.End()
-	third.End()
+	second.end()
+	third.end()
 	if n := renewing.Load(); n != 0 {
 		t.Errorf("%d loops are counted when all have ended", n)
 	}
@@ -130,7 +130,7 @@ func TestYieldKeepsTheLock(t *testing.T) {
 	go func() {
 		defer close(done)
 		runtime.LockOSThread()
-		Yield()
+		yield()
 		runtime.UnlockOSThread() // must be the only lock: else the thread ends here
 	}()
 	<-done
