@@ -4,6 +4,7 @@ import (
 	"flag"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/viablk/viablk/integration/testbed"
 )
@@ -98,8 +99,13 @@ func TestServerIsReplacedUnderQEMU(t *testing.T) {
 				}
 			}
 			close(over)
-			if n := <-clients; n == 0 {
-				t.Error("no client came")
+			select {
+			case n := <-clients:
+				if n == 0 {
+					t.Error("no client came")
+				}
+			case <-time.After(2 * testbed.ToolLimit):
+				t.Fatalf("a client hangs\n%s", p.Stacks())
 			}
 		})
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -15,7 +16,6 @@ import (
 	"time"
 
 	"github.com/viablk/viablk/integration/testbed"
-	"golang.org/x/sys/unix"
 )
 
 // The limits of many clients.
@@ -171,32 +171,55 @@ func TestNbdinfoAmongFlood(t *testing.T) {
 
 // TestServerOutOfFiles has more clients than the server has descriptors: those
 // in transmission stay, and others hear at once that there is no room. A client
-// takes several, and which of them is missing depends on the limit.
+// takes several, and which of them is missing depends on the limit. Clients
+// come one after the other, or several at a time, which take what is there from
+// each other.
 func TestServerOutOfFiles(t *testing.T) {
 	testbed.Requires(t, "prlimit")
 	for limit := 61; limit <= 64; limit++ {
-		t.Run(strconv.Itoa(limit), func(t *testing.T) { runOutOfFiles(t, limit) })
+		for _, together := range []int{1, 8} {
+			t.Run(fmt.Sprintf("%d files, %d clients at a time", limit, together), func(t *testing.T) { runOutOfFiles(t, limit, together) })
+		}
 	}
 }
 
-func runOutOfFiles(t *testing.T, limit int) {
+func runOutOfFiles(t *testing.T, limit, together int) {
 	p := testbed.StartBinary(t, testbed.Locate("prlimit"), fmt.Sprintf("--nofile=%d", limit), testbed.PlainProgram(t), "target", "--export", "d0=memory:1MiB",
 		"--listen", "nbd+unix:///?socket="+filepath.Join(testbed.Folder(t), "s"), "--admin", "none")
 	c := testbed.NewCrowd(t, p, "d0")
+	// join has clients come, and returns those that got in.
+	join := func() (inside []net.Conn) {
+		t.Helper()
+		conns, errs := make([]net.Conn, together), make([]error, together)
+		var all sync.WaitGroup
+		for i := range conns {
+			conns[i] = c.Join()
+		}
+		for i, conn := range conns {
+			all.Go(func() { errs[i] = testbed.Negotiate(conn, "d0") })
+		}
+		all.Wait()
+		for i, err := range errs {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Fatalf("a client was left waiting\n%s", p.Stacks())
+			} else if err == nil {
+				inside = append(inside, conns[i])
+			}
+		}
+		return inside
+	}
 	var inside []net.Conn
 	for {
-		conn := c.Join()
-		if err := testbed.Negotiate(conn, "d0"); err != nil {
+		more := join()
+		if inside = append(inside, more...); len(more) < together {
 			break // it is the server's limit: the test has no other
 		}
-		if inside = append(inside, conn); len(inside) > limit {
+		if len(inside) > limit {
 			t.Fatal("the server has more clients than descriptors")
 		}
 	}
 	for range 20 {
-		if err := testbed.Negotiate(c.Join(), "d0"); errors.Is(err, unix.ETIMEDOUT) {
-			t.Fatal("a client was left waiting")
-		}
+		inside = append(inside, join()...)
 	}
 	if text := p.Stderr.String(); !strings.Contains(text, "no file descriptor left: raise the limit of open files") || strings.Contains(text, "too many handshakes") {
 		t.Errorf("the log does not say why clients are refused:\n%s", text)

@@ -41,7 +41,7 @@ func startWatched(t testing.TB) *watched {
 		return new(net.Dialer).DialContext(ctx, network, address)
 	}
 	return &watched{p, []string{"http://127.0.0.1:" + port + "/metrics", "http://admin/v1/status"}, &http.Client{
-		Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true},
+		Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}, Timeout: testbed.WaitLimit,
 	}}
 }
 

@@ -152,6 +152,18 @@ func (p *Process) Crash() {
 	p.ExitCode()
 }
 
+// Stacks ends the process, which prints where its goroutines are.
+func (p *Process) Stacks() string {
+	p.killed, p.Waited = true, true
+	KillProcess(p.t, p.PID(), syscall.SIGQUIT)
+	select {
+	case <-p.Ended:
+	case <-time.After(EndLimit):
+		p.Kill()
+	}
+	return p.Stderr.String()
+}
+
 // finish ends the process if the test did not. A process that does not end
 // prints its stacks.
 func (p *Process) finish() {
@@ -162,10 +174,7 @@ func (p *Process) finish() {
 	select {
 	case <-p.Ended:
 	case <-time.After(EndLimit):
-		KillProcess(p.t, p.PID(), syscall.SIGQUIT)
-		time.Sleep(time.Second)
-		p.Kill()
-		p.t.Errorf("%s did not end after SIGTERM\n%s", p, p.Output())
+		p.t.Errorf("%s did not end after SIGTERM\n%s", p, p.Stacks())
 		return
 	}
 	if p.code != 0 {

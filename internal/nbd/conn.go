@@ -218,10 +218,14 @@ func (c *conn) open(e granted, i access.Identity) (*session, error) {
 		}
 	}
 	if err == nil {
-		if s.queue, err = block.NewQueueFor(e.Device, client, c.limits.Depth); err == nil {
-			opened = true
-			return s, nil
-		}
+		s.queue, err = block.NewQueueFor(e.Device, client, c.limits.Depth)
+	}
+	if err == nil && c.listener != nil {
+		err = c.server.reserved.acquire()
+	}
+	if err == nil {
+		opened = true
+		return s, nil
 	}
 	return nil, fmt.Errorf("export %q: %w", e.Name, err)
 }

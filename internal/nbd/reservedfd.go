@@ -3,35 +3,39 @@ package nbd
 import (
 	"errors"
 	"net"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/viablk/viablk/internal/eventfd"
 )
 
-// reservedFD is a file descriptor that a listener keeps for the time when the
+// reservedFD is a file descriptor that a server keeps for the time when the
 // process has no other left: with it a client is accepted and closed, which
 // tells it at once what it would wait for in the listener's backlog otherwise.
-// Zero is none.
-type reservedFD int
+// Zero is none. It is safe for concurrent use.
+//
+// While the descriptor is lent for an accept, or before it is there again, a
+// client that opens its own may take it. So a client that has all of them goes
+// on only if there is one to reserve beside; otherwise it is refused, which
+// gives back more than one.
+type reservedFD struct{ fd atomic.Int64 }
 
-// acquire gets the descriptor, if it can be had.
-func (s *reservedFD) acquire() {
-	if *s > 0 {
-		return
+// acquire gets the descriptor, unless it is there.
+func (r *reservedFD) acquire() error {
+	if r.fd.Load() > 0 {
+		return nil
 	}
-	if fd, err := eventfd.New(); err == nil {
-		*s = reservedFD(fd)
+	fd, err := eventfd.New()
+	if err == nil && !r.fd.CompareAndSwap(0, int64(fd)) {
+		_ = eventfd.Close(fd)
 	}
+	return err
 }
 
 // release makes room for one descriptor, or reports that it cannot.
-func (s *reservedFD) release() bool {
-	if *s <= 0 {
-		return false
-	}
-	_ = eventfd.Close(int(*s))
-	*s = 0
-	return true
+func (r *reservedFD) release() bool {
+	fd := r.fd.Swap(0)
+	return fd > 0 && eventfd.Close(int(fd)) == nil
 }
 
 // outOfFDs reports whether the process, or the system, has no descriptor left.
@@ -47,7 +51,7 @@ var errNoFDs = errors.New("no file descriptor left: raise the limit of open file
 // shedOnEMFILE deals with a listener that has no descriptor for its next
 // client: another client's handshake makes room, or the next client is closed.
 // It reports false if there is nothing but to wait.
-func (s *Server) shedOnEMFILE(l net.Listener, extra *reservedFD) bool {
+func (s *Server) shedOnEMFILE(l net.Listener) bool {
 	s.mu.Lock()
 	victim := s.admission.evict()
 	if victim != nil {
@@ -58,10 +62,9 @@ func (s *Server) shedOnEMFILE(l net.Listener, extra *reservedFD) bool {
 		s.evict(victim, errNoFDs)
 		return true
 	}
-	if !extra.release() {
+	if !s.reserved.release() {
 		return false
 	}
-	defer extra.acquire()
 	nc, err := l.Accept()
 	if err != nil {
 		return false

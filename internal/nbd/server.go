@@ -29,6 +29,7 @@ type Server struct {
 	caused   ratelog.Peers // by clients that chose an export
 	visits   ratelog.Peers // of clients
 	panics   atomic.Uint64 // of connections
+	reserved reservedFD    // while there is a listener
 
 	mu sync.Mutex
 	// +checklocks:mu
@@ -90,10 +91,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 func (s *Server) accept(ctx context.Context, l net.Listener, connections *sync.WaitGroup) error {
 	const firstPause, lastPause = 5 * time.Millisecond, time.Second
 	pause := firstPause
-	var extra reservedFD
-	defer extra.release()
 	for {
-		extra.acquire()
+		_ = s.reserved.acquire() // without it shedOnEMFILE waits
 		nc, err := l.Accept()
 		switch {
 		case err == nil:
@@ -106,7 +105,7 @@ func (s *Server) accept(ctx context.Context, l net.Listener, connections *sync.W
 			}
 		case ctx.Err() != nil, s.draining.Load(), errors.Is(err, net.ErrClosed):
 			return err
-		case outOfFDs(err) && s.shedOnEMFILE(l, &extra):
+		case outOfFDs(err) && s.shedOnEMFILE(l):
 		default:
 			// Out of memory, or a client gone before it was accepted.
 			s.log().Warn("accept", "event", "accept_failed", "listener", l.Addr(), "error", err)
@@ -250,8 +249,12 @@ func (s *Server) addListener(l net.Listener) bool {
 
 func (s *Server) removeListener(l net.Listener) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	delete(s.listeners, l)
+	last := len(s.listeners) == 0
+	s.mu.Unlock()
+	if last {
+		s.reserved.release()
+	}
 }
 
 // addConn counts c in, or says why it is refused. Only accepted connections are
