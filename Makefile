@@ -190,6 +190,7 @@ test-plain:
 	$(TEST) -run '^TestConformance(IPv6|Frames)$$' ./via/roce $(SOME)
 	$(TEST) -run '^TestCopyModes$$' ./initiator $(SOME)
 	$(TEST) -run '^TestChain$$' ./internal/loop $(SOME)
+	$(TEST) -run '^(TestPolls|TestComparisons)' ./internal/spin $(SOME)
 	$(TEST) -run '^Test($(KITS))$$/^([a-z?].*|Biggest)$$/^Biggest$$' ./target/{backend,backend/backendtest,limit} ./internal/{block,nbdclient} $(SOME)
 
 # Tests that run the conformance kit of disks.

@@ -120,6 +120,7 @@ func (w *worker) command(rc *carrier.Receive, length uint32, stashed bool) {
 	if r == nil {
 		return // stashed
 	}
+	w.sleeper.served++
 	loop.MayBlock() // a copy of a mapped file too, which no queue has
 	r.began, r.given, r.waited = w.stopwatch.Now(), latency.NotGiven, false
 	w.execute.timer.discard()

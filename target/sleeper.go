@@ -21,6 +21,7 @@ type sleeper struct {
 	signal, vi loop.File
 	files      []*loop.File
 
+	served                              uint64 // commands
 	sleeps, yields, busyPolls, pollHits uint64
 }
 
@@ -75,7 +76,7 @@ func (w *worker) awake(r loop.Round) {
 // busyPoll polls for a short time before a sleep, if recent polls found work.
 func (w *worker) busyPoll() bool {
 	s := &w.sleeper
-	if !s.idle.Start(false) {
+	if !s.idle.Start(false, s.served) {
 		return false
 	}
 	s.busyPolls++

@@ -23,6 +23,7 @@ type ConnStats struct {
 	Yields         uint64 `json:"yields"`       // passes through the Go scheduler before a sleep
 	BusyPolls      uint64 `json:"busy_polls"`   // busy-poll attempts
 	PollHits       uint64 `json:"poll_hits"`    // attempts that found work
+	BusyPollTime   uint64 `json:"busy_poll_ns"` // ns that the attempts took
 	WaitsForMemory uint64 `json:"waits_for_memory"`
 	WaitsForSends  uint64 `json:"waits_for_sends"`
 	RangesTaken    uint64 `json:"ranges_taken"` // transfers through the queue: their range was busy
@@ -70,6 +71,7 @@ func (s *ConnStats) add(o ConnStats) {
 	s.Yields += o.Yields
 	s.BusyPolls += o.BusyPolls
 	s.PollHits += o.PollHits
+	s.BusyPollTime += o.BusyPollTime
 	s.WaitsForMemory += o.WaitsForMemory
 	s.WaitsForSends += o.WaitsForSends
 	s.RangesTaken += o.RangesTaken
@@ -109,7 +111,7 @@ func (w *worker) publish() {
 	x, s := &w.execute, &w.sleeper
 	w.exports.publish(&ConnStats{
 		Traffic: w.carrier.Traffic(), BytesPulled: w.send.bytesPulled, BytesPlaced: w.send.bytesPlaced,
-		Errors: x.errors, Sleeps: s.sleeps, Yields: s.yields, BusyPolls: s.busyPolls, PollHits: s.pollHits,
+		Errors: x.errors, Sleeps: s.sleeps, Yields: s.yields, BusyPolls: s.busyPolls, PollHits: s.pollHits, BusyPollTime: uint64(s.idle.Spent()),
 		WaitsForMemory: x.waitsForMemory, WaitsForSends: w.send.waits, RangesTaken: x.held.taken,
 	}, w.receive.busy)
 }

@@ -6,10 +6,11 @@ package nbd
 // TCP a poll of the socket keeps packets waiting that the kernel delivers
 // meanwhile.
 func (t *transmission) busyPoll() (bool, error) {
-	if t.draining || t.sending() || !t.spinner.Start(t.in.partial()) {
+	if t.draining || t.sending() || !t.spinner.Start(t.in.partial(), t.counts.requests()) {
 		return false, nil
 	}
 	t.counts[countBusyPolls]++
+	defer func() { t.counts[countBusyPollTime] = uint64(t.spinner.Spent()) }()
 	for t.spinner.Continue() {
 		t.timing.At(t.spinner.Latest().Sub(t.epoch))
 		t.in.wouldBlock = false

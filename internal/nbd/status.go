@@ -33,6 +33,7 @@ type Counters struct {
 	IdleReleases uint64 `json:"idle_releases"` // times an idle connection released its buffers
 	BusyPolls    uint64 `json:"busy_polls"`    // busy-poll attempts
 	PollHits     uint64 `json:"poll_hits"`     // attempts that found work
+	BusyPollTime uint64 `json:"busy_poll_ns"`  // ns that the attempts took
 }
 
 // ExportStatus is what clients did on one export.
@@ -200,6 +201,7 @@ const (
 	countIdleReleases
 	countBusyPolls
 	countPollHits
+	countBusyPollTime
 	counterCount
 )
 
@@ -210,6 +212,14 @@ func (t *counterSet) add(o *counterSet) {
 	for i := range t {
 		t[i] += o[i]
 	}
+}
+
+// requests returns how many requests the counters are of.
+func (t *counterSet) requests() (n uint64) {
+	for _, of := range t[countReads : countOthers+1] {
+		n += of
+	}
+	return n
 }
 
 // counters names the counts.
@@ -235,6 +245,7 @@ func (t *counterSet) counters() Counters {
 		IdleReleases: t[countIdleReleases],
 		BusyPolls:    t[countBusyPolls],
 		PollHits:     t[countPollHits],
+		BusyPollTime: t[countBusyPollTime],
 	}
 }
 

@@ -6,7 +6,9 @@
 // part of a small request. But a loop that spins may hold the processor that
 // its own peer needs. So a loop spins only while at most half the processors
 // do, lets others run between its looks, and after spins that found nothing it
-// sleeps at once for exponentially more times before it tries again.
+// sleeps at once for exponentially more times before it tries again, so that
+// such spins take at most a tenth of a processor. And it measures whether its
+// clients gain by spins (gain.go): if not, it does not spin.
 package spin
 
 import (
@@ -19,6 +21,9 @@ import (
 const (
 	maximumMisses = 8 // skips at most 2^8-1 times
 	maximumGap    = 20 * time.Microsecond
+
+	missShare = 10 // spins that find nothing take one part of so many of a loop's time
+	missBurst = 8  // budgets that they may take at once, after a time without any
 )
 
 // spinning counts the loops of this process that spin now.
@@ -29,7 +34,7 @@ var loops, latestIdle atomic.Uint32
 
 // Spinner is the memory of one loop. One goroutine uses it:
 //
-//	if s.Start(false) {
+//	if s.Start(false, served) {
 //		for s.Continue() {
 //			if poll() {
 //				s.Hit()
@@ -44,7 +49,11 @@ type Spinner struct {
 	maximumSpinning int32         // loops that may spin at a time
 	misses          uint          // spins in a row that found nothing
 	skip            uint          // times to sleep without spinning
-	start           time.Time
+	allowance       time.Duration // for spins that find nothing
+	spent           time.Duration // in spins
+	gain            gain
+	epoch, start    time.Time
+	idle            time.Time // the latest moment when it might spin
 	last            time.Duration
 	id              uint32
 }
@@ -53,34 +62,52 @@ type Spinner struct {
 // means never.
 func New(budget time.Duration) Spinner {
 	most := int32(min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) / 2)
-	return Spinner{id: loops.Add(1), budget: budget, maximumGap: maximumGap, maximumSpinning: most}
+	now := time.Now()
+	return Spinner{
+		id: loops.Add(1), budget: budget, maximumGap: maximumGap, maximumSpinning: most,
+		gain: newGain(gainLimit * budget), epoch: now, idle: now, allowance: missBurst * budget,
+	}
 }
 
 // briefDivisor is how much shorter a brief spin is.
 const briefDivisor = 4
 
-// Start reports whether the loop is to spin now. After true the loop calls
-// Continue until that returns false or a poll finds work, which it reports by
-// Hit.
+// gainLimit is how many budgets count for a request at most, see gain.
+const gainLimit = 2
+
+// Start reports whether the loop, which has served so many requests since its
+// beginning, is to spin now. After true the loop calls Continue until that
+// returns false or a poll finds work, which it reports by Hit.
 //
 // The spin is brief if the loop is amidst work, that is, waits for the rest of
 // something long: that comes soon, and looks disturb who brings it. And it is
 // brief if another loop ran out of work since this one did: there are several
 // at work, and threads enough for the processors.
-func (s *Spinner) Start(partial bool) bool {
+func (s *Spinner) Start(partial bool, served uint64) bool {
 	if s.budget <= 0 {
 		return false
 	}
 	others := latestIdle.Swap(s.id) != s.id
+	now := time.Now()
+	if !s.gain.polls(now.Sub(s.epoch), served) {
+		return false
+	}
+	if most := missBurst * s.budget; s.allowance < most {
+		s.allowance = min(s.allowance+now.Sub(s.idle)/missShare, most)
+	}
+	s.idle = now
 	if s.skip > 0 {
 		s.skip--
+		return false
+	}
+	if s.allowance < 0 {
 		return false
 	}
 	if spinning.Add(1) > s.maximumSpinning {
 		spinning.Add(-1)
 		return false
 	}
-	s.start, s.last, s.brief = time.Now(), 0, partial || others
+	s.start, s.last, s.brief = now, 0, partial || others
 	return true
 }
 
@@ -95,6 +122,8 @@ func (s *Spinner) Continue() bool {
 		budget /= briefDivisor
 	}
 	if now > budget || now-s.last > s.maximumGap {
+		s.allowance -= now
+		s.spent += now
 		s.misses = min(s.misses+1, maximumMisses)
 		s.skip = 1<<s.misses - 1
 		spinning.Add(-1)
@@ -107,8 +136,12 @@ func (s *Spinner) Continue() bool {
 // Latest returns when Continue returned true for the last time.
 func (s *Spinner) Latest() time.Time { return s.start.Add(s.last) }
 
+// Spent returns how long all spins cost.
+func (s *Spinner) Spent() time.Duration { return s.spent }
+
 // Hit ends a spin that found work.
 func (s *Spinner) Hit() {
+	s.spent += s.last
 	s.misses = 0
 	spinning.Add(-1)
 }

@@ -9,14 +9,14 @@ import (
 // they keep it from looking.
 func alone(budget time.Duration) Spinner {
 	s := New(budget)
-	s.maximumSpinning, s.maximumGap = 1, 1<<62
+	s.maximumSpinning, s.maximumGap, s.allowance = 1, 1<<62, 1<<62
 	return s
 }
 
 // spinOnce spins until the given look finds work; 0 never does. It returns how
 // often it polled.
 func spinOnce(s *Spinner, work int) (polls int, started bool) {
-	if !s.Start(false) {
+	if !s.Start(false, 0) {
 		return 0, false
 	}
 	for s.Continue() {
@@ -88,14 +88,14 @@ func TestSpinEndsOnSharedProcessor(t *testing.T) {
 
 func TestOnlySoManyLoopsSpin(t *testing.T) {
 	a, b := alone(time.Hour), alone(time.Hour)
-	if !a.Start(false) || !a.Continue() {
+	if !a.Start(false, 0) || !a.Continue() {
 		t.Fatal("the first loop does not spin")
 	}
-	if b.Start(false) {
+	if b.Start(false, 0) {
 		t.Error("a second loop spins beside the first")
 	}
 	a.Hit()
-	if !b.Start(false) || !b.Continue() {
+	if !b.Start(false, 0) || !b.Continue() {
 		t.Error("the second loop does not spin after the first ended")
 	}
 	b.Hit()
@@ -121,7 +121,7 @@ func TestSpinsAreBrief(t *testing.T) {
 			if c.others {
 				spinOnce(&other, 1)
 			}
-			if !s.Start(c.amidst) || !s.Continue() {
+			if !s.Start(c.amidst, 0) || !s.Continue() {
 				t.Fatal("does not spin")
 			}
 			s.start = s.start.Add(-passed)
@@ -131,6 +131,47 @@ func TestSpinsAreBrief(t *testing.T) {
 				s.Hit()
 			}
 			s.misses, s.skip = 0, 0
+		}
+	}
+	wantQuiet(t)
+}
+
+// Spins that find nothing take a tenth of the time.
+func TestMissesAreBounded(t *testing.T) {
+	const budget = time.Hour
+	s := alone(budget)
+	s.allowance = missBurst * budget
+	miss := func() {
+		s.misses, s.skip = 0, 0
+		if !s.Start(false, 0) || !s.Continue() {
+			t.Fatalf("does not spin, with %v allowed", s.allowance)
+		}
+		s.start = s.start.Add(-budget - time.Second)
+		if s.Continue() {
+			t.Fatal("spins beyond its budget")
+		}
+	}
+	for range missBurst {
+		miss()
+	}
+	if n := s.Spent(); n < missBurst*budget || n > (missBurst+1)*budget {
+		t.Errorf("%v spent in %d spins of %v", n, missBurst, budget)
+	}
+	s.skip = 0
+	if s.Start(false, 0) {
+		t.Fatalf("spins again after %d spins that find nothing", missBurst)
+	}
+	for _, c := range []struct {
+		pass  time.Duration
+		spins int
+	}{{missShare * budget, 1}, {3 * missShare * budget, 3}, {100 * missShare * budget, missBurst}} {
+		s.idle = s.idle.Add(-c.pass)
+		for range c.spins {
+			miss()
+		}
+		s.skip = 0
+		if s.Start(false, 0) {
+			t.Fatalf("more than %d spins that find nothing after %v", c.spins, c.pass)
 		}
 	}
 	wantQuiet(t)

@@ -44,6 +44,7 @@ type waiter struct {
 	aside *control
 
 	spinning bool
+	found    uint64 // polls that found something
 	steps    uint32
 	quiet    bool      // nothing was found since the last look at the clock
 	since    time.Time // that look, if quiet
@@ -72,6 +73,7 @@ func (w *waiter) step() error {
 // busy ends an idleness: a poll found something.
 func (w *waiter) busy() {
 	w.quiet = false
+	w.found++
 	if w.spinning {
 		w.spinning = false
 		w.spinner.Hit()
@@ -86,7 +88,7 @@ func (w *waiter) idle() error {
 		return nil
 	case Spin:
 		if !w.spinning {
-			w.spinning = w.spinner.Start(false)
+			w.spinning = w.spinner.Start(false, w.found)
 		}
 		if w.spinning {
 			if w.spinning = w.spinner.Continue(); w.spinning {
