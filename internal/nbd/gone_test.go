@@ -1,6 +1,7 @@
 package nbd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/viablk/viablk/internal/block"
+	"github.com/viablk/viablk/internal/nbd/nbdtest"
 )
 
 // T-18 the queue of a client that is gone is aborted while its requests are in
@@ -62,6 +64,45 @@ func TestGoneClientIsAborted(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestEndRightBehindData: the server notices a client that sends no more right
+// behind the last bytes that it sent, although one packet, and so one event,
+// tells of both, and the server does not busy-poll.
+func TestEndRightBehindData(t *testing.T) {
+	f := serve(t, Limits{BusyPoll: -1}, Export{Device: newMemory(1 << 20)})
+	l, err := Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- f.server.Serve(ctx, l) }()
+	defer func() {
+		stop()
+		<-served
+	}()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPeer(t, c)
+	p.greet(bothFlags)
+	p.option(optGo, nbdtest.GoData("", infoBlockSize))
+	p.infos(optGo)
+	p.want(0, 0, cmdRead, 0, 512) // the server waits for requests
+	raw, err := c.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_CORK, 1) }); failed != nil || err != nil {
+		t.Fatal(failed, err)
+	}
+	p.put([]byte{0x25, 0x60}) // the beginning of a request
+	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	p.wantEnd()
 }
 
 // A request that the queue drops, since its client sends no more, gets no
