@@ -10,7 +10,6 @@ func (t *transmission) busyPoll() (bool, error) {
 		return false, nil
 	}
 	t.counts[countBusyPolls]++
-	defer func() { t.counts[countBusyPollTime] = uint64(t.spinner.Spent()) }()
 	for t.spinner.Continue() {
 		t.timing.At(t.spinner.Latest().Sub(t.epoch))
 		t.in.wouldBlock = false
@@ -18,9 +17,11 @@ func (t *transmission) busyPoll() (bool, error) {
 		if progress || err != nil {
 			t.counts[countPollHits]++
 			t.spinner.Hit()
+			t.counts[countBusyPollTime] = uint64(t.spinner.Spent())
 			return progress, err
 		}
-		t.counts[countSyscalls]++ // Again lets others run
+		t.counts[countSyscalls]++ // Continue lets others run
 	}
+	t.counts[countBusyPollTime] = uint64(t.spinner.Spent())
 	return false, nil
 }

@@ -23,7 +23,7 @@ type gain struct {
 	useless  bool // the verdict: polls do not pay
 	stage    stage
 	before   float64 // ns of a request in the sample before
-	opposite float64 // and in the one that did the opposite
+	other    float64 // and in the one that did the opposite
 	doubts   int     // comparisons in a row that contradict, before the verdict does too
 	interval int     // samples between comparisons
 	next     int     // samples until then
@@ -44,9 +44,9 @@ const (
 )
 
 const (
-	sampleRequests   = 128                   // and more, up to
-	sampleTime       = 10 * time.Millisecond // of them
-	chunkRequests    = sampleRequests / 2    // of so many at once none waited for a reply
+	sampleRequests   = 128                   // the least of a sample
+	sampleTime       = 10 * time.Millisecond // its least time
+	chunkRequests    = sampleRequests / 2    // of more at once none waited for a reply
 	shortestInterval = 1                     // samples
 	longestInterval  = 64
 
@@ -94,14 +94,14 @@ func (g *gain) endSample(each float64) {
 		}
 		return
 	case opposite:
-		g.opposite, g.stage = each, after
+		g.other, g.stage = each, after
 		return
 	}
 	g.stage = ordinary
 	usual := min(g.before, each)
-	pays := usual < goOn*g.opposite
+	pays := usual < goOn*g.other
 	if g.useless {
-		pays = g.opposite < begin*usual
+		pays = g.other < begin*usual
 	}
 	g.decide(pays)
 	g.next = g.interval + g.random(g.interval)

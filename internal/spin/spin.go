@@ -6,9 +6,9 @@
 // part of a small request. But a loop that spins may hold the processor that
 // its own peer needs. So a loop spins only while at most half the processors
 // do, lets others run between its looks, and after spins that found nothing it
-// sleeps at once for exponentially more times before it tries again, so that
-// such spins take at most a tenth of a processor. And it measures whether its
-// clients gain by spins (gain.go): if not, it does not spin.
+// sleeps at once for exponentially more times before it tries again; they take
+// a tenth of its time at most. And it measures whether its clients gain by
+// spins (gain.go): if not, it does not spin.
 package spin
 
 import (
