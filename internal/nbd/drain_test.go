@@ -84,14 +84,10 @@ func TestDrainDeliversOverTCP(t *testing.T) {
 	}
 	served := make(chan error, 1)
 	go func() { served <- f.server.Serve(t.Context(), l) }()
-	c, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
+	p := dial(t, l.Addr())
+	if err := p.Conn.(*net.TCPConn).SetReadBuffer(16 << 10); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.(*net.TCPConn).SetReadBuffer(16 << 10); err != nil {
-		t.Fatal(err)
-	}
-	p := newPeer(t, c)
 	p.greet(bothFlags)
 	p.option(optGo, nbdtest.GoData("", infoBlockSize))
 	p.infos(optGo)

@@ -82,16 +82,13 @@ func TestEndRightBehindData(t *testing.T) {
 		stop()
 		<-served
 	}()
-	c, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := newPeer(t, c)
+	p := dial(t, l.Addr())
 	p.greet(bothFlags)
 	p.option(optGo, nbdtest.GoData("", infoBlockSize))
 	p.infos(optGo)
 	p.want(0, 0, cmdRead, 0, 512) // the server waits for requests
-	raw, err := c.(*net.TCPConn).SyscallConn()
+	c := p.Conn.(*net.TCPConn)
+	raw, err := c.SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +96,7 @@ func TestEndRightBehindData(t *testing.T) {
 		t.Fatal(failed, err)
 	}
 	p.put([]byte{0x25, 0x60}) // the beginning of a request
-	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+	if err := c.CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
 	p.wantEnd()

@@ -102,11 +102,17 @@ type peer struct {
 // dial connects and does nothing else.
 func (f *fixture) dial() *peer {
 	f.t.Helper()
-	c, err := net.Dial("unix", f.path)
+	return dial(f.t, &net.UnixAddr{Net: "unix", Name: f.path})
+}
+
+// dial is dial of a fixture for any server.
+func dial(t *testing.T, a net.Addr) *peer {
+	t.Helper()
+	c, err := net.Dial(a.Network(), a.String())
 	if err != nil {
-		f.t.Fatal(err)
+		t.Fatal(err)
 	}
-	return newPeer(f.t, c)
+	return newPeer(t, c)
 }
 
 func newPeer(t *testing.T, c net.Conn) *peer {

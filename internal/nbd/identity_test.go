@@ -3,7 +3,6 @@ package nbd
 import (
 	"crypto/tls"
 	"fmt"
-	"net"
 	"os"
 	"slices"
 	"sync"
@@ -92,11 +91,7 @@ func TestDeviceIsToldWhoComes(t *testing.T) {
 		served := make(chan error, 1)
 		go func() { served <- s.Serve(t.Context(), l) }()
 		for range 2 {
-			c, err := net.Dial("tcp", l.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			p := newPeer(t, c)
+			p := dial(t, l.Addr())
 			p.greet(bothFlags)
 			p.option(optGo, nbdtest.GoData(""))
 			p.infos(optGo)

@@ -118,11 +118,7 @@ func TestAdoptedListenerServes(t *testing.T) {
 	s := &Server{Exports: table}
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(t.Context(), l) }()
-	c, err := net.Dial("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := newPeer(t, c)
+	p := dial(t, l.Addr())
 	p.greet(bothFlags)
 	p.option(optGo, nbdtest.GoData("", infoBlockSize))
 	p.infos(optGo)

@@ -418,11 +418,7 @@ func TestTCP(t *testing.T) {
 	}
 	served := make(chan error, 1)
 	go func() { served <- f.server.Serve(ctx, l) }()
-	c, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := newPeer(t, c)
+	p := dial(t, l.Addr())
 	p.greet(bothFlags)
 	p.option(optGo, nbdtest.GoData(""))
 	p.infos(optGo)
