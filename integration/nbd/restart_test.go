@@ -105,7 +105,8 @@ func TestServerIsReplacedUnderQEMU(t *testing.T) {
 					t.Error("no client came")
 				}
 			case <-time.After(2 * testbed.ToolLimit):
-				t.Fatalf("a client hangs\n%s", p.Stacks())
+				t.Errorf("a client hangs\n%s", p.Stacks())
+				<-clients // it gives up: there is no server
 			}
 		})
 	}
