@@ -152,7 +152,15 @@ func (q *Queue) FD() int {
 func (q *Queue) FDVersion() uint64 { return q.reconnects }
 
 // Arm prepares the queue for the owner's sleep.
-func (q *Queue) Arm() (time.Duration, bool) {
+func (q *Queue) Arm() (time.Duration, bool) { return q.arm((*carrier.Carrier).Arm) }
+
+// ArmEdge implements [block.EdgeArmer].
+func (q *Queue) ArmEdge() (d time.Duration, edges, ok bool) {
+	d, ok = q.arm((*carrier.Carrier).ArmEdge)
+	return d, q.failure == nil && q.carrier.Edges(), ok
+}
+
+func (q *Queue) arm(carrierArm func(*carrier.Carrier) bool) (time.Duration, bool) {
 	q.publish()
 	if q.failure != nil {
 		return q.armDisconnected()
@@ -166,7 +174,7 @@ func (q *Queue) Arm() (time.Duration, bool) {
 		return q.payload.poll(o.poll(-1), q.requests.held), true
 	}
 	d, ok := q.keepalive.wait()
-	if !ok || !q.carrier.Arm() {
+	if !ok || !carrierArm(q.carrier) {
 		return 0, false
 	}
 	q.sleeps++

@@ -107,7 +107,7 @@ func (w *worker) sleep() (loop.Next, bool) {
 		w.checkPeer()
 		return loop.Next{}, false
 	}
-	if !w.carrier.Arm() {
+	if w.sleeper.vi.Edge = w.carrier.Edges(); !w.carrier.ArmEdge() {
 		return loop.Next{}, false
 	}
 	wait, ok := w.sleeper.arm(w.carrier.FD(), w.exports.queues, wait)

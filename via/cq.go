@@ -266,6 +266,33 @@ func (c *CQ) Arm() bool {
 	return ok
 }
 
+// Edges reports whether ArmEdge saves system calls.
+func (c *CQ) Edges() bool {
+	if !c.made() {
+		return false
+	}
+	_, ok := c.adapter.(EdgeArmer)
+	return ok
+}
+
+// ArmEdge is Arm for a consumer that watches FD for edges (EPOLLET): FD may
+// stay readable, and the next completion is an edge of it all the same. Where
+// Edges is false it is Arm.
+func (c *CQ) ArmEdge() bool {
+	if !c.made() {
+		return true
+	}
+	drv := c.acquire()
+	defer drv.release()
+	if c.head != c.tail {
+		return false
+	}
+	if a, ok := c.adapter.(EdgeArmer); ok {
+		return a.ArmEdge()
+	}
+	return c.adapter.Arm()
+}
+
 // Disarm says that the consumer is awake, though FD may not be readable: it
 // calls Poll or Arm before it sleeps. A consumer that posts after Arm saves
 // system calls with it, its own and the peer's.
@@ -281,8 +308,9 @@ func (c *CQ) Disarm() {
 }
 
 // FD returns a file descriptor to poll for reading after Arm. A Poll that
-// returns nothing, or the next Arm, consumes what makes it readable. It is the
-// same during the queue's life, and -1 when there is no queue.
+// returns nothing, or the next Arm, consumes what makes it readable, unless
+// ArmEdge was the last to arm. It is the same during the queue's life, and -1
+// when there is no queue.
 func (c *CQ) FD() int {
 	if !c.made() {
 		return -1

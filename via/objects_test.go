@@ -120,7 +120,7 @@ func (o *objects) argument(t *testing.T, kind reflect.Type) reflect.Value {
 // says are results that mean that there is no such object; others are zero.
 var says = map[string][]any{
 	"NIC.Agent": nil, "NIC.Closed": {true}, "VI.Destroyed": {true}, "VI.QueuesEmpty": {true, true},
-	"CQ.Arm": {true}, "CQ.FD": {-1},
+	"CQ.Arm": {true}, "CQ.ArmEdge": {true}, "CQ.FD": {-1},
 }
 
 // remembered are methods that tell of what is gone what it was, or take it as

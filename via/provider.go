@@ -261,6 +261,14 @@ type Disarmer interface {
 	Disarm()
 }
 
+// EdgeArmer is an AdapterCQ that saves system calls if its consumer watches the
+// file descriptor for edges (EPOLLET).
+type EdgeArmer interface {
+	// ArmEdge is Arm, but the file descriptor may stay readable: the next event
+	// is an edge of it all the same.
+	ArmEdge() bool
+}
+
 // Opcode is what a Work does.
 type Opcode uint8
 

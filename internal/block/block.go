@@ -228,6 +228,26 @@ func FDVersion(q Queue) uint64 {
 	return 0
 }
 
+// EdgeArmer is a Queue that saves system calls if its owner watches the
+// descriptor for edges (EPOLLET).
+type EdgeArmer interface {
+	Queue
+
+	// ArmEdge is Arm, which also reports whether the owner has to watch for
+	// edges: then the descriptor may stay readable, and the next completion is
+	// an edge of it all the same.
+	ArmEdge() (d time.Duration, edges, ok bool)
+}
+
+// ArmEdge arms a queue for an owner that can watch for edges.
+func ArmEdge(q Queue) (d time.Duration, edges, ok bool) {
+	if a, is := q.(EdgeArmer); is {
+		return a.ArmEdge()
+	}
+	d, ok = q.Arm()
+	return d, false, ok
+}
+
 // IdleReleaser is a Queue that keeps memory for its next requests and can
 // release it early.
 type IdleReleaser interface {

@@ -297,6 +297,12 @@ func (c *Carrier) Poll(dst []via.Completion) int { return c.cq.Poll(dst) }
 // Arm prepares a sleep on FD, see [via.CQ.Arm].
 func (c *Carrier) Arm() bool { return c.cq.Arm() }
 
+// Edges reports whether ArmEdge saves system calls; see [via.CQ.ArmEdge].
+func (c *Carrier) Edges() bool { return c.cq.Edges() }
+
+// ArmEdge is Arm for an owner that watches FD for edges.
+func (c *Carrier) ArmEdge() bool { return c.cq.ArmEdge() }
+
 // Disarm says that the consumer is awake, see [via.CQ.Disarm].
 func (c *Carrier) Disarm() { c.cq.Disarm() }
 

@@ -72,6 +72,7 @@ type watched struct {
 	file    *File
 	fd      int32
 	version uint64
+	edge    bool
 	write   bool
 	seen    uint32 // the latest list of files that has it
 }

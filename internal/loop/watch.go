@@ -24,11 +24,11 @@ func (l *Loop) watch(e *entry, files []*File) error {
 		w := l.fileAt(int32(max(f.FD, 0)))
 		if f.FD >= 0 && w != nil && w.entry == e && w.file == f && w.version == f.Version {
 			w.seen = e.list
-			if w.write != f.Write {
+			if w.write != f.Write || w.edge != f.Edge {
 				if err := l.control(unix.EPOLL_CTL_MOD, f); err != nil {
 					return err
 				}
-				w.write = f.Write
+				w.write, w.edge = f.Write, f.Edge
 			}
 		} else if f.FD >= 0 {
 			missing++
@@ -82,7 +82,7 @@ func (l *Loop) watchFile(e *entry, f *File) error {
 	for len(l.files) <= f.FD {
 		l.files = append(l.files, nil)
 	}
-	w := &watched{entry: e, file: f, fd: int32(f.FD), version: f.Version, write: f.Write, seen: e.list}
+	w := &watched{entry: e, file: f, fd: int32(f.FD), version: f.Version, edge: f.Edge, write: f.Write, seen: e.list}
 	l.files[f.FD] = w // one that was there is of a descriptor that was closed
 	e.files = append(e.files, w)
 	return nil

@@ -81,6 +81,30 @@ func TestListOfFilesMayChange(t *testing.T) {
 	}
 }
 
+// A file that stays readable wakes its task as long as it is not watched for
+// edges, whatever it was when it was added.
+func TestFileMayBecomeEdgeTriggeredAndBack(t *testing.T) {
+	s := newStepped(t, 1)[0]
+	f := &File{FD: newBell(t)}
+	r := &recorder{next: Next{Wait: -1, Files: []*File{f}}}
+	s.begin(r)
+	eventfd.Ring(f.FD)
+	for _, edge := range []bool{false, true, false, true} {
+		r.during = func() { f.Edge = edge }
+		s.step()
+		r.during = nil
+		s.poll() // an edge-triggered file is told once more when it becomes one
+		before := r.visits
+		s.poll()
+		if again := r.visits > before; again == edge {
+			t.Fatalf("edge %v: a readable file wakes again: %v", edge, again)
+		}
+		if edge {
+			eventfd.Ring(f.FD)
+		}
+	}
+}
+
 // A file that is closed and opened anew within the visit, with the same number,
 // is another Version.
 func TestReopenedFileWakesItsTask(t *testing.T) {

@@ -134,7 +134,7 @@ func (t *transmission) sleep() (next loop.Next, ok bool, err error) {
 	if t.inQueue == 0 {
 		t.queue.Reap(nil) // an idle remote device keeps its connection alive
 	}
-	wait, ok := t.queue.Arm()
+	wait, edges, ok := block.ArmEdge(t.queue)
 	if !ok && t.inQueue > 0 {
 		return next, false, nil
 	}
@@ -153,7 +153,7 @@ func (t *transmission) sleep() (next loop.Next, ok bool, err error) {
 	t.timing.recorder.Publish()
 	w.asleep, w.began, w.limit = true, now, wait
 	w.client.Write = t.sending()
-	w.queue.FD, w.queue.Version = t.queue.FD(), block.FDVersion(t.queue)
+	w.queue.FD, w.queue.Version, w.queue.Edge = t.queue.FD(), block.FDVersion(t.queue), edges
 	w.files = [...]*loop.File{&w.client, &w.bell, &w.queue}
 	return loop.Next{Wait: wait, Files: w.files[:]}, true, nil
 }

@@ -14,6 +14,11 @@ import (
 // buffer, which has some 200 KiB.
 const sleepsUndrained = 32
 
+// edgesUndrained is the number of sleeps of a queue after which a consumer that
+// watches for edges looks for bells to drain: a bell that needs it is found
+// after as many more at the latest.
+const edgesUndrained = 16
+
 // bells are the socket pairs by which a peer wakes this end: this end reads one
 // socket and passes the other to the peer. An eventfd is no alternative: both
 // ends would share one open file, and a peer could consume the wake-ups of

@@ -39,6 +39,9 @@ type cq struct {
 	token      uint64 // names the queue to the peers that keep its ready logs
 	unreported int    // links whose end neither of their queues has reported
 	armed      bool
+	edges      bool   // the consumer watches fd for edges
+	sleeps     uint32 // begun; at the last drain of the bells
+	drainedAt  uint32
 	signaled   bool // wake was written in this sleep
 	fullPolls  int  // in a row that ran no link
 	rung       bool // epoll still has the events that ended the last sleep
@@ -249,10 +252,22 @@ func (c *cq) signal() {
 	}
 }
 
-// Arm asks the peers for a doorbell. It checks the links again after the wants
-// are visible, so that it does not miss a peer that published before it saw
-// them.
+// Arm asks the peers for a doorbell.
 func (c *cq) Arm() bool {
+	c.edges = false
+	return c.arm()
+}
+
+// ArmEdge implements [via.EdgeArmer]: it leaves what ended earlier sleeps in
+// the epoll set. A bell that is rung again is an edge of the set all the same.
+func (c *cq) ArmEdge() bool {
+	c.edges = true
+	return c.arm()
+}
+
+// arm checks the links again after the wants are visible, so that it does not
+// miss a peer that published before it saw them.
+func (c *cq) arm() bool {
 	if !c.empty() {
 		return false
 	}
@@ -273,6 +288,7 @@ func (c *cq) Arm() bool {
 		}
 	}
 	c.armed = true
+	c.sleeps++
 	c.wakeReporter()
 	return true
 }
@@ -294,21 +310,33 @@ func (c *cq) disarm() {
 
 // drainBells consumes the pending epoll events, so that FD is not readable any
 // more, and drains the bells that many sleeps have rung. A bell without room
-// has an event until then; with room, it reports each ring, drained or not.
+// has an event until then; with room, it reports each ring, drained or not. A
+// consumer that watches for edges needs it once in a while.
 func (c *cq) drainBells() {
-	if !c.rung {
+	if !c.rung || c.edges && c.sleeps-c.drainedAt < edgesUndrained {
 		return
 	}
-	c.rung = false
-	for _, e := range c.events[:pollEvents(c.fd, &c.events)] {
-		if int(e.Fd) == c.wake || int(e.Pad) >= len(c.entries) {
-			continue
+	c.rung, c.drainedAt = false, c.sleeps
+	for range 1 + len(c.entries)/len(c.events) {
+		n := pollEvents(c.fd, &c.events)
+		for i := range c.events[:n] {
+			c.drain(&c.events[i])
 		}
-		s := &c.entries[e.Pad]
-		if l := s.link; l != nil && l.sleep.epoch-s.drained >= sleepsUndrained {
-			s.drained = l.sleep.epoch
-			drainBell(int(e.Fd))
+		if n < len(c.events) {
+			break
 		}
+	}
+}
+
+// drain drains the bell of an event if many sleeps have rung it.
+func (c *cq) drain(e *unix.EpollEvent) {
+	if int(e.Fd) == c.wake || int(e.Pad) >= len(c.entries) {
+		return
+	}
+	s := &c.entries[e.Pad]
+	if l := s.link; l != nil && l.sleep.epoch-s.drained >= sleepsUndrained {
+		s.drained = l.sleep.epoch
+		drainBell(int(e.Fd))
 	}
 }
 

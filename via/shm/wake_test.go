@@ -214,6 +214,81 @@ func TestBellNeverFills(t *testing.T) {
 	}
 }
 
+// TestEdgesNeverEnd: a consumer that watches for edges is woken in each sleep,
+// by each of many links, though nothing drains its file descriptor in between.
+func TestEdgesNeverEnd(t *testing.T) {
+	watchLeaks(t)
+	const links, sleeps = 300, 400 // a socket has room for some 300 rings
+	near, far := newStation(t, testTimeouts), newStation(t, testTimeouts)
+	l := near.listen()
+	var a, b [links]*via.VI
+	for i := range links {
+		a[i], b[i] = near.newVI(), far.newVI()
+		join(t, b[i], l, a[i])
+	}
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	check(t, err)
+	defer func() { check(t, unix.Close(epoll)) }()
+	check(t, unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, near.cq.FD(), &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET}))
+	edge := func(limit int) bool {
+		var events [1]unix.EpollEvent
+		n, err := unix.EpollWait(epoll, events[:], limit)
+		check(t, err)
+		return n == 1
+	}
+	stayed := 0
+	for range sleeps {
+		for i := range links {
+			check(t, a[i].PostRecv(near.descriptor(i, via.OpRecv, 1<<20, 64)))
+		}
+		for quiet := false; !quiet; {
+			for near.poll()+far.poll() > 0 {
+			}
+			quiet = near.cq.ArmEdge() && !edge(0)
+		}
+		if readable(t, near.cq.FD(), 0) {
+			stayed++
+		}
+		for i := range links {
+			check(t, b[i].PostSend(far.descriptor(i, via.OpSend, 1<<20, 64)))
+		}
+		if !edge(int(time.Minute / time.Millisecond)) {
+			t.Fatal("no edge for a minute")
+		}
+		for got := 0; got < links; {
+			got += near.poll()
+		}
+	}
+	if stayed < sleeps/2 {
+		t.Errorf("the file descriptor was drained in %d of %d sleeps", sleeps-stayed, sleeps)
+	}
+	for i := range links {
+		if n := b[i].Stats().Doorbells; n < sleeps {
+			t.Errorf("link %d: %d rings in %d sleeps", i, n, sleeps)
+		}
+	}
+	for near.poll()+far.poll() > 0 {
+	}
+	stayed = 0
+	for range 3 * edgesUndrained { // Arm, again, leaves nothing of earlier sleeps
+		check(t, a[0].PostRecv(near.descriptor(0, via.OpRecv, 1<<20, 64)))
+		for !near.cq.ArmEdge() {
+			near.poll()
+		}
+		check(t, b[0].PostSend(far.descriptor(0, via.OpSend, 1<<20, 64)))
+		for near.poll() == 0 {
+		}
+		for far.poll() == 0 {
+		}
+		if near.cq.Arm() && readable(t, near.cq.FD(), 0) {
+			stayed++
+		}
+	}
+	if stayed > 3 {
+		t.Errorf("the file descriptor was readable after Arm in %d of %d sleeps", stayed, 3*edgesUndrained)
+	}
+}
+
 // TestRdmaAtOnce accesses the peer's memory as soon as Connect has returned:
 // earlier registrations are exposed, even if the other end is still in Accept.
 func TestRdmaAtOnce(t *testing.T) {

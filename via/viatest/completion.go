@@ -2,6 +2,7 @@ package viatest
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/viablk/viablk/via"
 	"golang.org/x/sys/unix"
@@ -11,6 +12,7 @@ var completionCases = []kitCase{
 	{"ArmFalseWhenReady", Functional, "Arm refuses while Poll has something to return", anyLevel, 0, armFalseWhenReady},
 	{"WakeUpAfterArm", Functional, "after Arm the next completion makes the file descriptor readable, and polls consume it", anyLevel, 0, wakeUpAfterArm},
 	{"NoLostWakeUp", Functional, "a consumer that sleeps between Arm and readiness misses nothing", anyLevel, 0, noLostWakeUp},
+	{"NoLostEdge", Functional, "a consumer that watches for edges, where the provider offers them, misses nothing", anyLevel, 0, noLostEdge},
 	{"DisarmedLosesNothing", Functional, "a consumer that is awake after Arm and posts misses nothing", anyLevel, 0, disarmedLosesNothing},
 	{"WakeUpOnDisconnect", Functional, "the loss of a connection wakes a sleeping consumer", anyLevel, 0, wakeUpOnDisconnect},
 	{"QuietWithoutConnection", Functional, "nothing wakes the consumer of a queue without a connection", anyLevel, 0, quietWithoutConnection},
@@ -116,9 +118,10 @@ func (e *env) wakes(sleeper, other *end) {
 	}, other)
 }
 
-// pingPong exchanges messages of 64 bytes and sleeps whenever nothing is ready.
-// A receive is posted before; the end that does not serve begins.
-func (x *end) pingPong(recv *via.Descriptor, rounds int, serve bool) error {
+// pingPong exchanges messages of 64 bytes and sleeps whenever nothing is ready;
+// sleep returns false if nothing wakes the end. A receive is posted before; the
+// end that does not serve begins.
+func (x *end) pingPong(recv *via.Descriptor, rounds int, serve bool, sleep func() bool) error {
 	send := x.desc(1)
 	src, dst := x.buffer(64), x.buffer(64)
 	post := func() error {
@@ -133,7 +136,7 @@ func (x *end) pingPong(recv *via.Descriptor, rounds int, serve bool) error {
 	}
 	for round := 0; ; {
 		x.done = x.done[:0]
-		if x.poll() == 0 && !x.sleep() {
+		if x.poll() == 0 && !sleep() {
 			return fmt.Errorf("no wake-up in round %d; %v", round, x)
 		}
 		for _, c := range x.done {
@@ -162,14 +165,54 @@ func (x *end) pingPong(recv *via.Descriptor, rounds int, serve bool) error {
 
 func noLostWakeUp(e *env) {
 	e.connect()
+	e.exchange(e.client.sleep, e.server.sleep)
+}
+
+// exchange has both ends exchange messages, each on a goroutine.
+func (e *env) exchange(client, server func() bool) {
+	e.t.Helper()
 	const rounds = 1500
 	mine, theirs := e.client.recv(e.client.buffer(64)), e.server.recv(e.server.buffer(64))
 	served := make(chan error, 1)
-	go func() { served <- e.server.pingPong(theirs, rounds, true) }()
-	err := e.client.pingPong(mine, rounds, false)
+	go func() { served <- e.server.pingPong(theirs, rounds, true, server) }()
+	err := e.client.pingPong(mine, rounds, false, client)
 	e.check(<-served, "server")
 	e.check(err, "client")
 	e.until("the last send to complete", func() bool { send, _ := e.server.vi.QueuesEmpty(); return send })
+}
+
+func noLostEdge(e *env) {
+	if !e.client.cq.Edges() {
+		return // ArmEdge is Arm
+	}
+	e.connect()
+	e.exchange(e.edges(e.client), e.edges(e.server))
+}
+
+// edges is end.sleep for an end that watches for edges alone.
+func (e *env) edges(x *end) (sleep func() bool) {
+	e.t.Helper()
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	e.check(err, "create epoll")
+	e.t.Cleanup(func() { _ = unix.Close(epoll) })
+	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET}
+	e.check(unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, x.cq.FD(), &event), "watch the completion queue")
+	return func() bool {
+		if !x.cq.ArmEdge() {
+			return true
+		}
+		var events [1]unix.EpollEvent
+		for deadline := time.Now().Add(caseTimeout); time.Now().Before(deadline); {
+			n, err := unix.EpollWait(epoll, events[:], int(time.Until(deadline)/time.Millisecond)+1)
+			if n == 1 {
+				return true
+			}
+			if err != nil && err != unix.EINTR {
+				return false
+			}
+		}
+		return false
+	}
 }
 
 // quietWithoutConnection ends a connection whose client waits for an answer:
