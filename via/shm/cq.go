@@ -40,8 +40,8 @@ type cq struct {
 	unreported int    // links whose end neither of their queues has reported
 	armed      bool
 	edges      bool   // the consumer watches fd for edges
-	sleeps     uint32 // begun; at the last drain of the bells
-	drainedAt  uint32
+	sleeps     uint32 // begun, with those that arm ended at once
+	drainedAt  uint32 // sleeps when the events were consumed last
 	signaled   bool // wake was written in this sleep
 	fullPolls  int  // in a row that ran no link
 	rung       bool // epoll still has the events that ended the last sleep
@@ -275,11 +275,7 @@ func (c *cq) arm() bool {
 	if c.alerts.some.Load() {
 		c.handleAlerts()
 	}
-	for i := range c.entries {
-		if l := c.entries[i].link; l != nil {
-			l.setWants(c)
-		}
-	}
+	c.publishWants()
 	for i := range c.entries {
 		if l := c.entries[i].link; l != nil && l.hasWork(c) {
 			l.checkTail() // its ready log may not name it yet
@@ -288,9 +284,18 @@ func (c *cq) arm() bool {
 		}
 	}
 	c.armed = true
-	c.sleeps++
 	c.wakeReporter()
 	return true
+}
+
+// publishWants begins a sleep: from now on peers ring.
+func (c *cq) publishWants() {
+	c.sleeps++
+	for i := range c.entries {
+		if l := c.entries[i].link; l != nil {
+			l.setWants(c)
+		}
+	}
 }
 
 // Disarm ends a sleep whose driver another file descriptor woke.
@@ -311,9 +316,10 @@ func (c *cq) disarm() {
 // drainBells consumes the pending epoll events, so that FD is not readable any
 // more, and drains the bells that many sleeps have rung. A bell without room
 // has an event until then; with room, it reports each ring, drained or not. A
-// consumer that watches for edges needs it once in a while.
+// consumer that watches for edges may have seen that event before, so its bells
+// always have room: sleeps that arm ended at once count.
 func (c *cq) drainBells() {
-	if !c.rung || c.edges && c.sleeps-c.drainedAt < edgesUndrained {
+	if c.edges && c.sleeps-c.drainedAt < edgesUndrained || !c.edges && !c.rung {
 		return
 	}
 	c.rung, c.drainedAt = false, c.sleeps

@@ -289,6 +289,51 @@ func TestEdgesNeverEnd(t *testing.T) {
 	}
 }
 
+// TestEdgesAfterSleepsThatEndedAtOnce: a peer also rings when ArmEdge finds work
+// at once, which no sleep follows. The test takes its steps itself, as
+// TestBellNeverFills does.
+func TestEdgesAfterSleepsThatEndedAtOnce(t *testing.T) {
+	watchLeaks(t)
+	d := newDuo(t)
+	c := d.b.onlyLink().receiver.cq
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	check(t, err)
+	defer func() { check(t, unix.Close(epoll)) }()
+	check(t, unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, d.b.cq.FD(), &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET}))
+	edge := func(limit int) bool {
+		var events [1]unix.EpollEvent
+		n, err := unix.EpollWait(epoll, events[:], limit)
+		check(t, err)
+		return n == 1
+	}
+	const rings = 1000 // a socket has room for some 300
+	for i := range rings {
+		check(t, d.vb.PostRecv(d.b.descriptor(i%2, via.OpRecv, 1<<20, 64)))
+		c.edges = true
+		c.drainBells()
+		c.publishWants()
+		check(t, d.va.PostSend(d.a.descriptor(i%2, via.OpSend, 1<<20, 64)))
+		c.withdraw()
+		edge(0) // seen before the sleep
+		d.receive(d.b.cq, 1)
+		d.receive(d.a.cq, 1)
+	}
+	for quiet := false; !quiet; {
+		d.b.poll()
+		quiet = d.b.cq.ArmEdge() && !edge(0)
+	}
+	check(t, d.vb.PostRecv(d.b.descriptor(0, via.OpRecv, 1<<20, 64)))
+	check(t, d.va.PostSend(d.a.descriptor(0, via.OpSend, 1<<20, 64)))
+	if !edge(int(time.Minute / time.Millisecond)) {
+		t.Fatal("no edge for a minute")
+	}
+	d.receive(d.b.cq, 1)
+	d.receive(d.a.cq, 1)
+	if n := d.va.Stats().Doorbells; n < rings {
+		t.Fatalf("%d rings, want %d", n, rings)
+	}
+}
+
 // TestRdmaAtOnce accesses the peer's memory as soon as Connect has returned:
 // earlier registrations are exposed, even if the other end is still in Accept.
 func TestRdmaAtOnce(t *testing.T) {
