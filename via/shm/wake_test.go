@@ -214,6 +214,28 @@ func TestBellNeverFills(t *testing.T) {
 	}
 }
 
+// watchEdges watches a queue for edges. The function that it returns waits for
+// one.
+func watchEdges(t *testing.T, cq *via.CQ) (edge func(limit time.Duration) bool) {
+	t.Helper()
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	check(t, err)
+	t.Cleanup(func() { _ = unix.Close(epoll) })
+	check(t, unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, cq.FD(), &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET}))
+	return func(limit time.Duration) bool {
+		t.Helper()
+		var events [1]unix.EpollEvent
+		for {
+			n, err := unix.EpollWait(epoll, events[:], int(limit/time.Millisecond))
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			check(t, err)
+			return n == 1
+		}
+	}
+}
+
 // TestEdgesNeverEnd: a consumer that watches for edges is woken in each sleep,
 // by each of many links, though nothing drains its file descriptor in between.
 func TestEdgesNeverEnd(t *testing.T) {
@@ -226,16 +248,7 @@ func TestEdgesNeverEnd(t *testing.T) {
 		a[i], b[i] = near.newVI(), far.newVI()
 		join(t, b[i], l, a[i])
 	}
-	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	check(t, err)
-	defer func() { check(t, unix.Close(epoll)) }()
-	check(t, unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, near.cq.FD(), &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET}))
-	edge := func(limit int) bool {
-		var events [1]unix.EpollEvent
-		n, err := unix.EpollWait(epoll, events[:], limit)
-		check(t, err)
-		return n == 1
-	}
+	edge := watchEdges(t, near.cq)
 	stayed := 0
 	for range sleeps {
 		for i := range links {
@@ -252,7 +265,7 @@ func TestEdgesNeverEnd(t *testing.T) {
 		for i := range links {
 			check(t, b[i].PostSend(far.descriptor(i, via.OpSend, 1<<20, 64)))
 		}
-		if !edge(int(time.Minute / time.Millisecond)) {
+		if !edge(time.Minute) {
 			t.Fatal("no edge for a minute")
 		}
 		for got := 0; got < links; {
@@ -289,23 +302,14 @@ func TestEdgesNeverEnd(t *testing.T) {
 	}
 }
 
-// TestEdgesAfterSleepsThatEndedAtOnce: a peer also rings when ArmEdge finds work
-// at once, which no sleep follows. The test takes its steps itself, as
+// TestEdgesAfterSleepsThatEndedAtOnce: a peer also rings when ArmEdge finds
+// work at once, which no sleep follows. The test takes its steps itself, as
 // TestBellNeverFills does.
 func TestEdgesAfterSleepsThatEndedAtOnce(t *testing.T) {
 	watchLeaks(t)
 	d := newDuo(t)
 	c := d.b.onlyLink().receiver.cq
-	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	check(t, err)
-	defer func() { check(t, unix.Close(epoll)) }()
-	check(t, unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, d.b.cq.FD(), &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET}))
-	edge := func(limit int) bool {
-		var events [1]unix.EpollEvent
-		n, err := unix.EpollWait(epoll, events[:], limit)
-		check(t, err)
-		return n == 1
-	}
+	edge := watchEdges(t, d.b.cq)
 	const rings = 1000 // a socket has room for some 300
 	for i := range rings {
 		check(t, d.vb.PostRecv(d.b.descriptor(i%2, via.OpRecv, 1<<20, 64)))
@@ -324,7 +328,7 @@ func TestEdgesAfterSleepsThatEndedAtOnce(t *testing.T) {
 	}
 	check(t, d.vb.PostRecv(d.b.descriptor(0, via.OpRecv, 1<<20, 64)))
 	check(t, d.va.PostSend(d.a.descriptor(0, via.OpSend, 1<<20, 64)))
-	if !edge(int(time.Minute / time.Millisecond)) {
+	if !edge(time.Minute) {
 		t.Fatal("no edge for a minute")
 	}
 	d.receive(d.b.cq, 1)
