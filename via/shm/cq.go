@@ -42,9 +42,9 @@ type cq struct {
 	edges      bool   // the consumer watches fd for edges
 	sleeps     uint32 // begun, with those that arm ended at once
 	drainedAt  uint32 // sleeps when the events were consumed last
-	signaled   bool // wake was written in this sleep
-	fullPolls  int  // in a row that ran no link
-	rung       bool // epoll still has the events that ended the last sleep
+	signaled   bool   // wake was written in this sleep
+	fullPolls  int    // in a row that ran no link
+	rung       bool   // epoll still has the events that ended the last sleep
 	events     [16]unix.EpollEvent
 
 	// Links to run in a pass.
