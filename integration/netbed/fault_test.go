@@ -246,4 +246,16 @@ func TestLimitedCable(t *testing.T) {
 	if n := tight.Hits(); n == 0 || n > 100-burst/frame {
 		t.Errorf("%d of 100 were lost in a queue of 10 behind a burst of %d", n, burst/frame)
 	}
+	tight.Stop()
+
+	busy := b.B.Slow(rate, 1<<20)
+	f.forget()
+	f.clean(10)
+	if n := busy.Hits(); n != 0 {
+		t.Errorf("%d hits by packets that found the cable free", n)
+	}
+	f.clean(300)
+	if busy.Hits() == 0 {
+		t.Error("packets that had to wait are not counted")
+	}
 }

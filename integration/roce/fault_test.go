@@ -70,7 +70,7 @@ var adversities = []adversity{
 	{name: "flipped PSN", on: corrupting(10), told: badICRC},
 	{name: "flipped extension", on: corrupting(15), told: badICRC},
 	{name: "flipped payload", on: corrupting(100), told: badICRC},
-	{name: "slow cable", on: testbed.AtBothHosts(func(h *netbed.Host) *netbed.Fault { return h.Limit(200_000_000, 50_000) })},
+	{name: "slow cable", on: testbed.AtBothHosts(func(h *netbed.Host) *netbed.Fault { return h.Slow(200_000_000, 50_000) })},
 	{name: "everything", on: func(b *netbed.Bed) []*netbed.Fault {
 		var all []*netbed.Fault
 		for _, h := range []*netbed.Host{b.A, b.B} {
