@@ -91,7 +91,7 @@ var arrows = map[string][]string{
 	"regcache":  {"via", "internal/buddy"},
 
 	"via":          {"internal/buddy", "internal/eventfd", "internal/prefetch"},
-	"via/shm":      {"via", "internal/contain", "internal/eventfd", "internal/prefetch", "internal/ring"},
+	"via/shm":      {"via", "internal/contain", "internal/eventfd", "internal/memfd", "internal/prefetch", "internal/ring", "internal/sleepflag"},
 	"via/arena":    {"via"},
 	"via/roce":     {"via", "via/rdmahost", "internal/contain", "internal/eventfd", "via/arena", "via/roce/wire", "via/roce/rc", "via/roce/port", "via/roce/ethernet", "via/roce/cm"},
 	"via/rdmahost": {"via", "internal/contain"},
@@ -99,7 +99,7 @@ var arrows = map[string][]string{
 	"via/joint":    {"via"},
 	"via/hook":     {"via", "internal/eventfd"},
 	"via/vipl":     {"via"},
-	"via/viatest":  {"via", "via/hook"},
+	"via/viatest":  {"via", "via/hook", "internal/sleepflag"},
 
 	"via/roce/cm":            {"via/roce/wire"},
 	"via/roce/interop/oob":   {},
@@ -131,9 +131,11 @@ var arrows = map[string][]string{
 	"internal/blockdev":    {},
 	"internal/buddy":       {},
 	"internal/eventfd":     {},
+	"internal/memfd":       {},
 	"internal/prefetch":    {},
 	"internal/ring":        {},
-	"internal/loop":        {"internal/eventfd"},
+	"internal/loop":        {"internal/eventfd", "internal/sleepflag"},
+	"internal/sleepflag":   {"internal/memfd"},
 	"internal/spin":        {},
 	"internal/sched":       {"internal/eventfd", "internal/loop"},
 	"internal/ratelog":     {},
@@ -156,9 +158,12 @@ var arrows = map[string][]string{
 // testArrows are what the tests of a package may import of the module beyond
 // the arrows and the package itself: kits, and what a kit is run on.
 var testArrows = map[string][]string{
-	".":         {"config"},
-	"via":       {"via/viatest", "via/viatest/loopback", "via/shm", "via/roce"},
-	"via/shm":   {"via/viatest"},
+	".":       {"config"},
+	"via":     {"via/viatest", "via/viatest/loopback", "via/shm", "via/roce"},
+	"via/shm": {"via/viatest", "internal/loop"},
+
+	"internal/loop": {"internal/memfd"},
+
 	"via/roce":  {"via/viatest", "via/hook", "via/roce/interop", "via/roce/port/porttest", "internal/netns"},
 	"via/verbs": {"via/viatest"},
 	"via/joint": {"via/viatest", "via/shm", "via/roce"},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/viablk/viablk/internal/block"
 	"github.com/viablk/viablk/internal/carrier"
+	"github.com/viablk/viablk/internal/loop"
 	"github.com/viablk/viablk/internal/sched"
 	"github.com/viablk/viablk/internal/seal"
 	"github.com/viablk/viablk/internal/wire"
@@ -158,6 +159,14 @@ func (q *Queue) Arm() (time.Duration, bool) { return q.arm((*carrier.Carrier).Ar
 func (q *Queue) ArmEdge() (d time.Duration, edges, ok bool) {
 	d, ok = q.arm((*carrier.Carrier).ArmEdge)
 	return d, q.failure == nil && q.carrier.Edges(), ok
+}
+
+// Source implements [block.Sharer].
+func (q *Queue) Source() loop.Source {
+	if q.failure != nil {
+		return nil
+	}
+	return q.carrier
 }
 
 func (q *Queue) arm(carrierArm func(*carrier.Carrier) bool) (time.Duration, bool) {

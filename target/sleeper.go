@@ -117,5 +117,5 @@ func (w *worker) sleep() (loop.Next, bool) {
 	w.exports.publishLatency()
 	w.sleeper.sleeps++
 	w.sleeper.asleep = true
-	return loop.Next{Wait: wait, Files: w.sleeper.files}, true
+	return loop.Next{Wait: wait, Files: w.sleeper.files, Source: w.carrier}, true
 }

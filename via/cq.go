@@ -293,6 +293,34 @@ func (c *CQ) ArmEdge() bool {
 	return c.adapter.Arm()
 }
 
+// Share has the peers of a queue that ArmEdge has armed go by a flag of this
+// process which says whether a thread sleeps, see [SleepSharer]. It returns
+// false where the provider or a peer cannot.
+func (c *CQ) Share(flag int) bool {
+	if !c.made() {
+		return false
+	}
+	drv := c.acquire()
+	defer drv.release()
+	s, ok := c.adapter.(SleepSharer)
+	return ok && (flag < 0 || !drv.shared) && s.Share(flag)
+}
+
+// Pending reports whether Poll has something to return or to do, where Share
+// has succeeded.
+func (c *CQ) Pending() bool {
+	if !c.made() {
+		return false
+	}
+	drv := c.acquire()
+	defer drv.release()
+	if c.head != c.tail {
+		return true
+	}
+	s, ok := c.adapter.(SleepSharer)
+	return ok && s.Pending()
+}
+
 // Disarm says that the consumer is awake, though FD may not be readable: it
 // calls Poll or Arm before it sleeps. A consumer that posts after Arm saves
 // system calls with it, its own and the peer's.

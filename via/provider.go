@@ -269,6 +269,23 @@ type EdgeArmer interface {
 	ArmEdge() bool
 }
 
+// SleepSharer is an AdapterCQ whose peers can go by a flag that says whether a
+// thread of this process sleeps, package sleepflag. Queues that one thread
+// drives share its flag: while it is awake no peer makes a system call for it,
+// and in each sleep a process makes one for all of them.
+type SleepSharer interface {
+	// Share has the peers of a queue that ArmEdge has armed go by a flag of
+	// this process. It returns false if one cannot; then nothing has changed.
+	// The thread asks Pending after it has set the flag and again after it has
+	// cleared it; another event makes FD readable as before. It drives the
+	// queue until Poll or Disarm ends that, or Share with a negative flag: then
+	// the queue is armed as after ArmEdge, unless Pending finds work.
+	Share(flag int) bool
+
+	// Pending reports whether Poll has something to do.
+	Pending() bool
+}
+
 // Opcode is what a Work does.
 type Opcode uint8
 

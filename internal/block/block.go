@@ -20,7 +20,11 @@
 // do not validate again.
 package block
 
-import "time"
+import (
+	"time"
+
+	"github.com/viablk/viablk/internal/loop"
+)
 
 // Op is what a request asks for.
 type Op uint8
@@ -246,6 +250,24 @@ func ArmEdge(q Queue) (d time.Duration, edges, ok bool) {
 	}
 	d, ok = q.Arm()
 	return d, false, ok
+}
+
+// Sharer is a Queue whose completions come from peers that can go by the sleep
+// flag of its owner's thread.
+type Sharer interface {
+	Queue
+
+	// Source returns what the loop shares its flag with, after ArmEdge; nil: the
+	// descriptor alone wakes the owner.
+	Source() loop.Source
+}
+
+// SourceOf returns the source of a queue, nil if it has none.
+func SourceOf(q Queue) loop.Source {
+	if s, is := q.(Sharer); is {
+		return s.Source()
+	}
+	return nil
 }
 
 // IdleReleaser is a Queue that keeps memory for its next requests and can

@@ -303,6 +303,13 @@ func (c *Carrier) Edges() bool { return c.cq.Edges() }
 // ArmEdge is Arm for an owner that watches FD for edges.
 func (c *Carrier) ArmEdge() bool { return c.cq.ArmEdge() }
 
+// Share and Pending are for an owner whose thread has a sleep flag, see
+// [via.CQ.Share].
+func (c *Carrier) Share(flag int) bool { return c.cq.Share(flag) }
+
+// Pending reports whether Poll has something to do.
+func (c *Carrier) Pending() bool { return c.cq.Pending() }
+
 // Disarm says that the consumer is awake, see [via.CQ.Disarm].
 func (c *Carrier) Disarm() { c.cq.Disarm() }
 

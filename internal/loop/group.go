@@ -149,6 +149,7 @@ func (l *Loop) balance() {
 	l.active.Store(int64(newActivity(tasks, l.now)))
 	l.periodStart, l.periodTasks = l.now, 0
 	l.period++
+	l.unshareIdle()
 	loops := *l.group.loops.Load()
 	if tasks < 2 || len(loops) < 2 {
 		return

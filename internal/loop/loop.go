@@ -13,13 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/viablk/viablk/internal/eventfd"
+	"github.com/viablk/viablk/internal/sleepflag"
 )
 
 // Loop is a thread that drives tasks. One iteration:
 //
 //  1. admit    takes tasks that come from elsewhere
 //  2. await    sleeps until a file is ready or a time has passed, unless tasks
-//     are to be visited
+//     are to be visited; see sharing.go for those that no file announces
 //  3. collect  queues the tasks of files that are ready, and those whose time
 //     has passed
 //  4. visit    visits each of them once
@@ -41,11 +42,14 @@ type Loop struct {
 	visited   []*entry // in the last iteration: the memory of the next list
 	unvisited []*entry // of this iteration, in a visit
 	timers    timers
-	files     []*watched // by descriptor
+	files     []*watched      // by descriptor
+	sharing   []*entry        // whose sources go by flag
+	flag      *sleepflag.Flag // nil: there is none
 	events    [64]unix.EpollEvent
 	slice     timeSlice
 	sleeps    sleepTimes
 	now       time.Duration // since the group's epoch
+	polled    time.Duration // when the events were polled last
 	streak    int           // visits of current in a row
 	yields    uint64
 
@@ -94,6 +98,7 @@ func newLoop(g *group) (_ *Loop, err error) {
 		return nil, err
 	}
 	l.gate = newGate()
+	l.flag = newFlag()
 	return l, nil
 }
 
@@ -101,6 +106,9 @@ func newLoop(g *group) (_ *Loop, err error) {
 func (l *Loop) close() {
 	if l.gate != nil {
 		_ = l.gate.Close()
+	}
+	if l.flag != nil {
+		l.flag.Release()
 	}
 	for _, fd := range []int{l.bell, l.timer, l.epoll} {
 		if fd >= 0 {
@@ -139,7 +147,7 @@ func (l *Loop) admit() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, e := range l.inbox {
-		e.index = len(l.entries)
+		e.index, e.visited = len(l.entries), never
 		l.entries = append(l.entries, e)
 		l.push(e)
 	}
@@ -177,23 +185,33 @@ func (l *Loop) push(e *entry) {
 	}
 }
 
+// pollPeriod is how long tasks that share may keep the loop from polling for
+// events of others, beside their visits: most often there are none.
+const pollPeriod = 50 * time.Microsecond
+
 // await returns how many events there are, after a sleep if no task is to be
 // visited.
 func (l *Loop) await() int {
-	if len(l.ready) > 0 {
-		n := pollEvents(l.epoll, l.events[:])
-		l.now = l.group.now()
-		return n
+	again := len(l.ready) > 0
+	l.pollSources()
+	if again {
+		return l.pollFiles()
 	}
 	now := time.Now()
 	l.now = now.Sub(l.group.epoch)
-	wait := time.Duration(-1)
-	if deadline, ok := l.timers.next(); ok {
-		wait = max(deadline-l.now, 0)
-	}
 	if l.slice.due(now) {
 		yield()
 		l.yields++
+	}
+	if len(l.ready) > 0 || !l.fallAsleep() {
+		if l.now-l.polled < pollPeriod {
+			return 0
+		}
+		return l.pollFiles()
+	}
+	wait := time.Duration(-1)
+	if deadline, ok := l.timers.next(); ok {
+		wait = max(deadline-l.now, 0)
 	}
 	n, rested := 0, false
 	if l.sleeps.seldom(l.now) && wait != 0 {
@@ -202,7 +220,17 @@ func (l *Loop) await() int {
 	if !rested {
 		n = awaitEvents(l.epoll, l.events[:], wait)
 	}
+	l.wakeUp()
 	l.now = l.group.now()
+	l.polled = l.now
+	return n
+}
+
+// pollFiles returns how many events there are now.
+func (l *Loop) pollFiles() int {
+	n := pollEvents(l.epoll, l.events[:])
+	l.now = l.group.now()
+	l.polled = l.now
 	return n
 }
 
@@ -248,6 +276,9 @@ func (l *Loop) visit(e *entry, rest []*entry) bool {
 		e.period = l.period
 		l.periodTasks++
 	}
+	l.unshare(e)
+	busy := l.now-e.visited <= busyTime
+	e.visited = l.now
 	round := Round{Alone: len(l.entries) == 1 || l.streak >= aloneAfter, Yielded: e.yields != l.yields}
 	e.yields = l.yields
 	l.unvisited = rest
@@ -271,6 +302,9 @@ func (l *Loop) visit(e *entry, rest []*entry) bool {
 	default:
 		if err = l.watch(e, next.Files); err == nil {
 			l.setTimer(e, next.Wait)
+			if busy {
+				l.share(e, next.Source)
+			}
 			return true
 		}
 	}
@@ -292,6 +326,7 @@ func (l *Loop) setTimer(e *entry, wait time.Duration) {
 
 // remove takes a task out of the loop.
 func (l *Loop) remove(e *entry) {
+	l.unshare(e)
 	last := len(l.entries) - 1
 	moved := l.entries[last]
 	l.entries[e.index], moved.index = moved, e.index

@@ -34,6 +34,27 @@ type Next struct {
 	// Files: or when one of them is ready. The loop reads the slice before the
 	// next visit alone.
 	Files []*File
+
+	// Source, if not nil: or when it has something. It is armed: then the
+	// descriptor that is its own, one of Files, becomes ready.
+	Source Source
+}
+
+// Source is where work of a task comes from peers that can go by a flag of this
+// process, package sleepflag: [via.CQ] is one.
+type Source interface {
+	// Share has the peers go by a flag, which the loop sets while it sleeps,
+	// instead of the descriptor alone. A negative flag ends that, as far as the
+	// peers are told; Pending then finds what they had been silent about. It
+	// returns false if a peer cannot; then nothing has changed.
+	Share(flag int) bool
+
+	// Pending reports whether there is something to do.
+	Pending() bool
+
+	// Disarm ends what armed the source, and Share. The next visit looks at it
+	// in any case.
+	Disarm()
 }
 
 // File is a file descriptor that wakes a task. The task owns it, and keeps the
@@ -89,6 +110,9 @@ type entry struct {
 	timer     int // index in Loop.timers; -1: none
 	period    uint32
 	yields    uint64
+	visited   time.Duration // when it was last
+	source    Source        // while it is in Loop.sharing
+	sharing   int           // its index there
 	ended     chan error    // of Drive
 	forgotten chan struct{} // closed when a loop that was overtaken has forgotten it
 }

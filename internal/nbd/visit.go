@@ -155,5 +155,5 @@ func (t *transmission) sleep() (next loop.Next, ok bool, err error) {
 	w.client.Write = t.sending()
 	w.queue.FD, w.queue.Version, w.queue.Edge = t.queue.FD(), block.FDVersion(t.queue), edges
 	w.files = [...]*loop.File{&w.client, &w.bell, &w.queue}
-	return loop.Next{Wait: wait, Files: w.files[:]}, true, nil
+	return loop.Next{Wait: wait, Files: w.files[:], Source: block.SourceOf(t.queue)}, true, nil
 }

@@ -15,6 +15,7 @@ import (
 type signals struct {
 	gone    atomic.Bool // the peer closed the connection or died
 	severed atomic.Bool // the peer broke a rule outside the data path
+	shares  atomic.Bool // the peer goes by the sleep flags of this process
 }
 
 // controlAgent reads the control socket of a link on a goroutine, serve. Of the
@@ -25,10 +26,13 @@ type controlAgent struct {
 	conn           *net.UnixConn
 	recvAt, sendAt *member
 	signals        *signals
-	arenas         *peerArenas             // of the sender
-	log            *atomic.Pointer[logRef] // of the sender
-	reception      bool                    // the sender waits for acknowledgements
-	passedLog      atomic.Pointer[peerLog] // ready log that the peer passed; the receive queue reads it
+	arenas         *peerArenas               // of the sender
+	log            *atomic.Pointer[logRef]   // of the sender
+	reception      bool                      // the sender waits for acknowledgements
+	passedLog      atomic.Pointer[peerLog]   // ready log that the peer passed; the receive queue reads it
+	peerShares     bool                      // the peer knows sleep flags
+	flags          atomic.Pointer[peerFlags] // of the peer; the bells read it
+	passedFlags    atomic.Bool               // the peer was given those of this process
 	severCause     atomic.Pointer[error]
 	done           chan struct{} // closed when the goroutine has ended
 }
@@ -68,7 +72,7 @@ func (a *controlAgent) serveMessage() (more bool) {
 	}
 	if err != nil {
 		a.sever(err)
-	} else {
+	} else if m.kind == controlArena || m.kind == controlDrop {
 		a.sendAt.alert()
 	}
 	return true
@@ -99,6 +103,10 @@ func (a *controlAgent) handle(m control) error {
 		return a.startLog(m.value, m.size)
 	case m.kind == controlPassLog:
 		return a.acceptLog(m.fds[0])
+	case m.kind == controlPassFlags:
+		return a.acceptFlags(m.fds)
+	case m.kind == controlMappedFlags:
+		return a.shareFlags()
 	default:
 		closeAll(m.fds...)
 		return fmt.Errorf("unexpected control message %d", m.kind)

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/viablk/viablk/internal/memfd"
 	"github.com/viablk/viablk/via"
 )
 
@@ -30,7 +31,7 @@ func newArena(a *adapter, size int) (*arena, error) {
 	}
 	page := os.Getpagesize()
 	size = (size + page - 1) &^ (page - 1)
-	mem, fd, err := mapMemfd("viablk-arena", size, 0)
+	mem, fd, err := memfd.Create("viablk-arena", size, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -10,13 +10,15 @@ import (
 // can change the flags of an open socket; MSG_DONTWAIT applies to this call
 // alone.
 
-// ringBell sends a byte to a peer. A socket without room is readable already.
-func ringBell(fd int) {
+// ringBell sends a byte to a peer, and reports whether there was room. A socket
+// without room is readable already.
+func ringBell(fd int) bool {
 	var b byte
 	// Safety: the kernel reads 1 byte during the call; RawSyscall6 keeps b
 	// alive and the stack in place; there is no address.
-	_, _, _ = unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b)), 1,
+	_, _, errno := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b)), 1,
 		unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+	return errno == 0
 }
 
 // drainBell empties a bell. It ends although a peer rings without a pause: that

@@ -49,7 +49,7 @@ func (a *adapter) request(conn *net.UnixConn, hello []byte, cfg via.LinkConfig) 
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := sendControl(conn, control{kind: controlHello, body: hello, fds: local.fds()}); err != nil {
+	if err := sendControl(conn, control{kind: controlHello, value: controlShares, body: hello, fds: local.fds()}); err != nil {
 		local.close()
 		return nil, nil, lostError(err)
 	}
@@ -123,7 +123,7 @@ func newLink(a *adapter, conn *net.UnixConn, local *offer, peer control, cfg via
 	}
 	l := makeLink(a, wire{
 		conn: conn, local: local.segment, peer: seg,
-		bells: local.bells, peerData: peer.fds[1], peerSpace: peer.fds[2],
+		bells: local.bells, peerData: peer.fds[1], peerSpace: peer.fds[2], peerShares: peer.value&controlShares != 0,
 	}, cfg, a.timeouts.room)
 	if err := a.add(l); err != nil {
 		l.abandon()

@@ -19,7 +19,8 @@ const (
 	maxBody       = 256
 	maxControlFDs = 3
 
-	// requester: segment, data bell, space bell; body is the connect message
+	// requester: segment, data bell, space bell; body is the connect message,
+	// value has controlShares
 	controlHello  = 1
 	controlAccept = 2 // accepter: the same; body is the reply
 	controlRefuse = 3 // accepter: body is the reply
@@ -30,6 +31,12 @@ const (
 	// either: keep a ready log; value is a queue's token, size the link's name
 	controlRequestLog = 7
 	controlPassLog    = 8 // either: a ready log
+
+	// either, if the peer knows sleep flags: the page of this process
+	controlPassFlags   = 9
+	controlMappedFlags = 10 // either: the peer's page is mapped
+
+	controlShares = 1 // in value of hello and accept: this end knows sleep flags
 )
 
 // control is a control message in private memory.
@@ -97,6 +104,9 @@ func receiveControl(c *net.UnixConn) (control, error) {
 		return control{}, err
 	}
 	m, err := parseControl(b[:n])
+	if err == nil && flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) == unix.MSG_CTRUNC && len(fds) == 0 && m.kind == controlPassFlags {
+		return m, nil // the connection needs no flags
+	}
 	if err == nil && flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) == unix.MSG_CTRUNC && len(fds) < controlFDs(m.kind) {
 		err = fmt.Errorf("receive file descriptors: %w", unix.EMFILE) // the kernel drops those beyond the limit
 	}
@@ -128,7 +138,7 @@ func parseControl(b []byte) (control, error) {
 	if int(binary.LittleEndian.Uint16(b[6:])) != len(m.body) || len(m.body) > maxBody {
 		return control{}, fmt.Errorf("%w: wrong length", errMalformed)
 	}
-	if m.kind < controlHello || m.kind > controlPassLog {
+	if m.kind < controlHello || m.kind > controlMappedFlags {
 		return control{}, fmt.Errorf("%w: unknown kind %d", errMalformed, m.kind)
 	}
 	return m, nil
@@ -138,7 +148,7 @@ func controlFDs(kind uint16) int {
 	switch kind {
 	case controlHello, controlAccept:
 		return 3
-	case controlArena, controlPassLog:
+	case controlArena, controlPassLog, controlPassFlags:
 		return 1
 	default:
 		return 0

@@ -11,7 +11,7 @@ import (
 )
 
 func FuzzParseControl(f *testing.F) {
-	for kind := range uint16(10) {
+	for kind := range uint16(12) {
 		f.Add(encoded(control{kind: kind, value: 7, size: 1 << 40, body: rawHello()}))
 	}
 	f.Add([]byte{})
@@ -24,7 +24,7 @@ func FuzzParseControl(f *testing.F) {
 			}
 			return
 		}
-		if len(m.body) > maxBody || m.kind < controlHello || m.kind > controlPassLog {
+		if len(m.body) > maxBody || m.kind < controlHello || m.kind > controlMappedFlags {
 			t.Fatalf("accepted kind %d with a body of %d bytes", m.kind, len(m.body))
 		}
 		again := encoded(m)
@@ -52,8 +52,8 @@ func TestNoRoomForDescriptors(t *testing.T) {
 		defer c.Close()
 		ends[i] = c.(*net.UnixConn)
 	}
-	m := control{kind: controlArena, fds: []int{0}}
-	if err := errors.Join(sendControl(ends[0], m), sendControl(ends[0], m)); err != nil {
+	m, flags := control{kind: controlArena, fds: []int{0}}, control{kind: controlPassFlags, fds: []int{0}}
+	if err := errors.Join(sendControl(ends[0], m), sendControl(ends[0], flags), sendControl(ends[0], m)); err != nil {
 		t.Fatal(err)
 	}
 	var before unix.Rlimit
@@ -64,6 +64,10 @@ func TestNoRoomForDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, got := receiveControl(ends[1])
+	without, err := receiveControl(ends[1])
+	if err != nil || without.kind != controlPassFlags || len(without.fds) != 0 {
+		t.Errorf("a page of sleep flags, which a connection does not need, without room: %+v, %v", without, err)
+	}
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
 		t.Fatal(err)
 	}

@@ -1,5 +1,7 @@
 package shm
 
+import "sync/atomic"
+
 // sleep is what this end tells its peer while it sleeps.
 type sleep struct {
 	local *segment
@@ -14,6 +16,16 @@ func (s *sleep) begin(wants uint64) {
 	storeWord(s.local.mem, offWants, s.epoch<<wantShift|s.wants)
 }
 
+// share has the peer go by a sleep flag of this process; a negative flag ends
+// that.
+func (s *sleep) share(flag int) {
+	word := s.epoch<<wantShift | s.wants
+	if flag >= 0 {
+		word = wantShared | uint64(flag)<<wantShift | s.wants
+	}
+	storeWord(s.local.mem, offWants, word)
+}
+
 // end withdraws wants.
 func (s *sleep) end(wants uint64) {
 	s.wants &^= wants
@@ -23,20 +35,26 @@ func (s *sleep) end(wants uint64) {
 // peerBell is a bell of the peer. One half of a link rings it.
 type peerBell struct {
 	fd    int
-	epoch uint64 // sleep of the peer that the bell has ended
-	rings uint64 // system calls
+	peer  *segment
+	flags *atomic.Pointer[peerFlags] // of the peer's process
+	epoch uint64                     // sleep of the peer that the bell has ended
+	rings uint64                     // system calls
 }
 
-// wake rings if the peer sleeps and has the want, once in each sleep. wants is
-// the peer's word, loaded after the caller published what the peer waits for.
-func (b *peerBell) wake(wants, want uint64) {
-	if wants&want != 0 && wants>>wantShift != b.epoch {
-		b.ring(wants >> wantShift)
+// wake rings if the peer sleeps and has the want, once in each sleep. The
+// caller has published what the peer waits for.
+func (b *peerBell) wake(want uint64) {
+	switch wants := loadWord(b.peer.mem, offWants); {
+	case wants&want == 0:
+	case wants&wantShared != 0:
+		b.wakeThread(wants)
+	case wants>>wantShift != b.epoch:
+		b.epoch = wants >> wantShift
+		b.ring()
 	}
 }
 
-func (b *peerBell) ring(epoch uint64) {
-	b.epoch = epoch
+func (b *peerBell) ring() bool {
 	b.rings++
-	ringBell(b.fd)
+	return ringBell(b.fd)
 }

@@ -5,13 +5,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/viablk/viablk/internal/memfd"
 	"github.com/viablk/viablk/via"
 )
 
 // TestHostileArena passes arenas that cannot be mapped safely.
 func TestHostileArena(t *testing.T) {
 	const size = 1 << 16
-	memfd := func(t *testing.T, size int64, flags, seals int) int {
+	rawMemfd := func(t *testing.T, size int64, flags, seals int) int {
 		fd, err := unix.MemfdCreate("hostile", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|flags)
 		check(t, err)
 		check(t, unix.Ftruncate(fd, size))
@@ -19,7 +20,7 @@ func TestHostileArena(t *testing.T) {
 		check(t, err)
 		return fd
 	}
-	sealed := func(t *testing.T) int { return memfd(t, size, 0, sizeSeals) }
+	sealed := func(t *testing.T) int { return rawMemfd(t, size, 0, memfd.SizeSeals) }
 	for name, m := range map[string]struct {
 		size uint64
 		fd   func(t *testing.T) int
@@ -29,9 +30,9 @@ func TestHostileArena(t *testing.T) {
 		"longer":        {size * 2, sealed},
 		"size all ones": {^uint64(0), sealed},
 		"size 1<<63":    {1 << 63, sealed},
-		"unsealed":      {size, func(t *testing.T) int { return memfd(t, size, 0, 0) }},
-		"not writable":  {size, func(t *testing.T) int { return memfd(t, size, 0, sizeSeals|unix.F_SEAL_WRITE) }},
-		"huge pages":    {2 << 20, func(t *testing.T) int { return memfd(t, 2<<20, unix.MFD_HUGETLB, sizeSeals) }},
+		"unsealed":      {size, func(t *testing.T) int { return rawMemfd(t, size, 0, 0) }},
+		"not writable":  {size, func(t *testing.T) int { return rawMemfd(t, size, 0, memfd.SizeSeals|unix.F_SEAL_WRITE) }},
+		"huge pages":    {2 << 20, func(t *testing.T) int { return rawMemfd(t, 2<<20, unix.MFD_HUGETLB, memfd.SizeSeals) }},
 		"/dev/zero": {size, func(t *testing.T) int {
 			fd, err := unix.Open("/dev/zero", unix.O_RDWR|unix.O_CLOEXEC, 0)
 			check(t, err)
@@ -50,7 +51,7 @@ func TestHostileArena(t *testing.T) {
 	t.Run("more than an address space holds", func(t *testing.T) {
 		b := attack(t)
 		for i := range uint64(2) {
-			fd := memfd(t, 3<<40, 0, sizeSeals)
+			fd := rawMemfd(t, 3<<40, 0, memfd.SizeSeals)
 			check(t, sendControl(b.peer.conn, control{kind: controlArena, value: i + 1, size: 3 << 40, fds: []int{fd}}))
 			check(t, unix.Close(fd))
 		}
@@ -85,7 +86,7 @@ func TestArenaFlood(t *testing.T) {
 		fd, err := unix.MemfdCreate("flood", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 		check(t, err)
 		check(t, unix.Ftruncate(fd, 4096))
-		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sizeSeals)
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, memfd.SizeSeals)
 		check(t, err)
 		flooded := make(chan int)
 		go func() {

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/viablk/viablk/internal/eventfd"
+	"github.com/viablk/viablk/internal/memfd"
 	"github.com/viablk/viablk/via"
 )
 
@@ -107,7 +108,7 @@ func TestHostileHello(t *testing.T) {
 
 // TestHostileSegment: Accept validates the files of a hello.
 func TestHostileSegment(t *testing.T) {
-	memfd := func(t *testing.T, size int64, flags, seals int) int {
+	rawMemfd := func(t *testing.T, size int64, flags, seals int) int {
 		fd, err := unix.MemfdCreate("hostile", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|flags)
 		check(t, err)
 		check(t, unix.Ftruncate(fd, size))
@@ -138,14 +139,14 @@ func TestHostileSegment(t *testing.T) {
 		at int // which of the three
 		fd func(t *testing.T) int
 	}{
-		"unsealed":            {0, func(t *testing.T) int { return memfd(t, segmentSize, 0, 0) }},
-		"may shrink":          {0, func(t *testing.T) int { return memfd(t, segmentSize, 0, unix.F_SEAL_GROW|unix.F_SEAL_SEAL) }},
-		"seals may be added":  {0, func(t *testing.T) int { return memfd(t, segmentSize, 0, unix.F_SEAL_GROW|unix.F_SEAL_SHRINK) }},
-		"a page short":        {0, func(t *testing.T) int { return memfd(t, segmentSize-4096, 0, sizeSeals) }},
-		"empty":               {0, func(t *testing.T) int { return memfd(t, 0, 0, sizeSeals) }},
-		"too long":            {0, func(t *testing.T) int { return memfd(t, segmentSize+1, 0, sizeSeals) }},
-		"zeroes":              {0, func(t *testing.T) int { return memfd(t, segmentSize, 0, sizeSeals) }},
-		"of huge pages":       {0, func(t *testing.T) int { return memfd(t, huge, unix.MFD_HUGETLB, sizeSeals) }},
+		"unsealed":            {0, func(t *testing.T) int { return rawMemfd(t, segmentSize, 0, 0) }},
+		"may shrink":          {0, func(t *testing.T) int { return rawMemfd(t, segmentSize, 0, unix.F_SEAL_GROW|unix.F_SEAL_SEAL) }},
+		"seals may be added":  {0, func(t *testing.T) int { return rawMemfd(t, segmentSize, 0, unix.F_SEAL_GROW|unix.F_SEAL_SHRINK) }},
+		"a page short":        {0, func(t *testing.T) int { return rawMemfd(t, segmentSize-4096, 0, memfd.SizeSeals) }},
+		"empty":               {0, func(t *testing.T) int { return rawMemfd(t, 0, 0, memfd.SizeSeals) }},
+		"too long":            {0, func(t *testing.T) int { return rawMemfd(t, segmentSize+1, 0, memfd.SizeSeals) }},
+		"zeroes":              {0, func(t *testing.T) int { return rawMemfd(t, segmentSize, 0, memfd.SizeSeals) }},
+		"of huge pages":       {0, func(t *testing.T) int { return rawMemfd(t, huge, unix.MFD_HUGETLB, memfd.SizeSeals) }},
 		"/dev/zero":           {0, func(t *testing.T) int { return open(t, "/dev/zero") }},
 		"a pipe":              {0, pipe},
 		"a socket":            {0, func(t *testing.T) int { return socket(t, unix.AF_UNIX, unix.SOCK_STREAM) }},
@@ -154,7 +155,7 @@ func TestHostileSegment(t *testing.T) {
 		"bell: a file":        {2, func(t *testing.T) int { return open(t, "/dev/null") }},
 		"bell: datagrams":     {2, func(t *testing.T) int { return socket(t, unix.AF_UNIX, unix.SOCK_DGRAM) }},
 		"bell: another net":   {1, func(t *testing.T) int { return socket(t, unix.AF_INET, unix.SOCK_STREAM) }},
-		"space bell: a memfd": {2, func(t *testing.T) int { return memfd(t, 4096, 0, 0) }},
+		"space bell: a memfd": {2, func(t *testing.T) int { return rawMemfd(t, 4096, 0, 0) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := attack(t)

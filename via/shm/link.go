@@ -53,6 +53,7 @@ type wire struct {
 	local, peer         *segment
 	bells               bells
 	peerData, peerSpace int
+	peerShares          bool // it knows sleep flags
 }
 
 // makeLink makes the link of a wire. room is the timeout of an unreliable work
@@ -60,19 +61,19 @@ type wire struct {
 func makeLink(a *adapter, w wire, cfg via.LinkConfig, room time.Duration) *link {
 	l := &link{
 		adapter: a, local: w.local, peer: w.peer, bells: w.bells,
-		sleep:    sleep{local: w.local},
-		receiver: makeReceiver(w, cfg),
+		sleep: sleep{local: w.local},
 	}
+	l.receiver = makeReceiver(w, cfg, &l.agent.flags)
 	l.recvAt = &member{cq: l.receiver.cq, link: l, watchedAt: -1}
 	l.sendAt = l.recvAt
 	if cfg.SendCQ != cfg.RecvCQ {
 		l.sendAt = &member{cq: cfg.SendCQ.(*cq), link: l, watchedAt: -1}
 	}
-	l.sender.init(w, cfg, room, &l.receiver.events)
+	l.sender.init(w, cfg, room, &l.receiver.events, &l.agent.flags)
 	l.agent = controlAgent{
 		adapter: a, conn: w.conn, recvAt: l.recvAt, sendAt: l.sendAt,
 		signals: &l.signals, arenas: &l.sender.remote.arenas, log: &l.sender.log,
-		reception: l.sender.ends != nil, done: make(chan struct{}),
+		reception: l.sender.ends != nil, peerShares: w.peerShares, done: make(chan struct{}),
 	}
 	l.exposure = exposure{
 		agent: &l.agent, local: w.local, peer: w.peer,
@@ -192,6 +193,10 @@ func (l *link) clearWants(c *cq) {
 	l.sleep.end(wants)
 }
 
+// shareable reports whether the peer can go by a sleep flag: it has this
+// process's, and both ends of the link have one driver.
+func (l *link) shareable() bool { return l.sendAt == l.recvAt && l.signals.shares.Load() }
+
 // fail breaks the connection from this end. A notice in err goes to the peer
 // first, behind the acknowledgement of the records before the failed one.
 func (l *link) fail(err error) {
@@ -251,6 +256,7 @@ func (l *link) goLive() {
 	_ = l.agent.conn.SetDeadline(time.Time{})
 	go l.agent.serve()
 	l.adapter.goLive(l)
+	l.agent.passFlags()
 }
 
 // Start queues the receives, and binds the link and its bells to its queues.
@@ -294,6 +300,7 @@ func (l *link) Close() error {
 	l.sender.cq.releaseLog(l.sender.log.Load())
 	l.receiver.cq.releasePeerLog(l.agent.passedLog.Load(), l.receiver.peerLog != nil)
 	l.sender.remote.arenas.close()
+	l.agent.flags.Load().release()
 	l.release(left)
 	return err
 }

@@ -363,7 +363,7 @@ func (in *incoming) Accept(ctx context.Context, reply []byte, cfg via.LinkConfig
 		_ = conn.Close()
 		return nil, err
 	}
-	m := control{kind: controlAccept, body: reply, fds: local.fds()}
+	m := control{kind: controlAccept, value: controlShares, body: reply, fds: local.fds()}
 	if err := sendControl(conn, m); err != nil {
 		l.abandon()
 		return nil, err

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/viablk/viablk/internal/sleepflag"
 )
 
 func TestMain(m *testing.M) {
@@ -47,9 +49,12 @@ func watchLeaks(t *testing.T) {
 	})
 }
 
-// warmUp opens the runtime's poller, which stays open for ever.
+// warmUp opens the runtime's poller and the page of sleep flags, which stay
+// open for ever.
 func warmUp(t *testing.T) {
 	t.Helper()
+	_, err := sleepflag.Process()
+	check(t, err)
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "w"), Net: "unixpacket"})
 	check(t, err)
 	check(t, l.Close())

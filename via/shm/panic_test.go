@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/viablk/viablk/internal/contain"
+	"github.com/viablk/viablk/internal/memfd"
 	"github.com/viablk/viablk/via"
 )
 
@@ -23,7 +24,7 @@ func TestPanicInControlAgent(t *testing.T) {
 			check(t, sendControl(p.conn, control{kind: controlRequestLog, value: 1, size: 1}))
 		},
 		"passed a ready log": func(p *rawPeer) {
-			mem, fd, err := mapMemfd("raw", logSize, 0)
+			mem, fd, err := memfd.Create("raw", logSize, 0)
 			check(t, err)
 			t.Cleanup(func() { closeAll(fd); check(t, unix.Munmap(mem)) })
 			check(t, sendControl(p.conn, control{kind: controlPassLog, fds: []int{fd}}))

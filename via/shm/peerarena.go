@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/viablk/viablk/internal/memfd"
 )
 
 const (
@@ -68,7 +70,7 @@ func (p *peerArenas) add(m control) error {
 		closeAll(m.fds...)
 		return err
 	}
-	mem, err := mapPeer(m.fds[0], int(m.size), unix.PROT_READ|unix.PROT_WRITE)
+	mem, err := memfd.MapPeer(m.fds[0], int(m.size), unix.PROT_READ|unix.PROT_WRITE)
 	if err != nil {
 		mapped.Add(-int64(m.size))
 		return fmt.Errorf("map the peer's arena: %w", err)

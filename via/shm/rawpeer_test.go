@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/viablk/viablk/internal/memfd"
 	"github.com/viablk/viablk/via"
 )
 
@@ -142,7 +143,7 @@ func (p *rawPeer) message(payload []byte) {
 // arena passes memory to the victim and returns it.
 func (p *rawPeer) arena(size int) (id uint64, mem []byte) {
 	p.tb.Helper()
-	mem, fd, err := mapMemfd("raw", size, 0)
+	mem, fd, err := memfd.Create("raw", size, 0)
 	check(p.tb, err)
 	p.tb.Cleanup(func() { _ = unix.Munmap(mem) })
 	p.passed++

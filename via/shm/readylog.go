@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/viablk/viablk/internal/memfd"
 )
 
 // A queue with many links would load many tails to find the few that advanced.
@@ -87,7 +89,7 @@ func (c *cq) openLog(token uint64) (*readyLog, error) {
 	defer c.binding.Unlock()
 	j := c.localLogs[token]
 	if j == nil {
-		mem, fd, err := mapMemfd("viablk-readylog", logSize, unix.F_SEAL_FUTURE_WRITE)
+		mem, fd, err := memfd.Create("viablk-readylog", logSize, unix.F_SEAL_FUTURE_WRITE)
 		if err != nil {
 			return nil, err
 		}
@@ -165,7 +167,7 @@ func (c *cq) mapPeerLog(fd int) (*peerLog, error) {
 	if j != nil {
 		closeAll(fd)
 	} else {
-		mem, err := mapPeer(fd, logSize, unix.PROT_READ)
+		mem, err := memfd.MapPeer(fd, logSize, unix.PROT_READ)
 		if err != nil {
 			return nil, fmt.Errorf("map the peer's ready log: %w", err)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/viablk/viablk/internal/memfd"
 	"github.com/viablk/viablk/via"
 )
 
@@ -247,7 +248,7 @@ func forge(mem []byte, i, name, tail uint64) {
 // it with the name of the link.
 func (p *rawPeer) passLog(t *testing.T) (mem []byte, name uint64) {
 	t.Helper()
-	mem, fd, err := mapMemfd("raw", logSize, 0)
+	mem, fd, err := memfd.Create("raw", logSize, 0)
 	check(t, err)
 	t.Cleanup(func() { _ = unix.Munmap(mem) })
 	for {

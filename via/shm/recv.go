@@ -3,6 +3,7 @@ package shm
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/viablk/viablk/internal/ring"
 	"github.com/viablk/viablk/via"
@@ -49,11 +50,11 @@ type receiver struct {
 }
 
 // makeReceiver makes the receiver of a link.
-func makeReceiver(w wire, cfg via.LinkConfig) receiver {
+func makeReceiver(w wire, cfg via.LinkConfig, flags *atomic.Pointer[peerFlags]) receiver {
 	r := receiver{
 		cq: cfg.RecvCQ.(*cq), in: reader{ring: w.peer.ring()}, rq: ring.New[*via.Work](cfg.RecvDepth),
 		tag: cfg.Tag, step: headStep, unreliable: cfg.Reliability == via.UnreliableDelivery, reception: cfg.Reliability == via.ReliableReception,
-		local: w.local, peer: w.peer, space: peerBell{fd: w.peerSpace},
+		local: w.local, peer: w.peer, space: peerBell{fd: w.peerSpace, peer: w.peer, flags: flags},
 		maxTransfer: cfg.MaxTransferSize, rdmaWrite: cfg.RdmaWrite, events: events{owner: cfg.Owner},
 	}
 	if r.reception {
@@ -124,7 +125,7 @@ func (r *receiver) publishHead() {
 func (r *receiver) storeHead() {
 	r.in.pub = r.in.head
 	storeWord(r.local.mem, offHead, r.in.head)
-	r.space.wake(loadWord(r.peer.mem, offWants), wantSpace)
+	r.space.wake(wantSpace)
 }
 
 // receive handles one record. Its header is checked, its payload is still in

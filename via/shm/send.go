@@ -50,10 +50,11 @@ type sender struct {
 
 // init sets up the sender of a link. timeout is of an unreliable work that
 // waits.
-func (s *sender) init(w wire, cfg via.LinkConfig, timeout time.Duration, events *events) {
+func (s *sender) init(w wire, cfg via.LinkConfig, timeout time.Duration, events *events, flags *atomic.Pointer[peerFlags]) {
 	s.cq, s.events, s.local, s.peer = cfg.SendCQ.(*cq), events, w.local, w.peer
 	s.out, s.sq = newWriter(w.local.ring()), ring.New[*via.Work](cfg.SendDepth)
-	s.tag, s.data.fd, s.timer.limit = cfg.Tag, w.peerData, timeout
+	s.tag, s.timer.limit = cfg.Tag, timeout
+	s.data = peerBell{fd: w.peerData, peer: w.peer, flags: flags}
 	s.remote.local, s.remote.peer = w.local, w.peer
 	s.unreliable = cfg.Reliability == via.UnreliableDelivery
 	if cfg.Reliability == via.ReliableReception {
@@ -142,7 +143,7 @@ func (s *sender) publish() bool {
 			m.append(word)
 		}
 	}
-	s.data.wake(loadWord(s.peer.mem, offWants), wantData)
+	s.data.wake(wantData)
 	return true
 }
 

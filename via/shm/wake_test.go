@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/viablk/viablk/internal/memfd"
 	"github.com/viablk/viablk/via"
 )
 
@@ -101,7 +102,7 @@ func (b *attacked) quietens(t *testing.T) {
 // sleeper and its peer depend on it.
 func TestStoredWordsAreOrdered(t *testing.T) {
 	const rounds, line = 300_000, 64
-	mem, fd, err := mapMemfd("test", 4*line, 0)
+	mem, fd, err := memfd.Create("test", 4*line, 0)
 	check(t, err)
 	defer func() { check(t, errors.Join(unix.Munmap(mem), unix.Close(fd))) }()
 	var saw [2][]uint64

@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/viablk/viablk/via"
 	"golang.org/x/sys/unix"
+
+	"github.com/viablk/viablk/internal/sleepflag"
+	"github.com/viablk/viablk/via"
 )
 
 var completionCases = []kitCase{
@@ -13,6 +15,7 @@ var completionCases = []kitCase{
 	{"WakeUpAfterArm", Functional, "after Arm the next completion makes the file descriptor readable, and polls consume it", anyLevel, 0, wakeUpAfterArm},
 	{"NoLostWakeUp", Functional, "a consumer that sleeps between Arm and readiness misses nothing", anyLevel, 0, noLostWakeUp},
 	{"NoLostEdge", Functional, "a consumer that watches for edges, where the provider offers them, misses nothing", anyLevel, 0, noLostEdge},
+	{"NoLostFlag", Functional, "a consumer whose peers go by its sleep flag, where the provider offers that, misses nothing", anyLevel, 0, noLostFlag},
 	{"DisarmedLosesNothing", Functional, "a consumer that is awake after Arm and posts misses nothing", anyLevel, 0, disarmedLosesNothing},
 	{"WakeUpOnDisconnect", Functional, "the loss of a connection wakes a sleeping consumer", anyLevel, 0, wakeUpOnDisconnect},
 	{"QuietWithoutConnection", Functional, "nothing wakes the consumer of a queue without a connection", anyLevel, 0, quietWithoutConnection},
@@ -189,8 +192,51 @@ func noLostEdge(e *env) {
 	e.exchange(e.edges(e.client), e.edges(e.server))
 }
 
+func noLostFlag(e *env) {
+	e.connect()
+	page, err := sleepflag.Process()
+	e.check(err, "page of sleep flags")
+	var flags [2]*sleepflag.Flag
+	for i := range flags {
+		flags[i], err = page.Acquire()
+		e.check(err, "sleep flag")
+		defer flags[i].Release()
+	}
+	e.exchange(e.flagged(e.client, flags[0]), e.flagged(e.server, flags[1]))
+}
+
+// flagged is end.sleep for an end whose peer goes by a flag, if it can. The
+// thread does other things for a while before it sleeps, up to so many
+// microseconds: messages that arrive meanwhile announce themselves by nothing.
+func (e *env) flagged(x *end, flag *sleepflag.Flag) (sleep func() bool) {
+	e.t.Helper()
+	const most = 20
+	edge, round := e.edge(x), 0
+	return func() bool {
+		if !x.cq.ArmEdge() {
+			return true
+		}
+		if !x.cq.Share(flag.Index()) {
+			return edge()
+		}
+		round++
+		for end := time.Now().Add(time.Duration(round%most) * time.Microsecond); time.Now().Before(end); {
+		}
+		flag.Sleep()
+		defer flag.Wake()
+		return x.cq.Pending() || edge()
+	}
+}
+
 // edges is end.sleep for an end that watches for edges alone.
 func (e *env) edges(x *end) (sleep func() bool) {
+	e.t.Helper()
+	edge := e.edge(x)
+	return func() bool { return !x.cq.ArmEdge() || edge() }
+}
+
+// edge returns a wait for an edge, which returns false if there is none.
+func (e *env) edge(x *end) (wait func() bool) {
 	e.t.Helper()
 	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	e.check(err, "create epoll")
@@ -198,9 +244,6 @@ func (e *env) edges(x *end) (sleep func() bool) {
 	event := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET}
 	e.check(unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, x.cq.FD(), &event), "watch the completion queue")
 	return func() bool {
-		if !x.cq.ArmEdge() {
-			return true
-		}
 		var events [1]unix.EpollEvent
 		for deadline := time.Now().Add(caseTimeout); time.Now().Before(deadline); {
 			n, err := unix.EpollWait(epoll, events[:], int(time.Until(deadline)/time.Millisecond)+1)
