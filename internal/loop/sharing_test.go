@@ -2,6 +2,7 @@ package loop
 
 import (
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 // fakeSource is a source whose peer is the test.
 type fakeSource struct {
 	refuses bool
-	pending bool
+	pending atomic.Bool
 	flag    int // -1: not shared
 	polls   int
 	polled  func() // amid Pending
@@ -45,7 +46,7 @@ func (s *fakeSource) Pending() bool {
 	if s.polled != nil {
 		s.polled()
 	}
-	return s.pending
+	return s.pending.Load()
 }
 
 // newSharing returns a loop with a task whose source shares, and which has been
@@ -121,25 +122,25 @@ func TestSilentWorkIsFound(t *testing.T) {
 	s, r, source, _, _ := newSharing(t, 2)
 	asleep := s.peerFlag()
 	r.during = func() {
-		source.pending = false
+		source.pending.Store(false)
 		if asleep() {
 			t.Error("the loop visits, and its flag says that it sleeps")
 		}
 	}
 	other := &recorder{next: Next{Again: true}}
 	busy := s.begin(other)
-	source.pending = true
+	source.pending.Store(true)
 	s.step() // without a reason but the source's: the other task keeps it awake
 	expectVisits(t, "published while another task is visited", r, 3)
 	other.next = Next{Done: true}
 	s.step()
 	<-busy.ended
 
-	source.pending = true
+	source.pending.Store(true)
 	s.step()
 	expectVisits(t, "published before a sleep", r, 4)
 
-	source.polled = func() { source.pending = source.pending || asleep() } // the peer sees it awake, then it looks
+	source.polled = func() { source.pending.Store(source.pending.Load() || asleep()) } // the peer sees it awake, then it looks
 	s.step()
 	expectVisits(t, "published before the flag was seen", r, 5)
 }
@@ -153,14 +154,14 @@ func TestSilentWorkLeavesRoomForEvents(t *testing.T) {
 	other.during = func() { eventfd.Drain(bell) }
 	s.begin(other)
 	eventfd.Ring(bell)
-	source.pending = true
+	source.pending.Store(true)
 	s.pass(pollPeriod)
 	s.step()
 	expectVisits(t, "the task of the bell", other, 2)
 	expectVisits(t, "the task that shares", r, 3)
 
 	asleep := s.peerFlag()
-	source.polled = func() { source.pending = asleep() } // always as the loop falls asleep
+	source.polled = func() { source.pending.Store(asleep()) } // always as the loop falls asleep
 	eventfd.Ring(bell)
 	s.pass(pollPeriod)
 	s.step()
@@ -172,7 +173,7 @@ func TestSilentWorkLeavesRoomForEvents(t *testing.T) {
 // through the scheduler all the same.
 func TestSilentWorkLeavesTheMonitorAsleep(t *testing.T) {
 	s, r, source, _, _ := newSharing(t, 2)
-	source.pending = true
+	source.pending.Store(true)
 	s.step()
 	before := s.yields
 	s.slice.begun = time.Now().Add(margin - monitorPeriod) // the time slice ends
@@ -191,13 +192,13 @@ func TestRingIsForAll(t *testing.T) {
 	other := &recorder{next: Next{Wait: -1, Files: []*File{{FD: bell}}}}
 	other.during = func() { eventfd.Drain(bell) }
 	s.begin(other)
-	r.during = func() { source.pending = false }
+	r.during = func() { source.pending.Store(false) }
 	ring := func() {
 		for !asleep() {
 			time.Sleep(10 * time.Microsecond)
 		}
 		time.Sleep(time.Millisecond) // most likely it sleeps in the kernel
-		source.pending = true
+		source.pending.Store(true)
 		eventfd.Ring(bell)
 	}
 	source.polled = func() {
@@ -221,9 +222,9 @@ func TestIdleTaskStopsSharing(t *testing.T) {
 		s.pass(2 * busyTime)
 		source.ended = nil
 		if late {
-			source.polled = func() { source.pending = len(source.ended) > 0 } // as the peer is told
+			source.polled = func() { source.pending.Store(len(source.ended) > 0) } // as the peer is told
 		}
-		r.during = func() { source.polled, source.pending = nil, false }
+		r.during = func() { source.polled = nil; source.pending.Store(false) }
 		s.poll()
 		if source.flag >= 0 || !slices.Equal(source.ended, []string{"share"}) || len(s.sharing) != 0 {
 			t.Fatalf("an idle task shares flag %d; %v", source.flag, source.ended)

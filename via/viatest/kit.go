@@ -6,9 +6,11 @@ import (
 	"slices"
 	"testing"
 
+	"go.uber.org/goleak"
+
+	"github.com/viablk/viablk/internal/sleepflag"
 	"github.com/viablk/viablk/via"
 	"github.com/viablk/viablk/via/hook"
-	"go.uber.org/goleak"
 )
 
 // Level is a level of VIPL conformance.
@@ -295,6 +297,10 @@ func watchLeaks(t *testing.T) {
 // openFiles counts the process's open file descriptors.
 func openFiles(t *testing.T) int {
 	t.Helper()
+	// A process keeps its page of sleep flags.
+	if _, err := sleepflag.Process(); err != nil {
+		t.Fatal(err)
+	}
 	// The first pipe makes the runtime open descriptors that it keeps.
 	r, w, err := os.Pipe()
 	if err != nil {
