@@ -20,7 +20,8 @@ type signals struct {
 
 // controlAgent reads the control socket of a link on a goroutine, serve. Of the
 // data path it can change only what it has references to; it alerts the queues
-// after a change. Holders of adapter.mu post messages.
+// after a change. Holders of adapter.mu post messages about arenas and ready
+// logs; messages about sleep flags need no order.
 type controlAgent struct {
 	adapter        *adapter
 	conn           *net.UnixConn
@@ -32,7 +33,6 @@ type controlAgent struct {
 	passedLog      atomic.Pointer[peerLog]   // ready log that the peer passed; the receive queue reads it
 	peerShares     bool                      // the peer knows sleep flags
 	flags          atomic.Pointer[peerFlags] // of the peer; the bells read it
-	passedFlags    atomic.Bool               // the peer was given those of this process
 	severCause     atomic.Pointer[error]
 	done           chan struct{} // closed when the goroutine has ended
 }

@@ -104,10 +104,10 @@ func receiveControl(c *net.UnixConn) (control, error) {
 		return control{}, err
 	}
 	m, err := parseControl(b[:n])
-	if err == nil && flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) == unix.MSG_CTRUNC && len(fds) == 0 && m.kind == controlPassFlags {
-		return m, nil // the connection needs no flags
-	}
 	if err == nil && flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) == unix.MSG_CTRUNC && len(fds) < controlFDs(m.kind) {
+		if m.kind == controlPassFlags {
+			return m, nil // the connection needs none
+		}
 		err = fmt.Errorf("receive file descriptors: %w", unix.EMFILE) // the kernel drops those beyond the limit
 	}
 	if err == nil && flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/viablk/viablk/internal/eventfd"
 	"github.com/viablk/viablk/internal/ring"
-	"github.com/viablk/viablk/internal/sleepflag"
 	"github.com/viablk/viablk/via"
 )
 
@@ -297,46 +296,6 @@ func (c *cq) publishWants() {
 			l.setWants(c)
 		}
 	}
-}
-
-// Share implements [via.SleepSharer].
-func (c *cq) Share(flag int) bool {
-	if !c.armed || flag >= sleepflag.Flags || flag >= 0 && !c.shareable() {
-		return false
-	}
-	for i := range c.entries {
-		if l := c.entries[i].link; l != nil && !l.broken {
-			l.sleep.share(flag)
-		}
-	}
-	return true
-}
-
-// shareable reports whether all peers can go by a sleep flag. Pending looks at
-// each link, so there are few.
-func (c *cq) shareable() bool {
-	if c.links == 0 || c.links > manyLinks {
-		return false
-	}
-	for i := range c.entries {
-		if l := c.entries[i].link; l != nil && !l.shareable() {
-			return false
-		}
-	}
-	return true
-}
-
-// Pending implements [via.SleepSharer].
-func (c *cq) Pending() bool {
-	if !c.empty() || c.alerts.some.Load() {
-		return true
-	}
-	for i := range c.entries {
-		if l := c.entries[i].link; l != nil && l.hasWork(c) {
-			return true
-		}
-	}
-	return false
 }
 
 // Disarm ends a sleep whose driver another file descriptor woke.

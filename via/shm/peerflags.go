@@ -58,9 +58,6 @@ func (a *controlAgent) passFlags() {
 	if err != nil {
 		return
 	}
-	a.adapter.mu.Lock()
-	defer a.adapter.mu.Unlock()
-	a.passedFlags.Store(true)
 	_ = postControl(a.conn, control{kind: controlPassFlags, fds: []int{page.FD()}})
 }
 
@@ -81,16 +78,14 @@ func (a *controlAgent) acceptFlags(fds []int) error {
 		return err
 	}
 	a.flags.Store(f)
-	a.adapter.mu.Lock()
-	defer a.adapter.mu.Unlock()
 	_ = postControl(a.conn, control{kind: controlMappedFlags}) // without it the peer shares none
 	return nil
 }
 
 // shareFlags notes that the peer goes by the sleep flags of this process.
 func (a *controlAgent) shareFlags() error {
-	if !a.passedFlags.Load() || a.signals.shares.Swap(true) {
-		return fmt.Errorf("%w: sleep flags mapped that were not passed, or twice", errMalformed)
+	if !a.peerShares || a.signals.shares.Swap(true) {
+		return fmt.Errorf("%w: sleep flags mapped by a peer that does not know them, or twice", errMalformed)
 	}
 	return nil
 }
@@ -135,6 +130,46 @@ func (f *peerFlags) release() {
 		delete(flagPages.pages, f.id)
 		_ = unix.Munmap(f.mem)
 	}
+}
+
+// Share implements [via.SleepSharer].
+func (c *cq) Share(flag int) bool {
+	if !c.armed || flag >= sleepflag.Flags || flag >= 0 && !c.shareable() {
+		return false
+	}
+	for i := range c.entries {
+		if l := c.entries[i].link; l != nil && !l.broken {
+			l.sleep.share(flag)
+		}
+	}
+	return true
+}
+
+// shareable reports whether all peers can go by a sleep flag. Pending looks at
+// each link, so there are few.
+func (c *cq) shareable() bool {
+	if c.links == 0 || c.links > manyLinks {
+		return false
+	}
+	for i := range c.entries {
+		if l := c.entries[i].link; l != nil && !l.shareable() {
+			return false
+		}
+	}
+	return true
+}
+
+// Pending implements [via.SleepSharer].
+func (c *cq) Pending() bool {
+	if !c.empty() || c.alerts.some.Load() {
+		return true
+	}
+	for i := range c.entries {
+		if l := c.entries[i].link; l != nil && l.hasWork(c) {
+			return true
+		}
+	}
+	return false
 }
 
 // wakeThread rings if the thread of the peer's flag sleeps and was not rung in
