@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -49,20 +50,36 @@ func (s *fakeSource) Pending() bool {
 	return s.pending.Load()
 }
 
-// newSharing returns a loop with a task whose source shares, and which has been
-// visited n times.
-func newSharing(t *testing.T, n int) (s stepped, r *recorder, source *fakeSource, e *entry, bell int) {
+// newSharing returns a loop with a task whose source shares. A thread that is
+// held up for busyTime between two visits makes the task an idle one: share is
+// called again before each step that depends on it.
+func newSharing(t *testing.T) (s stepped, r *recorder, source *fakeSource, share func()) {
 	t.Helper()
 	s = newStepped(t, 1)[0]
-	bell = newBell(t)
+	r, source, share = s.beginSharing()
+	share()
+	return s, r, source, share
+}
+
+// beginSharing places a task on the loop that may share.
+func (s stepped) beginSharing() (r *recorder, source *fakeSource, share func()) {
+	s.t.Helper()
+	bell := newBell(s.t)
 	source = &fakeSource{flag: -1}
 	r = &recorder{next: Next{Wait: -1, Files: []*File{{FD: bell, Edge: true}}, Source: source}}
-	e = s.begin(r)
-	for r.visits < n {
-		eventfd.Ring(bell)
-		s.step()
+	s.begin(r)
+	return r, source, func() {
+		s.t.Helper()
+		const most = 1000
+		for range most {
+			if source.flag >= 0 {
+				return
+			}
+			eventfd.Ring(bell)
+			s.poll()
+		}
+		s.t.Fatalf("a task that is visited %d times in a row does not share", most)
 	}
-	return s, r, source, e, bell
 }
 
 // peerFlag returns what a peer sees of the loop's flag.
@@ -86,7 +103,8 @@ func (s stepped) peerFlag() func() bool {
 
 // A task shares from its second visit within busyTime on, as long as it waits.
 func TestBusyTaskShares(t *testing.T) {
-	s, r, source, _, bell := newSharing(t, 1)
+	s := newStepped(t, 1)[0]
+	r, source, share := s.beginSharing()
 	if source.flag >= 0 {
 		t.Fatal("a new task shares")
 	}
@@ -96,20 +114,24 @@ func TestBusyTaskShares(t *testing.T) {
 		}
 	}
 	for range 3 {
-		eventfd.Ring(bell)
-		s.step()
-		if source.flag != s.flag.Index() {
-			t.Fatal("a busy task does not share the loop's flag")
+		if share(); source.flag != s.flag.Index() {
+			t.Fatal("a busy task shares another flag than the loop's")
 		}
+		source.pending.Store(true)
+		s.step()
+		source.pending.Store(false)
 	}
+	share()
 	s.pass(2 * busyTime)
-	eventfd.Ring(bell)
+	source.pending.Store(true)
 	s.step()
 	if source.flag >= 0 {
 		t.Fatal("a task shares that was idle")
 	}
+	source.pending.Store(false)
+	share()
 	source.refuses = true
-	eventfd.Ring(bell)
+	source.pending.Store(true)
 	s.step()
 	if len(s.sharing) != 0 {
 		t.Fatal("a source that refuses is polled")
@@ -119,7 +141,7 @@ func TestBusyTaskShares(t *testing.T) {
 // A task is visited for work that a peer publishes without a ring while the
 // loop is awake: before other tasks, before a sleep, after it has set its flag.
 func TestSilentWorkIsFound(t *testing.T) {
-	s, r, source, _, _ := newSharing(t, 2)
+	s, r, source, share := newSharing(t)
 	asleep := s.peerFlag()
 	r.during = func() {
 		source.pending.Store(false)
@@ -129,70 +151,83 @@ func TestSilentWorkIsFound(t *testing.T) {
 	}
 	other := &recorder{next: Next{Again: true}}
 	busy := s.begin(other)
+	visits := r.visits
 	source.pending.Store(true)
 	s.step() // without a reason but the source's: the other task keeps it awake
-	expectVisits(t, "published while another task is visited", r, 3)
+	expectVisits(t, "published while another task is visited", r, visits+1)
 	other.next = Next{Done: true}
 	s.step()
 	<-busy.ended
 
+	share()
+	visits = r.visits
 	source.pending.Store(true)
 	s.step()
-	expectVisits(t, "published before a sleep", r, 4)
+	expectVisits(t, "published before a sleep", r, visits+1)
 
-	source.polled = func() { source.pending.Store(source.pending.Load() || asleep()) } // the peer sees it awake, then it looks
+	share()
+	visits = r.visits
+	source.polled = func() { source.pending.Store(source.pending.Load() || asleep()) } // the peer sees it awake, then the loop polls
 	s.step()
-	expectVisits(t, "published before the flag was seen", r, 5)
+	expectVisits(t, "published before the flag was seen", r, visits+1)
 }
 
 // Tasks that always have something from their peers do not keep events of other
 // tasks waiting for longer than pollPeriod and their visits.
 func TestSilentWorkLeavesRoomForEvents(t *testing.T) {
-	s, r, source, _, _ := newSharing(t, 2)
+	s, r, source, share := newSharing(t)
+	asleep := s.peerFlag()
 	bell := newBell(t)
 	other := &recorder{next: Next{Wait: -1, Files: []*File{{FD: bell}}}}
 	other.during = func() { eventfd.Drain(bell) }
 	s.begin(other)
-	eventfd.Ring(bell)
-	source.pending.Store(true)
-	s.pass(pollPeriod)
-	s.step()
-	expectVisits(t, "the task of the bell", other, 2)
-	expectVisits(t, "the task that shares", r, 3)
-
-	asleep := s.peerFlag()
-	source.polled = func() { source.pending.Store(asleep()) } // always as the loop falls asleep
-	eventfd.Ring(bell)
-	s.pass(pollPeriod)
-	s.step()
-	expectVisits(t, "the task of the bell", other, 3)
-	expectVisits(t, "the task that shares", r, 4)
+	for when, work := range map[string]func(){
+		"always":                    func() { source.pending.Store(true) },
+		"always as it falls asleep": func() { source.polled = func() { source.pending.Store(asleep()) } },
+	} {
+		share()
+		visits, others := r.visits, other.visits
+		work()
+		eventfd.Ring(bell)
+		s.pass(pollPeriod)
+		s.step()
+		source.polled = nil
+		source.pending.Store(false)
+		expectVisits(t, when+": the task of the bell", other, others+1)
+		expectVisits(t, when+": the task that shares", r, visits+1)
+	}
 }
 
 // A loop that finds silent work whenever it polls, and so never sleeps, passes
 // through the scheduler all the same.
 func TestSilentWorkLeavesTheMonitorAsleep(t *testing.T) {
-	s, r, source, _, _ := newSharing(t, 2)
-	source.pending.Store(true)
-	s.step()
-	before := s.yields
-	s.slice.begun = time.Now().Add(margin - monitorPeriod) // the time slice ends
-	s.step()
-	expectVisits(t, "the task that shares", r, 4)
-	if n := s.yields - before; n != 1 {
-		t.Errorf("%d yields at the end of a time slice", n)
+	before := runtime.GOMAXPROCS(8) // as many loops may renew their time slices
+	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
+	s, _, source, share := newSharing(t)
+	for range 1000 { // a thread that is held up for long needs no yield
+		source.pending.Store(false)
+		share()
+		source.pending.Store(true)
+		yields := s.yields
+		s.slice.begun, s.slice.last = time.Now().Add(margin-monitorPeriod), time.Now() // the time slice ends
+		if s.step(); s.yields > yields {
+			return
+		}
 	}
+	t.Error("no yield at the ends of time slices")
 }
 
 // A peer that rings over one source of the loop need not over another one.
 func TestRingIsForAll(t *testing.T) {
-	s, r, source, _, _ := newSharing(t, 2)
+	s, r, source, share := newSharing(t)
 	asleep := s.peerFlag()
 	bell := newBell(t)
 	other := &recorder{next: Next{Wait: -1, Files: []*File{{FD: bell}}}}
 	other.during = func() { eventfd.Drain(bell) }
 	s.begin(other)
+	share()
 	r.during = func() { source.pending.Store(false) }
+	visits, others := r.visits, other.visits
 	ring := func() {
 		for !asleep() {
 			time.Sleep(10 * time.Microsecond)
@@ -201,14 +236,13 @@ func TestRingIsForAll(t *testing.T) {
 		source.pending.Store(true)
 		eventfd.Ring(bell)
 	}
-	source.polled = func() {
-		source.polled = nil // after the first look: the loop awake
+	source.polled = func() { // first while the loop is awake
 		source.polled = func() { source.polled = nil; go ring() }
 	}
 	s.step()
 	s.poll()
-	expectVisits(t, "the task of the bell", other, 2)
-	expectVisits(t, "published in the sleep that another source's ring ended", r, 3)
+	expectVisits(t, "the task of the bell", other, others+1)
+	expectVisits(t, "published in the sleep that another source's ring ended", r, visits+1)
 	if asleep() {
 		t.Error("the flag is set after the sleep")
 	}
@@ -217,7 +251,8 @@ func TestRingIsForAll(t *testing.T) {
 // A task that is idle again stops sharing, and what came meanwhile counts.
 func TestIdleTaskStopsSharing(t *testing.T) {
 	for _, late := range []bool{false, true} {
-		s, r, source, _, _ := newSharing(t, 2)
+		s, r, source, _ := newSharing(t)
+		visits := r.visits
 		s.periodStart = 0
 		s.pass(2 * busyTime)
 		source.ended = nil
@@ -231,7 +266,7 @@ func TestIdleTaskStopsSharing(t *testing.T) {
 		}
 		if late {
 			s.step()
-			expectVisits(t, "published while it stopped to share", r, 3)
+			expectVisits(t, "published while it stopped to share", r, visits+1)
 		}
 	}
 }
@@ -240,15 +275,9 @@ func TestIdleTaskStopsSharing(t *testing.T) {
 func TestTaskThatMovesStopsSharing(t *testing.T) {
 	loops := newStepped(t, 2)
 	from, to := loops[0], loops[1]
-	bell := newBell(t)
-	source := &fakeSource{flag: -1}
-	r := &recorder{next: Next{Wait: -1, Files: []*File{{FD: bell, Edge: true}}, Source: source}}
-	e := from.begin(r)
-	eventfd.Ring(bell)
-	from.step()
-	if source.flag != from.flag.Index() {
-		t.Fatal("a busy task does not share")
-	}
+	r, source, share := from.beginSharing()
+	share()
+	e, visits := from.entries[0], r.visits
 	r.during = func() {
 		if source.flag >= 0 {
 			t.Error("a task shares the flag of the loop that it has left")
@@ -259,9 +288,9 @@ func TestTaskThatMovesStopsSharing(t *testing.T) {
 		t.Fatal("a task on its way shares")
 	}
 	to.step()
-	expectVisits(t, "moved", r, 3)
+	expectVisits(t, "moved", r, visits+1)
 	r.next = Next{Done: true}
-	eventfd.Ring(bell)
+	eventfd.Ring(r.found[0].FD)
 	to.step()
 	<-e.ended
 	if len(to.sharing) != 0 {
@@ -273,25 +302,24 @@ func TestTaskThatMovesStopsSharing(t *testing.T) {
 func TestFewTasksShare(t *testing.T) {
 	s := newStepped(t, 1)[0]
 	var sources []*fakeSource
-	var bells []int
-	for range mostSharing + 3 {
-		bell, source := newBell(t), &fakeSource{flag: -1}
-		s.begin(&recorder{next: Next{Wait: -1, Files: []*File{{FD: bell, Edge: true}}, Source: source}})
-		bells, sources = append(bells, bell), append(sources, source)
+	for range mostSharing {
+		_, source, share := s.beginSharing()
+		share()
+		sources = append(sources, source)
 	}
-	for _, bell := range bells {
-		eventfd.Ring(bell)
+	if len(s.sharing) != mostSharing {
+		t.Fatalf("%d tasks share, want %d", len(s.sharing), mostSharing)
 	}
-	for range 3 { // events come 64 at a time
-		s.poll()
-	}
-	sharing := 0
-	for _, source := range sources {
-		if source.flag >= 0 {
-			sharing++
+	r, last, _ := s.beginSharing()
+	for range 10 {
+		eventfd.Ring(r.next.Files[0].FD)
+		if s.poll(); last.flag >= 0 {
+			t.Fatalf("%d tasks share, want %d", len(s.sharing), mostSharing)
 		}
 	}
-	if sharing != mostSharing {
-		t.Errorf("%d of %d tasks share, want %d", sharing, len(sources), mostSharing)
+	polls := last.polls
+	s.poll()
+	if last.polls != polls || sources[0].polls == 0 {
+		t.Errorf("the loop polls a task that does not share %d times", last.polls-polls)
 	}
 }
