@@ -80,7 +80,7 @@ var arrows = map[string][]string{
 	"integration/vm/crashcheck": {},
 	"integration/vm/workload":   {"internal/blockdev"},
 	"integration/vm/worker": {
-		"integration/vm/crashcheck", "integration/vm/workload", "initiator", "internal/block", "internal/nbdkernel", "via", "via/roce",
+		"integration/vm/crashcheck", "integration/vm/workload", "initiator", "internal/block", "internal/nbd", "internal/nbdkernel", "via", "via/roce",
 	},
 
 	"integration/vm/interop":     {},

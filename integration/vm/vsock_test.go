@@ -17,7 +17,10 @@ func TestVsock(t *testing.T) {
 	v := Boot(t, Config{
 		Modules: []string{"vsock", "vsock_loopback"},
 		Tools:   []string{"libnbd-bin/nbdinfo", "libnbd-bin/nbdcopy"},
-		Files:   map[string]string{"/usr/bin/viablk": Program(t, modulePath+"/cmd/viablk")},
+		Files: map[string]string{
+			"/usr/bin/viablk": Program(t, modulePath+"/cmd/viablk"),
+			"/usr/bin/worker": Program(t, modulePath+"/integration/vm/worker"),
+		},
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 8*waitLimit)
 	defer cancel()
@@ -51,6 +54,7 @@ func TestVsock(t *testing.T) {
 			}
 		}
 	}
+	v.Must("worker", "disconnect", "-export", "disk", "-rounds", "50")
 	// No process listens there: the answer comes at once.
 	if r := v.Run(ctx, "viablk", "list", "nbd+vsock://1:98/"); r.Code != 75 || !strings.Contains(r.Stderr, "nbd+vsock://1:98/: ") {
 		t.Errorf("got %v", r)

@@ -9,7 +9,8 @@ import (
 )
 
 const (
-	// hangUpGrace is how long a client may take none of the last replies.
+	// hangUpGrace is how long a client may take none of the last replies, or
+	// keep a connection over AF_VSOCK after DISC.
 	hangUpGrace = 2 * time.Second
 
 	// hangUpPoll is how often hangUp asks whether it did.
@@ -21,15 +22,16 @@ const (
 
 // hangUp is the end of a connection whose client is still there.
 type hangUp struct {
-	least int       // of what was sent, the client did not have so many bytes
-	since time.Time // that was seen
+	least     int       // of what was sent, the client did not have so many bytes
+	since     time.Time // that was seen
+	peerFirst bool      // the client has to close the connection first
 }
 
 // beginHangUp tells the client that no reply follows.
 func (t *transmission) beginHangUp() {
 	t.secure.closeNotify()
 	_ = unix.Shutdown(int(t.sock), unix.SHUT_WR) // fails if the client is gone
-	t.hangingUp = &hangUp{least: t.sock.unsent(), since: time.Now()}
+	t.hangingUp = &hangUp{least: t.sock.unsent(), since: time.Now(), peerFirst: t.sock.isVsock()}
 }
 
 // hangUp waits until the client has the last replies, or takes none: over TCP,
@@ -51,10 +53,20 @@ func (t *transmission) hangUp() (loop.Next, error) {
 	if now := t.sock.unsent(); now < h.least {
 		h.least, h.since = now, time.Now()
 	}
-	if h.least == 0 || time.Since(h.since) >= hangUpGrace || t.conn.stopped.Load() {
+	if h.least == 0 && !h.peerFirst || time.Since(h.since) >= hangUpGrace || t.conn.stopped.Load() {
 		return loop.Next{Done: true}, t.in.end
 	}
 	return next, nil
+}
+
+// isVsock reports whether the client has to close the connection first. If the
+// server does, a client that then shuts its own direction down, as libnbd does
+// after DISC, reads ENOTCONN, not the end of the stream: shutdown(2) of
+// AF_VSOCK forgets that the peer has closed (vsock_shutdown of Linux, which
+// clears SOCK_DONE).
+func (s socket) isVsock() bool {
+	domain, err := unix.GetsockoptInt(int(s), unix.SOL_SOCKET, unix.SO_DOMAIN)
+	return err == nil && domain == unix.AF_VSOCK
 }
 
 // unsent returns how many bytes of what was sent the client's side of the

@@ -20,6 +20,7 @@ var roles = map[string]func(*flag.FlagSet) func() error{
 	"client":      plainClientFlags,
 	"latency":     latencyFlags,
 	"zeroes":      zeroesFlags,
+	"disconnect":  disconnectFlags,
 }
 
 func main() {

@@ -92,7 +92,7 @@ func (z *zeroing) check(offset uint64, want []byte) error {
 
 // request sends a request for a block, and receives the reply.
 func (z *zeroing) request(command uint16, offset uint64, payload, into []byte) error {
-	b := binary.BigEndian.AppendUint32(nil, readMagic)
+	b := binary.BigEndian.AppendUint32(nil, requestMagic)
 	b = binary.BigEndian.AppendUint32(b, uint32(command)) // no flags
 	b = binary.BigEndian.AppendUint64(b, 0)
 	b = binary.BigEndian.AppendUint64(b, offset)
