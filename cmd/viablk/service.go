@@ -144,6 +144,10 @@ func (a *app) newService(c config.Config, log *slog.Logger, level *slog.LevelVar
 	signal.Notify(s.signals, syscall.SIGTERM, syscall.SIGINT)
 	signal.Notify(s.hangups, syscall.SIGHUP)
 	signal.Notify(s.inquiries, syscall.SIGUSR1)
+	// The reader of the output or the log may end: the process serves on, and
+	// its lines are lost, the last ones, too. Programs that it starts have the
+	// default.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	return s
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -234,6 +235,9 @@ func (t *targetRun) begin(ctx context.Context, c config.Config, from handover) e
 		err = notify(stateReady)
 	} else {
 		err = t.a.printReady(readyReport{processStatus: status, Admin: admin, Metrics: url}, t.in)
+	}
+	if from.Inheritance != nil && errors.Is(err, syscall.EPIPE) {
+		err = nil // the reader of the predecessor's output has ended
 	}
 	if err != nil {
 		return err
