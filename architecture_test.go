@@ -191,7 +191,7 @@ var testArrows = map[string][]string{
 
 	"via/viatest":        {"via/viatest/loopback", "via/shm"},
 	"regcache":           {"via/viatest/loopback", "via/shm"},
-	"initiator":          {"via/shm", "target", "target/backend", "target/backend/backendtest", "internal/pki"},
+	"initiator":          {"via/shm", "via/hook", "target", "target/backend", "target/backend/backendtest", "internal/pki"},
 	"target":             {"via/shm", "via/hook", "target/backend"},
 	"internal/handshake": {"internal/pki"},
 	"internal/nbd":       {"target/backend", "internal/nbd/nbdtest", "internal/pki"},

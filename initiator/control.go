@@ -37,7 +37,7 @@ type controller struct {
 func (p *path) routineControl(c *carrier.Carrier, bell sched.Bell, interval time.Duration) {
 	s := p.s
 	defer p.setEnded()
-	k := &controller{p: p, s: s, c: c, bell: bell, keepalive: newKeepalive(s.cfg.Scheduler, interval)}
+	k := &controller{p: p, s: s, c: c, bell: bell, keepalive: newKeepalive(s.cfg.Scheduler, interval, p.since)}
 	err := k.serve()
 	k.endRekey()
 	if p.only() {
@@ -185,7 +185,11 @@ func (k *controller) advance() error {
 		return nil
 	}
 	k.c.Age(k.s.cfg.Scheduler.Now())
-	if k.keepalive.tick(k.p.life(), k.c.AnswerTime()) {
+	life := k.p.life()
+	if k.c.KeepAlive() && k.keepalive.seen(life) {
+		k.p.heard.Add(1)
+	}
+	if k.keepalive.tick(life, k.c.AnswerTime()) {
 		return fmt.Errorf("%w: the target was silent for %d keepalives of %v", errSession, k.keepalive.missed, k.keepalive.interval)
 	}
 	if k.c.FreeSends() == 0 || !k.keepalive.sends() {

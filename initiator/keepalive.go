@@ -21,13 +21,16 @@ type keepalive struct {
 	interval    time.Duration // ≤ 0: no keepalive
 	awaitingAck bool          // a keepalive is unanswered
 	next        time.Time
+	base        time.Time     // of the grid of ticks
 	active      bool          // a message arrived since the last tick
 	life        uint64        // of the fabric, at the last tick
 	wordless    int           // intervals in a row without a message
 	missed      int           // silent ones in a row
 	unsent      int           // since the last keepalive, or a packet that stands for one
 	period      time.Duration // of keepalives, at the last tick
-	proven      bool          // the control connection had a message since the last tick
+	proven      bool          // something else has shown since the last tick that the target is alive
+	quiet       bool          // in the last interval, the target needed no message to show its life
+	spared      bool          // the interval is the first in which it did not show it
 	checked     uint32
 }
 
@@ -43,18 +46,37 @@ const mostUnasked = 40
 // busy with keepalives.
 const minKeepalive = 10 * time.Millisecond
 
-func newKeepalive(s sched.Scheduler, interval time.Duration) keepalive {
+// newKeepalive returns a keepalive whose ticks are those of all others with the
+// same base: then one wake-up is for all of them.
+func newKeepalive(s sched.Scheduler, interval time.Duration, base time.Time) keepalive {
+	b := keepalive{scheduler: s, interval: interval, base: base, active: true}
 	if interval > 0 {
-		interval = max(interval, minKeepalive)
+		b.interval = max(interval, minKeepalive)
+		b.next = carrier.NextTick(base, s.Now(), b.interval, b.interval)
 	}
-	return keepalive{scheduler: s, interval: interval, next: s.Now().Add(interval), active: true}
+	return b
 }
 
 func (b *keepalive) heard() { b.active = true }
 
-// prove notes that a message arrived on the control connection of the path: the
-// target is alive, whatever holds up this connection.
+// prove notes that the control connection of the path has shown that the target
+// is alive, whatever holds up this connection.
 func (b *keepalive) prove() { b.active, b.proven = true, true }
+
+// seen takes the life of the fabric at the end of an interval, which the target
+// alone changes, once in each interval of its own, see [via.VI.KeepAlive]. It
+// reports whether that shows that the target is alive: then it sees what this
+// end does of the kind, too, and both need few messages. The first interval
+// without a change shows nothing: the last change may have come early in the
+// interval before, and the next just after this one.
+func (b *keepalive) seen(life uint64) bool {
+	if life != b.life {
+		b.proven, b.quiet = true, true
+		return true
+	}
+	b.spared, b.quiet = b.quiet, false
+	return b.spared
+}
 
 // provenIntervals is how many intervals a keepalive of an I/O connection is
 // put off while the control connection has its own. It shows whether the
@@ -98,7 +120,7 @@ func (b *keepalive) tick(life uint64, answer time.Duration) bool {
 		b.wordless = 0
 	}
 	b.missed++
-	if b.active || life != b.life && b.wordless <= maxWordless {
+	if b.active || b.spared || life != b.life && b.wordless <= maxWordless {
 		b.missed = 0
 	}
 	b.period = carrier.KeepalivePeriod(b.interval, answer)
@@ -109,13 +131,17 @@ func (b *keepalive) tick(life uint64, answer time.Duration) bool {
 	if life != b.life && b.period > b.interval && b.wordless < mostUnasked {
 		b.unsent = 0 // it proved to the peer that this end is alive, too
 	}
-	b.active, b.proven, b.life = false, false, life
+	b.active, b.proven, b.spared, b.life = false, false, false, life
 	silent := carrier.SilentIntervals(maxMissed, b.interval, answer)
-	wait := b.interval
-	if b.missed == silent-1 {
-		wait -= wait / 4 // so that no peer is silent for more than one more
+	now := b.scheduler.Now()
+	switch b.missed {
+	case 0:
+		b.next = carrier.NextTick(b.base, now, b.interval, b.interval/carrier.TickPhases)
+	case silent - 1:
+		b.next = now.Add(b.interval - b.interval/4) // so that no peer is silent for more than one more
+	default:
+		b.next = now.Add(b.interval)
 	}
-	b.next = b.scheduler.Now().Add(wait)
 	return b.missed >= silent
 }
 

@@ -105,7 +105,7 @@ func (q *Queue) accept(a *wire.LoginResponse, commands int) error {
 	}
 	q.payload.limits, q.poster.immediates = l, l.immediates
 	q.slots.grant(n, a.SlotBase)
-	q.keepalive = newKeepalive(q.device.cfg.Scheduler, time.Duration(a.KeepAliveMillis)*time.Millisecond)
+	q.keepalive = newKeepalive(q.device.cfg.Scheduler, time.Duration(a.KeepAliveMillis)*time.Millisecond, q.path.since)
 	return nil
 }
 

@@ -68,7 +68,7 @@ func TestHolderOnASlowLink(t *testing.T) {
 func TestLifeOfTheFabric(t *testing.T) {
 	const interval = time.Hour
 	now, life := time.Now(), uint64(1)
-	p := peerWatch{next: now, heard: true}
+	p := peerWatch{base: now, next: now, heard: true}
 	step := func() bool {
 		now = p.next
 		return p.tick(now, interval, life, 0)
@@ -102,7 +102,7 @@ func TestLifeOfTheFabric(t *testing.T) {
 func TestPauseOfTheTarget(t *testing.T) {
 	const interval = time.Second
 	now := time.Now()
-	p := peerWatch{next: now}
+	p := peerWatch{base: now, next: now}
 	for n := 1; n < maxMissedKeepalives; n++ {
 		now = now.Add(24 * time.Hour)
 		if p.tick(now, interval, 0, 0) {
@@ -139,7 +139,7 @@ func TestSilenceOnSlowLine(t *testing.T) {
 	} {
 		now := time.Now()
 		began := now.Add(-interval) // just after the tick before
-		p := peerWatch{next: now, heard: true}
+		p := peerWatch{base: now, next: now, heard: true}
 		for !p.tick(now, interval, 0, c.answer) {
 			now = p.next
 		}

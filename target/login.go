@@ -115,7 +115,7 @@ func (w *worker) identifyLocal(r *via.ConnRequest) error {
 // a keepalive interval from now on.
 func (w *worker) setLogin(l *login) {
 	now := w.sleeper.scheduler.Now()
-	w.watch.next, w.watch.loggedIn = now.Add(w.conn.server.cfg.KeepAlive), now
+	w.watch.base, w.watch.next, w.watch.loggedIn = w.conn.server.began, now.Add(w.conn.server.cfg.KeepAlive), now
 	w.login, w.control.login, w.exports.login, w.receive.login, w.send.login = *l, *l, *l, *l, *l
 }
 

@@ -154,6 +154,7 @@ func (c *Config) validate() error {
 // Server exports disks over VIA. Its methods are safe for concurrent use.
 type Server struct {
 	cfg         Config
+	began       time.Time
 	id          [16]byte // of the target; here of its process
 	exports     *exportTable
 	shared      *Sessions
@@ -204,7 +205,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("configure target: %w", err)
 	}
 	s := &Server{
-		cfg: cfg, id: shared.id, exports: exports, admission: newAdmission(cfg.MaxConnections, cfg.MaxPerOrigin),
+		cfg: cfg, began: cfg.Scheduler.Now(), id: shared.id, exports: exports, admission: newAdmission(cfg.MaxConnections, cfg.MaxPerOrigin),
 		shared: shared, sessions: &shared.table, ended: &shared.ended, removed: &shared.removed,
 	}
 	s.mappings.cfg = &s.cfg

@@ -14,6 +14,7 @@ const idleKeepalive = time.Minute
 // message arrives, or the fabric tells of life on any connection of its
 // session.
 type peerWatch struct {
+	base     time.Time // of the grid of ticks
 	loggedIn time.Time
 	next     time.Time // when the interval ends
 	heard    bool      // a message arrived in this interval
@@ -41,10 +42,14 @@ func (p *peerWatch) tick(now time.Time, interval time.Duration, life uint64, ans
 	}
 	p.heard, p.life = false, life
 	silent := carrier.SilentIntervals(maxMissedKeepalives, interval, answer)
-	if p.missed == silent-1 {
-		interval -= interval / 4 // so that none is silent for more than one more
+	switch p.missed {
+	case 0:
+		p.next = carrier.NextTick(p.base, now, interval, interval/carrier.TickPhases)
+	case silent - 1:
+		p.next = now.Add(interval - interval/4) // so that none is silent for more than one more
+	default:
+		p.next = now.Add(interval)
 	}
-	p.next = now.Add(interval)
 	return p.missed >= silent
 }
 

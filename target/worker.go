@@ -189,6 +189,7 @@ func (w *worker) checkPeer() {
 			s.generation.Store(w.carrier.Generation())
 		}
 	}
+	w.carrier.KeepAlive()
 	if w.watch.tick(now, interval, w.life(), w.conn.signals.vi.AnswerTime()) {
 		w.fail(fmt.Errorf("the initiator was silent for %d keepalives of %v", w.watch.missed, interval))
 		return

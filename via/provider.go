@@ -219,6 +219,17 @@ type Lively interface {
 	AnswerTime() time.Duration
 }
 
+// QuietLink is a Lively whose ends need no message to keep each other alive.
+type QuietLink interface {
+	Lively
+
+	// KeepAlive changes what the peer's Life returns. It makes no system call
+	// and does not wake the peer. Nothing else that this end does changes that
+	// Life. KeepAlive returns false if the fabric cannot do it. Any goroutine
+	// may call it.
+	KeepAlive() bool
+}
+
 // LinkStats count what a link did. A copy is a byte moved by the processor in
 // user space.
 type LinkStats struct {

@@ -271,6 +271,21 @@ func (vi *VI) Life() uint64 {
 	return 0
 }
 
+// KeepAlive changes what the peer's Life returns, without a message that would
+// wake the peer. It returns false where the fabric cannot do that. Any
+// goroutine may call it.
+func (vi *VI) KeepAlive() bool {
+	if vi == nil {
+		return false
+	}
+	l := vi.lively.Load()
+	if l == nil {
+		return false
+	}
+	q, ok := (*l).(QuietLink)
+	return ok && q.KeepAlive()
+}
+
 // AnswerTime returns how long an answer of the peer may take by the round trips
 // that the fabric measured, or 0 where it measures none. Any goroutine may call
 // it.

@@ -31,6 +31,7 @@ type link struct {
 	haunted  bool // one came from an earlier connection
 	cause    error
 	stats    via.LinkStats
+	life     uint64 // calls of KeepAlive by the peer that have arrived
 }
 
 // newLink returns an end of a connection.
@@ -86,6 +87,20 @@ func (l *link) Doorbell() {
 	l.staged = l.staged[:0]
 	l.pump()
 }
+
+// KeepAlive shows the peer that this end is alive, where memory is shared.
+func (l *link) KeepAlive() bool {
+	if l.adapter.network.Shared && !l.closed {
+		l.path.pass(func() { l.peer.life++ })
+	}
+	return l.adapter.network.Shared
+}
+
+// Life counts the peer's calls of KeepAlive.
+func (l *link) Life() uint64 { return l.life }
+
+// AnswerTime is 0: the rounds are short.
+func (l *link) AnswerTime() time.Duration { return 0 }
 
 // Stats returns the counters.
 func (l *link) Stats() via.LinkStats { return l.stats }

@@ -287,6 +287,9 @@ func (c *Carrier) Connected() bool { return c.vi.State() == via.StateConnected }
 // Life changes when the peer shows that it is alive, see [via.VI.Life].
 func (c *Carrier) Life() uint64 { return c.vi.Life() }
 
+// KeepAlive shows the peer that this end is alive, see [via.VI.KeepAlive].
+func (c *Carrier) KeepAlive() bool { return c.vi.KeepAlive() }
+
 // AnswerTime is how long an answer of the peer may take, see
 // [via.VI.AnswerTime].
 func (c *Carrier) AnswerTime() time.Duration { return c.vi.AnswerTime() }

@@ -5,6 +5,34 @@ import (
 	"time"
 )
 
+// TestNextTick: an interval ends on the grid and is off by at most half its
+// pitch. Ticks that are on the grid stay there, one an interval, though each is
+// a little late.
+func TestNextTick(t *testing.T) {
+	const interval = time.Second
+	base := time.Now()
+	for _, pitch := range []time.Duration{interval, interval / 4, 10 * time.Millisecond} {
+		for offset := -3 * time.Second; offset < 3*time.Second; offset += 7 * time.Millisecond {
+			now := base.Add(offset)
+			next := NextTick(base, now, interval, pitch)
+			if off := next.Sub(base) % pitch; off != 0 {
+				t.Fatalf("pitch %v, %v after the base: %v off the grid", pitch, offset, off)
+			}
+			if d := next.Sub(now); d < interval-pitch/2 || d > interval+pitch/2 {
+				t.Fatalf("pitch %v, %v after the base: an interval of %v", pitch, offset, d)
+			}
+			if pitch > interval/4 {
+				continue
+			}
+			for late := time.Duration(0); late < pitch/2; late += pitch / 16 {
+				if after := NextTick(base, next.Add(late), interval, pitch); after.Sub(next) != interval {
+					t.Fatalf("pitch %v: %v after the base a tick that is %v late, the next is %v after it", pitch, offset, late, after.Sub(next))
+				}
+			}
+		}
+	}
+}
+
 // TestSilence: an answer that takes long extends the silence that a peer may
 // keep, up to a limit, and keepalives are rarer in proportion. On a fast line
 // nothing changes.

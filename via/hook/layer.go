@@ -320,6 +320,12 @@ func (l *link) Life() uint64 {
 	return 0
 }
 
+// KeepAlive is the inner link's.
+func (l *link) KeepAlive() bool {
+	x, ok := l.Link.(via.QuietLink)
+	return ok && x.KeepAlive()
+}
+
 // AnswerTime returns the inner link's.
 func (l *link) AnswerTime() time.Duration {
 	if x, ok := l.Link.(via.Lively); ok {

@@ -15,6 +15,7 @@ import (
 //	agent                                           the goroutine of serve
 //	exposure                                        holders of adapter.mu
 //	recvAt, sendAt                                  as member says
+//	keepalives                                      any goroutine
 //
 // The methods of link are those that need several parts. A Send travels:
 //
@@ -41,6 +42,8 @@ type link struct {
 	agent    controlAgent
 	exposure exposure
 
+	keepalives keepalives
+
 	adapter *adapter
 	local   *segment
 	peer    *segment
@@ -61,7 +64,7 @@ type wire struct {
 func makeLink(a *adapter, w wire, cfg via.LinkConfig, room time.Duration) *link {
 	l := &link{
 		adapter: a, local: w.local, peer: w.peer, bells: w.bells,
-		sleep: sleep{local: w.local},
+		sleep: sleep{local: w.local}, keepalives: keepalives{local: w.local, peer: w.peer},
 	}
 	l.receiver = makeReceiver(w, cfg, &l.agent.flags)
 	l.recvAt = &member{cq: l.receiver.cq, link: l, watchedAt: -1}
@@ -122,6 +125,18 @@ func (l *link) Stats() via.LinkStats {
 	s.Doorbells = l.sender.data.rings + l.receiver.space.rings
 	return s
 }
+
+// KeepAlive implements [via.QuietLink].
+func (l *link) KeepAlive() bool {
+	l.keepalives.count()
+	return true
+}
+
+// Life implements [via.Lively]: it counts the peer's keepalives.
+func (l *link) Life() uint64 { return l.keepalives.ofPeer() }
+
+// AnswerTime implements [via.Lively]: answers over memory take no time.
+func (l *link) AnswerTime() time.Duration { return 0 }
 
 // progressSend sends for one quantum.
 func (l *link) progressSend() {
@@ -315,6 +330,7 @@ func (l *link) abandon() {
 // release closes the bells and the segments, but not the peer's if the peer is
 // still inside a region.
 func (l *link) release(left bool) {
+	l.keepalives.end()
 	if left {
 		l.peer.close()
 	}

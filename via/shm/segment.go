@@ -13,10 +13,11 @@ import (
 // the ring, which often is the only part in use: with many connections, TLB
 // entries are scarce.
 const (
-	segMagic   = 0x32304d4853414956 // "VIASHM02"
-	offMagic   = 0                  // u64
-	offRing    = 8                  // u64, bytes of the ring
-	offRegions = 4096               // table of exposed regions
+	segMagic      = 0x32304d4853414956 // "VIASHM02"
+	offMagic      = 0                  // u64
+	offRing       = 8                  // u64, bytes of the ring
+	offKeepalives = 64                 // u64, counts keepalives without a message; 0 in older builds
+	offRegions    = 4096               // table of exposed regions
 
 	offHot     = offRegions + maxRegions*regionEntry
 	offTail    = offHot       // u64, bytes published in the owner's ring

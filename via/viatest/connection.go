@@ -25,6 +25,7 @@ var connectionCases = []kitCase{
 	{"AddressInUse", EarlyAdopter, "an address has one listener at a time", anyLevel, 0, addressInUse},
 	{"ListenerClose", EarlyAdopter, "a closed listener ends its waiters and refuses the requests that wait", anyLevel, 0, listenerClose},
 	{"WaitTimeout", EarlyAdopter, "waiting for a request ends with its context", anyLevel, 0, waitTimeout},
+	{"QuietKeepalives", Functional, "a keepalive without a message, where the fabric has it, shows the peer that this end is alive, and does not wake it", anyLevel, 0, quietKeepalives},
 	{"LongDiscriminator", EarlyAdopter, "discriminators are compared whole, up to the limit", anyLevel, 0, longDiscriminator},
 }
 
