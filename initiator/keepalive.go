@@ -52,7 +52,7 @@ func newKeepalive(s sched.Scheduler, interval time.Duration, base time.Time) kee
 	b := keepalive{scheduler: s, interval: interval, base: base, active: true}
 	if interval > 0 {
 		b.interval = max(interval, minKeepalive)
-		b.next = carrier.NextTick(base, s.Now(), b.interval, b.interval)
+		b.next = carrier.FirstTick(base, s.Now(), b.interval)
 	}
 	return b
 }
@@ -133,15 +133,7 @@ func (b *keepalive) tick(life uint64, answer time.Duration) bool {
 	}
 	b.active, b.proven, b.spared, b.life = false, false, false, life
 	silent := carrier.SilentIntervals(maxMissed, b.interval, answer)
-	now := b.scheduler.Now()
-	switch b.missed {
-	case 0:
-		b.next = carrier.NextTick(b.base, now, b.interval, b.interval/carrier.TickPhases)
-	case silent - 1:
-		b.next = now.Add(b.interval - b.interval/4) // so that no peer is silent for more than one more
-	default:
-		b.next = now.Add(b.interval)
-	}
+	b.next = carrier.NextTick(b.base, b.scheduler.Now(), b.interval, b.missed, silent)
 	return b.missed >= silent
 }
 

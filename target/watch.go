@@ -42,14 +42,7 @@ func (p *peerWatch) tick(now time.Time, interval time.Duration, life uint64, ans
 	}
 	p.heard, p.life = false, life
 	silent := carrier.SilentIntervals(maxMissedKeepalives, interval, answer)
-	switch p.missed {
-	case 0:
-		p.next = carrier.NextTick(p.base, now, interval, interval/carrier.TickPhases)
-	case silent - 1:
-		p.next = now.Add(interval - interval/4) // so that none is silent for more than one more
-	default:
-		p.next = now.Add(interval)
-	}
+	p.next = carrier.NextTick(p.base, now, interval, p.missed, silent)
 	return p.missed >= silent
 }
 

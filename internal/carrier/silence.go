@@ -11,9 +11,9 @@ const (
 	answersPerKeepalive = 3
 	answersInSilence    = 16
 
-	// TickPhases is at how many times in an interval ticks come to be: each of
+	// tickPhases is at how many times in an interval ticks come to be: each of
 	// these costs a wake-up, and ticks at one time hold up what else there is.
-	TickPhases = 4
+	tickPhases = 4
 
 	// MostSilence bounds the silence: who delays its answers gains no more.
 	MostSilence = 10 * time.Second
@@ -25,11 +25,31 @@ func KeepalivePeriod(interval, answer time.Duration) time.Duration {
 	return max(interval, min(answersPerKeepalive*answer, MostSilence/4))
 }
 
-// NextTick returns the end of an interval that begins now, off by at most half
-// the pitch of a grid of times through base, on which it is: ticks at one time
-// cost one wake-up. Ticks on the grid come once an interval.
-func NextTick(base, now time.Time, interval, pitch time.Duration) time.Time {
-	d := now.Add(interval - pitch/2).Sub(base)
+// FirstTick returns the end of the first interval, off by at most half: all
+// ticks with the same base are at one time.
+func FirstTick(base, now time.Time, interval time.Duration) time.Time {
+	return onGrid(base, now.Add(interval), interval)
+}
+
+// NextTick returns the end of the interval that begins now, after missed silent
+// ones, where the peer is dead after silent of them. Ticks while it is heard
+// are at few times, off by at most an eighth of an interval: one wake-up is for
+// many. The last interval is shorter, so that no peer is silent for more than
+// one more.
+func NextTick(base, now time.Time, interval time.Duration, missed, silent int) time.Time {
+	switch missed {
+	case 0:
+		return onGrid(base, now.Add(interval), interval/tickPhases)
+	case silent - 1:
+		return now.Add(interval - interval/4)
+	default:
+		return now.Add(interval)
+	}
+}
+
+// onGrid returns the time next to t of a grid through base.
+func onGrid(base, t time.Time, pitch time.Duration) time.Time {
+	d := t.Add(-pitch / 2).Sub(base)
 	r := d % pitch
 	if r > 0 {
 		r -= pitch

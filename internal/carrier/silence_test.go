@@ -7,28 +7,37 @@ import (
 
 // TestNextTick: an interval ends on the grid and is off by at most half its
 // pitch. Ticks that are on the grid stay there, one an interval, though each is
-// a little late.
+// a little late. While the peer is silent, intervals are exact.
 func TestNextTick(t *testing.T) {
-	const interval = time.Second
+	const interval, silent = time.Second, 3
 	base := time.Now()
-	for _, pitch := range []time.Duration{interval, interval / 4, 10 * time.Millisecond} {
-		for offset := -3 * time.Second; offset < 3*time.Second; offset += 7 * time.Millisecond {
-			now := base.Add(offset)
-			next := NextTick(base, now, interval, pitch)
-			if off := next.Sub(base) % pitch; off != 0 {
-				t.Fatalf("pitch %v, %v after the base: %v off the grid", pitch, offset, off)
+	next := func(now time.Time) time.Time { return NextTick(base, now, interval, 0, silent) }
+	first := func(now time.Time) time.Time { return FirstTick(base, now, interval) }
+	for offset := -3 * time.Second; offset < 3*time.Second; offset += 7 * time.Millisecond {
+		now := base.Add(offset)
+		for _, c := range []struct {
+			tick  func(time.Time) time.Time
+			pitch time.Duration
+		}{{first, interval}, {next, interval / 4}} {
+			at := c.tick(now)
+			if off := at.Sub(base) % c.pitch; off != 0 {
+				t.Fatalf("pitch %v, %v after the base: %v off the grid", c.pitch, offset, off)
 			}
-			if d := next.Sub(now); d < interval-pitch/2 || d > interval+pitch/2 {
-				t.Fatalf("pitch %v, %v after the base: an interval of %v", pitch, offset, d)
+			if d := at.Sub(now); d < interval-c.pitch/2 || d > interval+c.pitch/2 {
+				t.Fatalf("pitch %v, %v after the base: an interval of %v", c.pitch, offset, d)
 			}
-			if pitch > interval/4 {
-				continue
+		}
+		tick := next(now)
+		for late := time.Duration(0); late < interval/8; late += interval / 64 {
+			if after := next(tick.Add(late)); after.Sub(tick) != interval {
+				t.Fatalf("%v after the base a tick that is %v late, the next is %v after it", offset, late, after.Sub(tick))
 			}
-			for late := time.Duration(0); late < pitch/2; late += pitch / 16 {
-				if after := NextTick(base, next.Add(late), interval, pitch); after.Sub(next) != interval {
-					t.Fatalf("pitch %v: %v after the base a tick that is %v late, the next is %v after it", pitch, offset, late, after.Sub(next))
-				}
-			}
+		}
+		if d := NextTick(base, now, interval, 1, silent).Sub(now); d != interval {
+			t.Fatalf("%v after a silent interval", d)
+		}
+		if d := NextTick(base, now, interval, silent-1, silent).Sub(now); d != interval*3/4 {
+			t.Fatalf("the last interval is %v", d)
 		}
 	}
 }

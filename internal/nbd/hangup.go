@@ -31,7 +31,7 @@ type hangUp struct {
 func (t *transmission) beginHangUp() {
 	t.secure.closeNotify()
 	_ = unix.Shutdown(int(t.sock), unix.SHUT_WR) // fails if the client is gone
-	t.hangingUp = &hangUp{least: t.sock.unsent(), since: time.Now(), peerFirst: t.sock.isVsock()}
+	t.hangingUp = &hangUp{least: t.sock.unsent(), since: time.Now(), peerFirst: t.sock.closesLast()}
 }
 
 // hangUp waits until the client has the last replies, or takes none: over TCP,
@@ -59,12 +59,12 @@ func (t *transmission) hangUp() (loop.Next, error) {
 	return next, nil
 }
 
-// isVsock reports whether the client has to close the connection first. If the
-// server does, a client that then shuts its own direction down, as libnbd does
-// after DISC, reads ENOTCONN, not the end of the stream: shutdown(2) of
-// AF_VSOCK forgets that the peer has closed (vsock_shutdown of Linux, which
+// closesLast reports whether the client has to close the connection first. Over
+// AF_VSOCK, if the server does, a client that then shuts its direction down, as
+// libnbd does after DISC, reads ENOTCONN, not the end of the stream:
+// shutdown(2) forgets that the peer has closed (vsock_shutdown of Linux, which
 // clears SOCK_DONE).
-func (s socket) isVsock() bool {
+func (s socket) closesLast() bool {
 	domain, err := unix.GetsockoptInt(int(s), unix.SOL_SOCKET, unix.SO_DOMAIN)
 	return err == nil && domain == unix.AF_VSOCK
 }

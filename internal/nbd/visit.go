@@ -76,7 +76,7 @@ func (t *transmission) visit(r loop.Round) (loop.Next, error) {
 			continue
 		}
 		if t.done() {
-			if t.in.phase == ended && (t.in.end != nil || !t.sock.isVsock()) {
+			if t.in.phase == ended && (t.in.end != nil || !t.sock.closesLast()) {
 				return loop.Next{Done: true}, t.in.end
 			}
 			t.beginHangUp()
