@@ -36,7 +36,11 @@ type FioJob struct {
 // FioClient is who runs fio. The zero value is who runs the tests.
 type FioClient struct {
 	home string // of a user other than root, with certificates
+	at   Place  // nil: that of this process
 }
+
+// ClientAt is a client at a place.
+func ClientAt(at Place) FioClient { return FioClient{at: at} }
 
 // ClientWith is a client with the certificates of a folder. fio cannot be told
 // where they are: libnbd looks for them at home, and for root in /etc.
@@ -62,7 +66,10 @@ func (c FioClient) start(t testing.TB, uri string, args ...string) *Tool {
 	args = append([]string{
 		"--name=job", "--ioengine=nbd", "--uri=" + uri, "--thread", "--output-format=json",
 	}, args...)
-	if c.home == "" {
+	switch {
+	case c.at != nil:
+		return StartPathAt(t, c.at, nil, Locate("fio"), args...)
+	case c.home == "":
 		return StartTool(t, "fio", args...)
 	}
 	unprivileged := []string{"--reuid=65534", "--regid=65534", "--clear-groups", Locate("fio")}

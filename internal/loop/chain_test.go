@@ -30,9 +30,10 @@ import (
 // doorbell is rung once per batch, and only if the other side sleeps. Nothing
 // is checked. Decision 0027 has the figures, measured with fio:
 //
-//	VIABLK_CHAIN='SOCKET RELAYS WORKERS SPIN TOLD' ./loop.test
+//	VIABLK_CHAIN='SOCKET RELAYS WORKERS SPIN TOLD SPENT' ./loop.test
 //
 // serves it until its standard input ends, without a worker if WORKERS is 0.
+// Each side spends the time SPENT on a request, as checks would.
 func BenchmarkChain(b *testing.B) {
 	for _, l := range []chainLoad{{4 << 10, 1, false}, {4 << 10, 1, true}, {4 << 10, 32, false}, {4 << 10, 32, true}, {128 << 10, 16, false}, {128 << 10, 16, true}} {
 		for _, connections := range []int{1, 4, 16} {
@@ -77,30 +78,34 @@ type chainShape struct {
 	name            string
 	relays, workers int // threads; no workers: the relay has the disk
 	spin            time.Duration
-	told            bool // the Go scheduler, of each sleep
+	told            bool          // the Go scheduler, of each sleep
+	spent           time.Duration // on a request, by each side
 }
 
 var chainShapes = []chainShape{
-	{"no worker, threads", chainLinks, 0, 0, false},
-	{"no worker, two loops", 2, 0, 0, false},
-	{"threads", chainLinks, chainLinks, 0, false},
-	{"one loop", 1, 1, 0, false},
-	{"two loops", 2, 2, 0, false},
-	{"two loops, one worker", 2, 1, 0, false},
-	{"two loops, spin 20 µs", 2, 2, 20 * time.Microsecond, false},
-	{"two loops, spin 50 µs", 2, 2, 50 * time.Microsecond, false},
-	{"threads, told", chainLinks, chainLinks, 0, true},
-	{"two loops, one worker, told", 2, 1, 0, true},
+	{"no worker, threads", chainLinks, 0, 0, false, 0},
+	{"no worker, two loops", 2, 0, 0, false, 0},
+	{"threads", chainLinks, chainLinks, 0, false, 0},
+	{"one loop", 1, 1, 0, false, 0},
+	{"two loops", 2, 2, 0, false, 0},
+	{"two loops, one worker", 2, 1, 0, false, 0},
+	{"two loops, spin 20 µs", 2, 2, 20 * time.Microsecond, false, 0},
+	{"two loops, spin 50 µs", 2, 2, 50 * time.Microsecond, false, 0},
+	{"threads, told", chainLinks, chainLinks, 0, true, 0},
+	{"two loops, one worker, told", 2, 1, 0, true, 0},
+	{"two loops, told", 2, 2, 0, true, 0},
+	{"two loops, told, 7 µs spent", 2, 2, 0, true, 7 * time.Microsecond},
 }
 
 const chainEnv = "VIABLK_CHAIN"
 
 func TestMain(m *testing.M) {
-	s, socket, spin := chainShape{}, "", ""
-	if n, _ := fmt.Sscan(os.Getenv(chainEnv), &socket, &s.relays, &s.workers, &spin, &s.told); n < 5 {
+	s, socket, spin, spent := chainShape{}, "", "", ""
+	if n, _ := fmt.Sscan(os.Getenv(chainEnv), &socket, &s.relays, &s.workers, &spin, &s.told, &spent); n < 6 {
 		os.Exit(m.Run())
 	}
 	s.spin, _ = time.ParseDuration(spin)
+	s.spent, _ = time.ParseDuration(spent)
 	runtime.GOMAXPROCS(2*chainLinks + 4) // no thread waits for a P
 	role := func() error { return s.serve(socket) }
 	if socket == "-" {
@@ -115,7 +120,7 @@ func TestMain(m *testing.M) {
 // start starts a process of the chain, which ends when its input does.
 func (s chainShape) start(socket string, out io.Writer, files []*os.File) (*exec.Cmd, io.Closer, error) {
 	c := exec.Command(os.Args[0], "-test.run=^$")
-	c.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d %d %v %v", chainEnv, socket, s.relays, s.workers, s.spin, s.told))
+	c.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d %d %v %v %v", chainEnv, socket, s.relays, s.workers, s.spin, s.told, s.spent))
 	c.Stdout, c.Stderr, c.ExtraFiles = out, os.Stderr, files
 	in, err := c.StdinPipe()
 	if err != nil {

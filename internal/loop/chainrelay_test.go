@@ -23,8 +23,9 @@ type chainRelay struct {
 	worker  int          // its bell
 	sleeps  *atomic.Bool // the worker
 	spin    time.Duration
-	told    bool       // the Go scheduler, of each sleep
-	mu      sync.Mutex // links
+	told    bool          // the Go scheduler, of each sleep
+	spent   time.Duration // on a request
+	mu      sync.Mutex    // links
 	links   [chainLinks]*chainLink
 	staged  uint32 // tail of requests
 	bytes   uint32 // of staged requests
@@ -111,6 +112,11 @@ func spinFor(d time.Duration, ready func() bool) bool {
 	return false
 }
 
+// spend takes as long as what is not in a smallest chain.
+func spend(d time.Duration) {
+	spinFor(d, func() bool { return false })
+}
+
 // publish gives the worker what is staged, and wakes it if it sleeps.
 func (r *chainRelay) publish() {
 	if r.bytes == 0 {
@@ -131,6 +137,7 @@ func (r *chainRelay) reap() bool {
 	for ; r.replied != tail; r.replied++ {
 		e := &r.pair.replies.entries[r.replied%uint32(len(r.pair.replies.entries))]
 		l := r.links[e.link] // it has a request in flight
+		spend(r.spent / 2)
 		l.reply(e.id)
 		all[e.link] = l
 	}
@@ -228,6 +235,7 @@ func (l *chainLink) submit(id uint8) {
 		return
 	}
 	r.pair.requests.entries[r.staged%uint32(len(r.pair.requests.entries))] = l.requests[id]
+	spend(r.spent / 2)
 	r.staged++
 	if r.bytes += max(l.requests[id].length, 1); r.bytes >= chainBatch {
 		r.publish()

@@ -40,7 +40,7 @@ func (s chainShape) serve(socket string) error {
 			r.worker, r.sleeps = int(files[2+2*w].Fd()), &memory.pairs[w].workerSleeps
 			continue
 		}
-		r.memory, r.pair, r.spin, r.told = memory, &memory.pairs[i/2], s.spin, s.told
+		r.memory, r.pair, r.spin, r.told, r.spent = memory, &memory.pairs[i/2], s.spin, s.told, s.spent
 		if r.set, err = unix.EpollCreate1(0); err != nil {
 			return err
 		}
@@ -174,6 +174,7 @@ func (s chainShape) copyAll(memory *chainMemory, disk []byte, heads []uint32, w 
 			} else {
 				copy(data, place)
 			}
+			spend(s.spent)
 			p.replies.entries[at] = e
 			p.replies.tail.Store(heads[i] + 1)
 			if bytes += e.length; bytes >= chainBatch {

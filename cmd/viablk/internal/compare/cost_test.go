@@ -15,7 +15,7 @@ import (
 
 // The flags of TestCost: a short form has fewer rounds, parts or connections.
 var (
-	costParts       = flag.String("cost.parts", "iops,spread,tcp,rate,bad,idle", "`PARTS` that TestCost measures; there is many, too")
+	costParts       = flag.String("cost.parts", "iops,spread,tcp,rate,bad,idle,cable", "`PARTS` that TestCost measures; there is many, too")
 	costServers     = flag.String("cost.servers", "plain,chain", "`SERVERS` that TestCost measures beside nbdkit")
 	costConnections = flag.String("cost.connections", "1,4,16,64", "`NUMBERS` of connections in part iops")
 	costRounds      = flag.Int("cost.rounds", 5, "`NUMBER` of rounds")
@@ -70,7 +70,7 @@ const mostChained = 16
 
 // costPlan is what TestCost measures.
 type costPlan struct {
-	cells, spread, tcp, rates, bad, many []cell // of the parts; none: the part is not measured
+	cells, spread, tcp, rates, bad, many, cable []cell // of the parts; none: the part is not measured
 
 	idle           bool
 	connections    []int
@@ -100,10 +100,12 @@ func parseCost(parts, servers, connections string) (p costPlan, err error) {
 			p.bad = orderly
 		case "many":
 			p.many = lone
+		case "cable":
+			p.cable = throughput
 		case "idle":
 			p.idle = true
 		default:
-			return p, fmt.Errorf("part %q is not iops, spread, tcp, rate, bad, many or idle", part)
+			return p, fmt.Errorf("part %q is not iops, spread, tcp, rate, bad, many, idle or cable", part)
 		}
 	}
 	for name := range strings.SplitSeq(servers, ",") {
@@ -191,6 +193,9 @@ func measureCost(t *testing.T, plan *costPlan) *page {
 	}
 	if plan.idle {
 		p.Idle = plan.measureIdle(t)
+	}
+	if len(plan.cable) > 0 {
+		plan.measureCable(t, p)
 	}
 	return p
 }

@@ -98,7 +98,7 @@ func TestRoceTargets(t *testing.T) {
 	testbed.Must(t, err)
 	runtimeOfCell, err := time.ParseDuration(testbed.Setting("VIABLK_BENCH_TIME", "2s"))
 	testbed.Must(t, err)
-	measureRoceTargets(t, effort{rounds, 0, "64K,256K,1M", "poll,sleep", roceCells, runtimeOfCell, "1G"})
+	measureRoceTargets(t, effort{rounds, 0, "64K,256K,1M", "poll,sleep", "randread 4k 32;randwrite 4k 32;read 128k 16;write 128k 16", runtimeOfCell, "1G"})
 }
 
 // TestRoceTargetsWork keeps the measurement alive where it does not run.
@@ -192,7 +192,7 @@ func (g targets) chain(t *testing.T, e effort) {
 		t.Run(fmt.Sprintf("chain, MTU %d", mtu), func(t *testing.T) {
 			list, err := parseCells(e.cells)
 			testbed.Must(t, err)
-			b := startRoceComparison(t, e.size, mtu)
+			b := startCable(t, []build{{testbed.PlainProgram(t), ""}}, e.size, mtu)
 			b.rounds, b.runtime, b.ramp = e.rounds, e.time, e.time/4
 			for _, o := range b.compare(t, list) {
 				targets{t}.log(fmt.Sprintf("fio %s, link MTU %d, to nbdkit's proxy", o.Cell, mtu), o.Ratios[0].Median, ">=", 1.5)
