@@ -54,7 +54,7 @@ func (plan *costPlan) measureCable(t *testing.T, p *page) {
 	for _, mtu := range cableMTUs {
 		b := startCable(t, plan.builds(t), plan.size, mtu)
 		b.rounds, b.runtime = plan.rounds, plan.runtime
-		title := fmt.Sprintf("memory, RoCE over a cable with an MTU of %d, beside nbdkit's proxy and nbdkit itself over TCP, one connection", mtu)
+		title := fmt.Sprintf("memory, RoCE over a cable with an MTU of %d, beside a proxy of nbdkit and nbdkit itself over TCP, one connection", mtu)
 		p.addSection(fmt.Sprintf("cable-%d", mtu), title, b.compare(t, plan.cable))
 	}
 }
@@ -66,6 +66,7 @@ func TestCableWorks(t *testing.T) {
 	plan.cable = plan.cable[len(plan.cable)-2:]
 	plan.rounds, plan.runtime, plan.size = 1, 100*time.Millisecond, "16M"
 	p := measureCost(t, &plan)
+	p.save(t, t.TempDir())
 	if len(p.Contests) != len(cableMTUs) {
 		t.Fatalf("%d sections, want %d", len(p.Contests), len(cableMTUs))
 	}
