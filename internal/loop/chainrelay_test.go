@@ -112,7 +112,7 @@ func spinFor(d time.Duration, ready func() bool) bool {
 	return false
 }
 
-// spend takes as long as what is not in a smallest chain.
+// spend keeps the thread busy, as what the smallest chain does not do would.
 func spend(d time.Duration) {
 	spinFor(d, func() bool { return false })
 }
