@@ -3,9 +3,12 @@ package netbed
 import (
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/viablk/viablk/internal/netns"
 )
 
 // eachFamily runs a test with datagrams of IPv4 and of IPv6.
@@ -222,10 +225,25 @@ func TestUnpluggedHostReceivesNothing(t *testing.T) {
 	})
 }
 
+// quiet stops what the kernel of host A sends by itself, which a limit of the
+// cable counts as well: IPv6 looks for routers and reports its groups, IPv4
+// asks again for a neighbour that it has known for a while.
+func quiet(t *testing.T, b *Bed) {
+	t.Helper()
+	err := b.A.Do(func() error {
+		return os.WriteFile("/proc/sys/net/ipv6/conf/"+netns.Device+"/disable_ipv6", []byte("1"), 0)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.A.run("ip", "", "neigh", "change", b.B.IPv4.String(), "dev", netns.Device, "nud", "permanent")
+}
+
 // A slow cable takes its time, and loses what finds no room.
 func TestLimitedCable(t *testing.T) {
 	b := New(t, Options{})
 	f := newTraffic(t, b, 4)
+	quiet(t, b)
 	f.size = 1472 // 1514 bytes of Ethernet
 	const rate, frame = 20_000_000, 1514
 	slow := b.B.Limit(rate, 1<<20)
