@@ -225,9 +225,9 @@ func TestUnpluggedHostReceivesNothing(t *testing.T) {
 	})
 }
 
-// quiet stops what the kernel of host A sends by itself, which a limit of the
-// cable counts as well: IPv6 looks for routers and reports its groups, IPv4
-// asks again for a neighbour that it has known for a while.
+// quiet keeps the kernel of host A from sending packets, which a limit of the
+// cable counts, too: IPv6 solicits routers and reports multicast groups, ARP
+// probes a neighbour that is stale.
 func quiet(t *testing.T, b *Bed) {
 	t.Helper()
 	err := b.A.Do(func() error {
